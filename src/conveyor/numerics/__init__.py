@@ -1,0 +1,1 @@
+"""Number formats, rounding, losses, loss scale, recompute: the arithmetic around a model."""

@@ -1,0 +1,1 @@
+"""Update rules, learning-rate schedules and averages of weights."""
