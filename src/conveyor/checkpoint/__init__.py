@@ -1,0 +1,1 @@
+"""Checkpoints: complete or absent, checked before they are used, never executed."""

@@ -1,0 +1,1 @@
+"""The training loop, the worker that runs it, and what happens around it."""

@@ -1,0 +1,32 @@
+"""The contract between the loop and whatever computes the gradients of a lane's slots."""
+
+from collections.abc import Iterator
+from typing import Protocol
+
+from torch import Tensor, nn
+
+from conveyor.data.feed import Batch
+
+
+class Lane(Protocol):
+    """One worker's share of a data-parallel lane: the whole model (folded) or one stage of it (pipelined)."""
+
+    module: nn.Module
+    """The part of the model that this worker holds; its parameters are the ones it updates."""
+
+    names: dict[str, str]
+    """Local state-dict name -> full name in the whole model; the identity when the lane is folded."""
+
+    def gradients(self, batches: Iterator[Batch], update: int, loss_scale: float) -> Tensor:
+        """Run the lane's slots of one update.
+
+        Adds to each `p.grad` the sum over the slots of d(loss_scale / A R x loss of the slot), reduced over the lanes
+        when this returns. Batch norms hold their pending statistics. The result is the tally of the slots, float64 [5]:
+        sums of loss, top-1 hits, top-5 hits, samples, and 1 for each slot whose loss was not finite; zeros on a stage
+        that does not see the labels.
+        """
+        ...
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Forward pass for validation (the module is in evaluation mode); folded lanes only need the module itself."""
+        ...
