@@ -1,0 +1,101 @@
+"""The command `conveyor`: parse, call the sub-command, turn mistakes into one sentence and exit code 2."""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from conveyor import commands
+from conveyor.errors import UserError, did_you_mean
+from conveyor.options.parser import Parser, width
+from conveyor.version import __version__
+
+USAGE_MISTAKE = 2
+INTERRUPTED = 130
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command line; returns its exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    try:
+        return _dispatch(words)
+    except UserError as error:
+        print(f"conveyor: error: {error}", file=sys.stderr)
+        return USAGE_MISTAKE
+    except KeyboardInterrupt:
+        print("conveyor: interrupted", file=sys.stderr)
+        return INTERRUPTED
+    except BrokenPipeError:
+        # The reader of our output went away (`conveyor models | head`): leave quietly, and let nothing be flushed there.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 128 + signal.SIGPIPE
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        if len(words) > 1 and words[0] == "help":
+            return _dispatch([words[1], "--help"])
+        print(_overview())
+        return 0
+    if words[0] in ("-V", "--version"):
+        print(f"conveyor {__version__}")
+        return 0
+    if words[0] == "--print-completion":
+        return _print_completion(words[1:])
+    name = words[0]
+    if name.startswith("-") or not name.isidentifier() or not commands.exists(name):
+        names = [each for group in commands.available().values() for each in group]
+        raise UserError(f"there is no command {name!r}{did_you_mean(name, names)}; see conveyor --help")
+    arguments = parser_of(name).parse_args(words[1:])
+    module = commands.load(name)
+    code = module.run(arguments)
+    assert isinstance(code, int)
+    return code
+
+
+def parser_of(name: str) -> argparse.ArgumentParser:
+    """The parser of one sub-command."""
+    module = commands.load(name)
+    parser = Parser(
+        prog=f"conveyor {name}",
+        description=module.HELP,
+        formatter_class=lambda prog: argparse.HelpFormatter(prog, max_help_position=34, width=width()),
+    )
+    module.add_arguments(parser)
+    return parser
+
+
+def _overview() -> str:
+    lines = [
+        "usage: conveyor COMMAND [options]",
+        "",
+        "Train, validate, benchmark, export and serve convolutional image classifiers.",
+    ]
+    for title, names in commands.available().items():
+        lines += ["", f"{title}:"]
+        lines += [f"  {name:<10} {commands.load(name).HELP}" for name in names]
+    lines += [
+        "",
+        "conveyor COMMAND --help explains one command; conveyor --version prints the version;",
+        "conveyor --print-completion bash|zsh|tcsh prints a completion script for the shell.",
+    ]
+    return "\n".join(lines)
+
+
+def _print_completion(words: list[str]) -> int:
+    shells = ("bash", "zsh", "tcsh")
+    if len(words) != 1 or words[0] not in shells:
+        raise UserError(f"--print-completion needs a shell: one of {', '.join(shells)}")
+    import shtab
+
+    root = argparse.ArgumentParser(prog="conveyor")
+    subparsers = root.add_subparsers()
+    for names in commands.available().values():
+        for name in names:
+            module = commands.load(name)
+            module.add_arguments(subparsers.add_parser(name, help=module.HELP))
+    print(shtab.complete(root, shell=words[0]))
+    return 0

@@ -1,0 +1,65 @@
+"""Files that are complete or absent: temporary name, flush to disk, rename."""
+
+import contextlib
+import errno
+import os
+import secrets
+from collections.abc import Iterator
+from pathlib import Path
+
+from conveyor.errors import UserError
+
+
+def write_atomically(path: str | Path, content: bytes | str) -> None:
+    """Write `content` so that `path` holds the old file or the whole new one, whatever dies in between."""
+    target = Path(path)
+    data = content.encode() if isinstance(content, str) else content
+    with replacing(target) as temporary, open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextlib.contextmanager
+def replacing(target: Path) -> Iterator[Path]:
+    """A temporary name beside `target`; renamed to it on success, removed on failure.
+
+    The body must flush and fsync what it writes; the folder entry is synced here.
+    """
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        yield temporary
+        os.replace(temporary, target)
+        sync_folder(target.parent)
+    except OSError as error:
+        raise_if_full(error, target)
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make a rename inside `folder` survive a power failure."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def raise_if_full(error: OSError, target: Path) -> None:
+    """Turn the operating system's word for a full disk into a sentence for the user."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+        reason = os.strerror(error.errno or 0).lower()
+        raise UserError(
+            f"cannot write {target}: {reason}; free some space or choose another folder (nothing that was there is lost)"
+        ) from error
+
+
+def cache_folder() -> Path:
+    """Where measurements and indexes are kept between runs: `$CONVEYOR_CACHE`, else the user's cache folder."""
+    chosen = os.environ.get("CONVEYOR_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "conveyor"

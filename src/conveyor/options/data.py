@@ -1,0 +1,86 @@
+"""Which images are trained on, and what is done to them before the network sees them."""
+
+from dataclasses import dataclass
+
+from conveyor.options.field import option
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DataOptions:
+    """The data set, its transforms and how it is fed."""
+
+    data: str | None = option(
+        None,
+        "Data set: digits (embedded), mnist, fashion-mnist, cifar10, cifar100, imagenet, folder, or a registered name. "
+        "Without it, inferred from --data-dir; digits without either.",
+    )
+    data_dir: str | None = option(None, "Folder with the data; the variable DATA_DIR is used when this is not given.")
+    generated_data: bool = option(False, "Random images made once on the host and transferred like real ones.")
+    synthetic_data: bool = option(False, "Random images made on the device: no host input at all.")
+    download: bool = option(True, "Fetch a known small data set that is missing.", changes_result=False)
+    max_train_images: int | None = option(None, "Use only the first N training images.", minimum=1)
+    max_validation_images: int | None = option(None, "Use only the first N validation images.", minimum=1)
+    data_percentage: float = option(100.0, "Share of the training images to use.", unit="%", minimum=0.0, maximum=100.0)
+    skip_bad_images: bool = option(False, "Skip and count images that cannot be decoded instead of stopping.")
+    shuffle: str = option(
+        "full",
+        "full: a permutation of the whole set in each epoch; shards: files shuffled, then samples inside a window of "
+        "files (for TFRecord on slow disks); none: stored order.",
+        choices=("full", "shards", "none"),
+    )
+    data_cache: str = option(
+        "auto", "Keep raw bytes in memory: auto (when they fit), off, or a budget such as 8GiB.", changes_result=False
+    )
+    loader_threads: int | None = option(None, "Threads that decode images.", minimum=1, changes_result=False)
+    prefetch: int = option(4, "Micro-batches prepared ahead.", minimum=1, changes_result=False)
+
+    train_crop: str | None = option(
+        None,
+        "resized: random area and aspect, then resize; distorted: the TensorFlow form of it (area from 5 %, whole image "
+        "as fallback); resize-resized: shorter side to 256 first; pad: zero padding and random crop; centre: as in "
+        "validation; none. Default: resized for photographs, pad for CIFAR, none for digits and MNIST.",
+        choices=("resized", "distorted", "resize-resized", "pad", "centre", "none"),
+    )
+    crop_padding: int = option(4, "Pixels of padding on each side for --train-crop pad.", minimum=0)
+    crop_fill: str = option("zero", "What the padding is made of.", choices=("zero", "reflect"))
+    min_crop_area: float | None = option(None, "Smallest share of the image that a random crop covers.", minimum=0.0)
+    flip: str | None = option(
+        None,
+        "Horizontal flip in training: random, alternating (every other epoch, per sample) or none. "
+        "Default: random for photographs and CIFAR.",
+        choices=("random", "alternating", "none"),
+    )
+    augment: str = option("none", "Further augmentation.", choices=("none", "randaugment"))
+    augment_magnitude: float = option(9.0, "Strength of --augment, 0 to 30.", minimum=0.0, maximum=30.0)
+    augment_operations: int = option(2, "Operations per image of --augment.", minimum=1)
+    validation_resize: int | None = option(
+        None, "Shorter side before the central validation crop; default: image size x 256 / 224.", unit="pixels"
+    )
+    progressive_image_size: tuple[str, ...] = option(
+        (), "Image size by epoch, as EPOCH:SIZE pairs such as 0:96 10:128 20:160; validation keeps --image-size."
+    )
+    normalization: str | None = option(
+        None,
+        "imagenet: (x/255 - mean)/std of ImageNet; cifar: likewise of CIFAR-10; mean: subtract ImageNet's channel means "
+        "only; per-image: zero mean and unit deviation for each image; unit: x/255; none. Default: by data set.",
+        choices=("imagenet", "cifar", "mean", "per-image", "unit", "none"),
+    )
+    normalize_on: str = option(
+        "device",
+        "Where images are normalised; device lets them travel as 8-bit values.",
+        choices=("device", "host"),
+        changes_result=False,
+    )
+    eight_bit_io: bool = option(True, "Move images to the device as 8-bit values.", changes_result=False)
+    mixup_alpha: float = option(0.0, "Mixup with Beta(alpha, alpha); 0 is off.", minimum=0.0)
+    cutmix_lambda: float = option(1.0, "Cutmix: share of the image that is kept; 1 is off.", minimum=0.0, maximum=1.0)
+    cutmix_lambda_high: float | None = option(
+        None, "With it, cutmix draws lambda uniformly from --cutmix-lambda to this value.", minimum=0.0, maximum=1.0
+    )
+    cutmix_skip_probability: float = option(0.0, "Probability that a batch has no cutmix.", minimum=0.0, maximum=1.0)
+    cutmix_draw: str = option(
+        "fixed",
+        "fixed: the given lambda; exponential: drawn anew for each batch around it.",
+        choices=("fixed", "exponential"),
+    )
+    mix_on: str = option("device", "Where mixup and cutmix are done.", choices=("device", "host"), changes_result=False)

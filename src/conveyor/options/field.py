@@ -1,0 +1,32 @@
+"""How an option is declared: a dataclass field that carries its help text, unit and choices."""
+
+import dataclasses
+from typing import Any
+
+METADATA_KEY = "conveyor"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class About:
+    """What is known of an option besides its type and its default."""
+
+    doc: str
+    unit: str = ""
+    choices: tuple[str, ...] = ()
+    metavar: str = ""
+    minimum: float | None = None
+    maximum: float | None = None
+    changes_result: bool = True
+    """False for options that say where or how a run runs, never what it computes."""
+
+
+def option(default: Any, doc: str, **about: Any) -> Any:
+    """A field of an option section; `about` takes the fields of `About`."""
+    return dataclasses.field(default=default, metadata={METADATA_KEY: About(doc, **about)})
+
+
+def about(field: dataclasses.Field[Any]) -> About:
+    """What the declaration of `field` said about it."""
+    found = field.metadata[METADATA_KEY]
+    assert isinstance(found, About)
+    return found

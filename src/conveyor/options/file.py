@@ -1,0 +1,130 @@
+"""Options in YAML: plain files, and named configurations with explicit `base:` inheritance."""
+
+import functools
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+from conveyor.errors import UserError, did_you_mean
+
+BASE_KEY = "base"
+
+
+def read_mapping(path: str | Path) -> dict[str, Any]:
+    """The mapping at the top of a YAML file; a UserError names the file and the line of a mistake."""
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        raise UserError(f"there is no file {path}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from None
+    return parse_mapping(text, str(path))
+
+
+def parse_mapping(text: str, where: str) -> dict[str, Any]:
+    import yaml
+
+    try:
+        found = yaml.load(text, Loader=_loader())
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        raise UserError(f"{where}{line} is not valid YAML: {getattr(error, 'problem', None) or error}") from None
+    if found is None:
+        return {}
+    if not isinstance(found, dict):
+        raise UserError(f"{where} should hold options as 'name: value' lines, not {type(found).__name__}")
+    return found
+
+
+@functools.cache
+def _loader() -> Any:
+    """YAML's safe loader that refuses a key given twice, which plain YAML drops in silence."""
+    import yaml
+
+    class Loader(yaml.SafeLoader):
+        pass
+
+    def mapping(loader: Any, node: Any, deep: bool = False) -> dict[Any, Any]:
+        seen = set()
+        for key_node, _ in node.value:
+            key = loader.construct_object(key_node, deep=True)
+            if isinstance(key, str) and key != "<<" and key in seen:
+                raise yaml.YAMLError(f"the key {key!r} stands twice (line {key_node.start_mark.line + 1})")
+            if isinstance(key, str):
+                seen.add(key)
+        loader.flatten_mapping(node)
+        result: dict[Any, Any] = yaml.SafeLoader.construct_mapping(loader, node, deep=True)
+        return result
+
+    Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
+    return Loader
+
+
+class Configurations:
+    """Named configurations: a mapping of name to options, where `base: NAME` inherits from another."""
+
+    def __init__(self, entries: Mapping[str, Mapping[str, Any]], where: Mapping[str, str]) -> None:
+        self.entries = entries
+        self.where = where
+
+    @classmethod
+    def from_files(cls, texts: Mapping[str, str]) -> "Configurations":
+        """From file name -> YAML text; a name defined in two files is an error."""
+        entries: dict[str, Mapping[str, Any]] = {}
+        where: dict[str, str] = {}
+        for file, text in texts.items():
+            for name, entry in parse_mapping(text, file).items():
+                if name in entries:
+                    raise UserError(f"{file}: the configuration {name!r} is already defined in {where[name]}")
+                if not isinstance(entry, dict):
+                    raise UserError(f"{file}: the configuration {name!r} should hold 'option: value' lines")
+                entries[name], where[name] = entry, file
+        return cls(entries, where)
+
+    def resolve(self, name: str) -> dict[str, Any]:
+        """The options of a configuration with all that it inherits; later values win."""
+        chain: list[str] = []
+        current: str | None = name
+        while current is not None:
+            if current in chain:
+                raise UserError(f"{self.where[name]}: base: goes in a circle: {' -> '.join([*chain, current])}")
+            if current not in self.entries:
+                asker = f"{self.where[chain[-1]]}: {chain[-1]!r} has base: {current!r}, but " if chain else ""
+                raise UserError(f"{asker}there is no configuration {current!r}{did_you_mean(current, self.entries)}")
+            chain.append(current)
+            base = self.entries[current].get(BASE_KEY)
+            if base is not None and not isinstance(base, str):
+                raise UserError(f"{self.where[current]}: base of {current!r} should be one name, not {base!r}")
+            current = base
+        merged: dict[str, Any] = {}
+        for link in reversed(chain):
+            merged.update(
+                {key.replace("-", "_"): value for key, value in self.entries[link].items() if key != BASE_KEY}
+            )
+        return merged
+
+
+@functools.cache
+def shipped() -> Configurations:
+    """The configurations that come with the package (`configs/*.yml`)."""
+    return Configurations.from_files(_shipped_texts())
+
+
+def _shipped_texts() -> dict[str, str]:
+    folder = resources.files("conveyor") / "configs"
+    files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".yml")), key=lambda entry: entry.name)
+    return {f"configs/{entry.name}": entry.read_text(encoding="utf-8") for entry in files}
+
+
+def configuration(name: str) -> tuple[dict[str, Any], str]:
+    """Options of `name`: a shipped configuration, or `FILE.yml` (plain options) or `FILE.yml:NAME`."""
+    file, _, entry = name.partition(":")
+    if file.endswith((".yml", ".yaml")):
+        mapping = read_mapping(file)
+        if entry:
+            own = Configurations.from_files({**_shipped_texts(), file: Path(file).read_text(encoding="utf-8")})
+            return own.resolve(entry), f"{file}:{entry}"
+        return mapping, file
+    return shipped().resolve(name), f"configuration {name}"

@@ -1,0 +1,94 @@
+"""How weights are updated, and the learning rate over time."""
+
+from dataclasses import dataclass
+from fractions import Fraction
+
+from conveyor.options.field import option
+from conveyor.options.units import Duration
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OptimizerOptions:
+    """The update rule."""
+
+    optimizer: str = option(
+        "momentum", "Update rule.", choices=("sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "muon")
+    )
+    momentum: float = option(0.9, "Momentum of momentum, rmsprop, lars and muon.", minimum=0.0)
+    nesterov: bool = option(False, "Nesterov's form of momentum.")
+    momentum_form: str = option(
+        "gradient",
+        "gradient: m = mu m + g, w -= lr m; rate: m = mu m + lr g, w -= m. They differ while the rate changes.",
+        choices=("gradient", "rate"),
+    )
+    beta1: float = option(0.9, "First decay of adam and adamw.", minimum=0.0, maximum=1.0)
+    beta2: float = option(0.999, "Second decay of adam and adamw.", minimum=0.0, maximum=1.0)
+    optimizer_epsilon: float | None = option(
+        None, "Epsilon of rmsprop (0.001), adam, adamw (1e-8) or lars (0).", minimum=0.0
+    )
+    rmsprop_decay: float | None = option(
+        None, "Decay of the squared gradient's average; default 0.9.", minimum=0.0, maximum=1.0
+    )
+    rmsprop_decay_per_sample: float | None = option(None, "rmsprop decay = 1 - this x global batch.", minimum=0.0)
+    rmsprop_form: str = option(
+        "tensorflow", "Epsilon inside the root (tensorflow) or outside it (torch).", choices=("tensorflow", "torch")
+    )
+    lars_eta: float = option(0.001, "Trust coefficient of LARS.", minimum=0.0)
+    weight_decay: float = option(0.0, "Decoupled: w -= lr (O(g) + lambda w).", minimum=0.0)
+    l2_regularization: float = option(0.0, "In the gradient: w -= lr O(g + lambda w).", minimum=0.0)
+    decay_exclude: tuple[str, ...] = option(
+        (), "No decay for parameters whose name contains one of these; norm, bias and 1d are kinds."
+    )
+    lars_exclude: tuple[str, ...] = option(("norm", "bias"), "No adaptation and no decay by LARS for these.")
+    clip_norm: float | None = option(None, "Clip the gradient to this global norm.", minimum=0.0)
+    label_smoothing: float = option(0.0, "Label smoothing.", minimum=0.0, maximum=1.0)
+    smoothing_form: str = option(
+        "uniform", "uniform: e/C for every class; others: e/(C-1) for each wrong class.", choices=("uniform", "others")
+    )
+    ema_decay: float | None = option(
+        None, "Keep an exponential average of the weights during training.", minimum=0.0, maximum=1.0
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScheduleOptions:
+    """The learning rate over time."""
+
+    learning_rate: float = option(0.1, "Peak learning rate.", minimum=0.0)
+    lr_reference_batch: int | None = option(
+        None, "The rate is meant for this batch: peak = rate x global batch / reference.", minimum=1
+    )
+    lr_schedule: str = option(
+        "cosine", "Form of the schedule.", choices=("constant", "stepped", "cosine", "exponential", "polynomial")
+    )
+    lr_drops: tuple[Duration, ...] = option((), "When a stepped rate drops, such as 30ep 60ep or 50% 75%.")
+    lr_decay: float = option(0.1, "Factor of each drop (stepped) or of each decay (exponential).", minimum=0.0)
+    lr_values: tuple[float, ...] = option(
+        (), "Stepped: factors of the peak rate after each drop, instead of powers of --lr-decay."
+    )
+    lr_drop_form: str = option(
+        "reached",
+        "reached: a drop at 30up acts from update 30 on; passed: from update 31 on.",
+        choices=("reached", "passed"),
+    )
+    lr_decay_every: Duration | None = option(None, "Exponential: time between decays; default 2.4 epochs.")
+    lr_power: float = option(2.0, "Power of the polynomial schedule.")
+    lr_end: float = option(0.0, "Final rate as a share of the peak (cosine, polynomial).", minimum=0.0)
+    lr_horizon: Duration | None = option(
+        None, "When cosine or polynomial reach their end; default: the end of the run."
+    )
+    lr_every: Duration = option(
+        Duration(Fraction(1), "up"),
+        "The rate is evaluated at multiples of this (1up: at every update; 1ep: staircase).",
+    )
+    warmup: Duration = option(Duration(Fraction(0), "ep"), "Linear warm-up, such as 5ep, 500up or 10%.")
+    warmup_mode: str = option(
+        "mask",
+        "mask: the schedule's clock runs during warm-up; shift: it starts afterwards.",
+        choices=("mask", "shift"),
+    )
+    warmup_form: str = option(
+        "from-zero",
+        "from-zero: u/w; from-first: (u+1)/(w+1); epochs: (epoch+1)/w.",
+        choices=("from-zero", "from-first", "epochs"),
+    )

@@ -1,0 +1,130 @@
+"""Command-line arguments made from the option declarations."""
+
+import argparse
+import re
+import sys
+from collections.abc import Iterable
+from typing import Any, NoReturn
+
+from conveyor.errors import UserError, nearest
+from conveyor.options.coerce import to_plain
+from conveyor.options.options import Options, Spec, section_names, specs
+
+TITLES = {
+    "data": "Data",
+    "model": "Model",
+    "batch": "Batch and pipeline",
+    "layout": "Layout (where it runs, never what it computes)",
+    "precision": "Precision",
+    "optimizer": "Optimiser and loss",
+    "schedule": "Learning rate",
+    "length": "Length",
+    "events": "Logs, checkpoints, validation",
+    "run": "Run",
+}
+
+
+class Parser(argparse.ArgumentParser):
+    """argparse whose mistakes are one sentence with the nearest right name."""
+
+    def error(self, message: str) -> NoReturn:
+        raise UserError(self._friendly(message))
+
+    def _friendly(self, message: str) -> str:
+        if match := re.match(r"unrecognized arguments: (.*)", message):
+            words = match[1].split(" ")
+            wrong = next((word for word in words if word.startswith("-")), words[0])
+            flags = sorted(
+                {flag for action in self._actions for flag in action.option_strings if flag.startswith("--")}
+            )
+            close = nearest(wrong.split("=")[0], flags)
+            hint = f" (did you mean {' or '.join(close[:2])}?)" if close and wrong.startswith("-") else ""
+            kind = "option" if wrong.startswith("-") else "argument"
+            return f"{self.prog}: there is no {kind} {wrong.split('=')[0]}{hint or f'; see {self.prog} --help'}"
+        if match := re.match(r"argument ([^:]*): invalid choice: '?(.*?)'? \(choose from (.*)\)", message):
+            choices = [choice.strip(" '") for choice in match[3].split(",")]
+            close = nearest(match[2], choices)
+            hint = f"did you mean {' or '.join(close[:2])}?" if close else f"choose from {', '.join(choices)}"
+            return f"{self.prog}: {match[1]} cannot be {match[2]!r} ({hint})"
+        return f"{self.prog}: {message[:1].lower()}{message[1:]}"
+
+
+class _Given(argparse.Action):
+    """Stores a value in `namespace.given`, so that what the user typed is told from what is only a default."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        given = getattr(namespace, "given", None) or {}
+        value = self.const if self.nargs == 0 else values
+        if self.nargs == 0 and option_string and option_string.startswith("--no-"):
+            value = not self.const
+        namespace.given = {**given, self.dest: value}
+
+
+def add_options(parser: argparse.ArgumentParser, sections: Iterable[str] | None = None) -> None:
+    """Add every option of the given sections (all of them by default) as groups of the parser's help."""
+    for section in sections if sections is not None else section_names():
+        group = parser.add_argument_group(TITLES[section])
+        for spec in specs().values():
+            if spec.section == section:
+                _add(group, spec)
+
+
+def add_config(parser: argparse.ArgumentParser) -> None:
+    """Add `--config`, which may be given several times; later ones win, the command line wins over all."""
+    parser.add_argument(
+        "--config",
+        action="append",
+        default=[],
+        metavar="NAME|FILE.yml[:NAME]",
+        help="A named configuration (see `conveyor configs`) or a YAML file of options.",
+    )
+
+
+def options_from(arguments: argparse.Namespace, base: Options | None = None) -> Options:
+    """Defaults (or `base`), then configurations and files in their order, then the command line."""
+    from conveyor.options.file import configuration
+
+    options = base or Options()
+    for name in getattr(arguments, "config", None) or []:
+        mapping, where = configuration(name)
+        options = options.updated(mapping, where)
+    return options.updated(getattr(arguments, "given", None) or {}).check()
+
+
+def _add(group: Any, spec: Spec) -> None:
+    doc = _help(spec)
+    if spec.kind.item is bool:
+        negative = "--no-" + spec.name.replace("_", "-")
+        group.add_argument(spec.flag, negative, dest=spec.name, action=_Given, nargs=0, const=True, help=doc)
+        return
+    metavar = spec.about.metavar or _metavar(spec)
+    group.add_argument(
+        spec.flag, dest=spec.name, action=_Given, nargs="+" if spec.kind.many else None, metavar=metavar, help=doc
+    )
+
+
+def _metavar(spec: Spec) -> str:
+    if spec.about.choices:
+        return "{" + ",".join(spec.about.choices) + "}"
+    names = {int: "N", float: "X", str: "TEXT"}
+    return names.get(spec.kind.item, "N" if spec.name.endswith("per_epoch") else "DURATION")
+
+
+def _help(spec: Spec) -> str:
+    text = spec.about.doc
+    default = to_plain(spec.default)
+    if default is not None and default != [] and default != "" and not isinstance(default, bool):
+        shown = " ".join(str(part) for part in default) if isinstance(default, list) else default
+        text += f" [{shown}{spec.about.unit}]"
+    elif default is True:
+        text += " [on]"
+    return text.replace("%", "%%")
+
+
+def width() -> int:
+    """Columns for help texts: the terminal's, between 80 and 120."""
+    import shutil
+
+    return max(80, min(120, shutil.get_terminal_size().columns)) if sys.stdout.isatty() else 100

@@ -1,0 +1,84 @@
+"""Values with a unit: durations (`5ep`, `500up`, `10%`), frequencies (`1/2`) and sizes (`25MiB`)."""
+
+import dataclasses
+import re
+from fractions import Fraction
+
+from conveyor.errors import UserError
+
+_DURATION = re.compile(r"^\s*([0-9.]+(?:e-?[0-9]+)?(?:/[0-9]+)?)\s*(ep|epochs?|up|updates?|img|images?|%|s|min|h)?\s*$")
+_DURATION_UNITS = {"epoch": "ep", "epochs": "ep", "update": "up", "updates": "up", "image": "img", "images": "img"}
+_SIZE = re.compile(r"^\s*([0-9.]+)\s*([kmgt]?i?b?)\s*$", re.IGNORECASE)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Duration:
+    """A length of training: epochs (`ep`), updates (`up`), images (`img`) or a share of the run (`%`)."""
+
+    amount: Fraction
+    unit: str
+
+    @classmethod
+    def parse(cls, text: str, default_unit: str = "ep") -> "Duration":
+        match = _DURATION.match(text)
+        if match is None or match[2] in ("s", "min", "h"):
+            raise UserError(f"{text!r} is not a duration: write 5ep, 500up, 1000img or 10%")
+        unit = match[2] or default_unit
+        return cls(_fraction(match[1]), _DURATION_UNITS.get(unit, unit))
+
+    def updates(self, *, updates_per_epoch: int, updates_total: int, global_batch: int) -> Fraction:
+        """The same length counted in weight updates; exact, so that the caller chooses how to round."""
+        if self.unit == "up":
+            return self.amount
+        if self.unit == "ep":
+            return self.amount * updates_per_epoch
+        if self.unit == "img":
+            return self.amount / global_batch
+        return self.amount * updates_total / 100
+
+    def __str__(self) -> str:
+        return f"{format_fraction(self.amount)}{self.unit}"
+
+
+def seconds(text: str) -> float:
+    """A wall-clock time: `90s`, `30min`, `2h` or plain seconds."""
+    match = re.match(r"^\s*([0-9.]+)\s*(s|min|m|h|d)?\s*$", text)
+    if match is None:
+        raise UserError(f"{text!r} is not a time: write 90s, 30min or 2h")
+    return float(match[1]) * {"s": 1, None: 1, "m": 60, "min": 60, "h": 3600, "d": 86400}[match[2]]
+
+
+def frequency(text: str) -> Fraction:
+    """Events per epoch: a number or `a/b`, kept exact."""
+    try:
+        value = Fraction(text.replace(" ", ""))
+    except (ValueError, ZeroDivisionError):
+        raise UserError(f"{text!r} is not a frequency: write a number or a fraction such as 1/2") from None
+    if value < 0:
+        raise UserError(f"a frequency of {text} per epoch is negative: give 0 (never) or more")
+    return value
+
+
+def size_in_bytes(text: str) -> int:
+    """`25MiB`, `10MB`, `900k` or plain bytes."""
+    match = _SIZE.match(text)
+    if match is None:
+        raise UserError(f"{text!r} is not a size: write 25MiB, 10MB or plain bytes")
+    letter = match[2].lower().rstrip("b").rstrip("i")
+    decimal = match[2].lower().endswith("b") and "i" not in match[2].lower()
+    return int(float(match[1]) * (1000 if decimal else 1024) ** " kmgt".index(letter or " "))
+
+
+def format_fraction(value: Fraction) -> str:
+    """`3`, `2.5` or, where no short decimal is exact, `1/3`."""
+    if value.denominator == 1:
+        return str(value.numerator)
+    as_float = float(value)
+    return repr(as_float) if Fraction(repr(as_float)) == value else f"{value.numerator}/{value.denominator}"
+
+
+def _fraction(text: str) -> Fraction:
+    try:
+        return Fraction(text)
+    except (ValueError, ZeroDivisionError):
+        raise UserError(f"{text!r} is not a number") from None

@@ -1,0 +1,227 @@
+"""The arithmetic of a run, exact and without torch: batches, updates, epochs, host events, validation batches.
+
+Symbols: micro-batch `B`, accumulation `A`, replicas `R`, stages `S`. One weight update consumes `G = B A R` samples
+in `A R` slots; slot number `k = a R + r` belongs to replica `r` and accumulation index `a`, so a batch-norm span of
+`N` neighbouring replicas is `N` consecutive slots.
+"""
+
+import math
+from dataclasses import dataclass
+from fractions import Fraction
+
+from conveyor.errors import UserError
+from conveyor.options.batch import BatchOptions
+from conveyor.options.units import format_fraction
+
+
+@dataclass(frozen=True, slots=True)
+class Topology:
+    """What one weight update consists of."""
+
+    micro_batch: int
+    accumulation: int = 1
+    replicas: int = 1
+    stages: int = 1
+
+    @property
+    def slots(self) -> int:
+        """Micro-batches of one update."""
+        return self.accumulation * self.replicas
+
+    @property
+    def global_batch(self) -> int:
+        return self.micro_batch * self.slots
+
+    @property
+    def devices(self) -> int:
+        """Devices that would hold the topology exactly as asked."""
+        return self.replicas * self.stages
+
+    @classmethod
+    def from_options(cls, batch: BatchOptions) -> tuple["Topology", list[str]]:
+        """The topology and notes about numbers that had to be adjusted."""
+        stages = _stages(batch)
+        notes: list[str] = []
+        accumulation = batch.accumulation or 1
+        if batch.global_batch_size is not None:
+            per_pass = batch.micro_batch_size * batch.replicas
+            accumulation = max(1, math.floor(Fraction(batch.global_batch_size, per_pass) + Fraction(1, 2)))
+            if accumulation * per_pass != batch.global_batch_size:
+                notes.append(
+                    f"global batch {batch.global_batch_size} is not a multiple of micro-batch {batch.micro_batch_size} x "
+                    f"{batch.replicas} replicas: using accumulation {accumulation}, global batch {accumulation * per_pass}"
+                )
+        return cls(batch.micro_batch_size, accumulation, batch.replicas, stages), notes
+
+
+def _stages(batch: BatchOptions) -> int:
+    named = () if batch.splits == ("auto",) else batch.splits
+    if batch.stages is not None and named and len(named) != batch.stages - 1:
+        raise UserError(
+            f"{batch.stages} stages need {batch.stages - 1} splits, but {len(named)} are given ({' '.join(named)}): "
+            "see `conveyor models show` for the names"
+        )
+    if batch.splits == ("auto",) and batch.stages is None:
+        raise UserError("--splits auto needs the number of stages: add --stages N")
+    stages = batch.stages or len(named) + 1
+    mapping = batch.device_mapping
+    if mapping and len(mapping) != stages:
+        raise UserError(f"--device-mapping has {len(mapping)} entries for {stages} stages: give one for each stage")
+    if mapping and sorted(set(mapping)) != list(range(max(mapping) + 1)):
+        raise UserError(
+            f"--device-mapping {' '.join(map(str, mapping))} leaves a gap: use every number from 0 to {max(mapping)}"
+        )
+    return stages
+
+
+@dataclass(frozen=True, slots=True)
+class Length:
+    """How long a run lasts, in updates."""
+
+    updates_per_epoch: int
+    updates_total: int
+    epochs: Fraction
+
+    @classmethod
+    def of(
+        cls,
+        images: int,
+        global_batch: int,
+        *,
+        epochs: float | Fraction | None = None,
+        updates: int | None = None,
+        updates_per_epoch: int | None = None,
+    ) -> "Length":
+        """`N // G` updates per epoch; in all `floor(N epochs / G)`, or the given number of updates."""
+        per_epoch = updates_per_epoch or images // global_batch
+        if per_epoch < 1:
+            raise UserError(
+                f"an update needs {global_batch} images (micro-batch x accumulation x replicas), but the data set has "
+                f"{images}: lower one of them to at most {images} in all"
+            )
+        if updates is not None:
+            return cls(per_epoch, updates, Fraction(updates, per_epoch))
+        wanted = exact(epochs if epochs is not None else 1)
+        if updates_per_epoch is None and wanted.denominator != 1:
+            total = math.floor(images * wanted / global_batch)
+        else:
+            total = math.floor(per_epoch * wanted)
+        return cls(per_epoch, total, wanted)
+
+    def position(self, update: int) -> tuple[int, int]:
+        """(epoch, update within the epoch) of an update counted from 0."""
+        return divmod(update, self.updates_per_epoch)
+
+
+def exact(value: float | Fraction | int) -> Fraction:
+    """The number a person meant: 0.1 is one tenth, not the nearest binary value."""
+    return value if isinstance(value, Fraction) else Fraction(repr(value) if isinstance(value, float) else value)
+
+
+def divisors(number: int) -> list[int]:
+    """All divisors, in the order 1, n, 2, n/2, 3, n/3, ... in which ties of `closest_divisor` are decided."""
+    found: list[int] = []
+    for small in range(1, math.isqrt(number) + 1):
+        if number % small == 0:
+            found.append(small)
+            if small != number // small:
+                found.append(number // small)
+    return found
+
+
+def closest_divisor(number: int, wanted: int | Fraction) -> int:
+    """The divisor of `number` nearest to `wanted`; of two equally near ones the first in the order of `divisors`."""
+    return min(divisors(number), key=lambda divisor: abs(Fraction(divisor) - wanted))
+
+
+def updates_per_event(
+    frequency: Fraction, updates_per_epoch: int, epochs: Fraction, what: str
+) -> tuple[int, list[str]]:
+    """Updates between two events at `frequency` events per epoch (0: never), and a note if it had to be adjusted."""
+    if frequency == 0:
+        return 0, []
+    if frequency >= 1:
+        candidates, wanted, per = updates_per_epoch, frequency, Fraction(1)
+    else:
+        candidates = math.floor(updates_per_epoch * epochs)
+        wanted, per = Fraction(max(1, math.floor(frequency * epochs))), epochs
+    chosen = closest_divisor(max(1, candidates), wanted)
+    notes: list[str] = []
+    if chosen != wanted:
+        notes.append(
+            f"{what}: {format_fraction(frequency)} per epoch is not possible with {updates_per_epoch} updates per epoch; "
+            f"the closest is {format_fraction(chosen / per)} per epoch"
+        )
+    return max(1, candidates) // chosen, notes
+
+
+@dataclass(frozen=True, slots=True)
+class HostEvents:
+    """When the loop returns to the host: counted over the whole run, never within an epoch."""
+
+    updates_per_log: int
+    updates_per_checkpoint: int
+    updates_per_call: int
+    calls: int
+    first_checkpoint: int = 0
+    notes: tuple[str, ...] = ()
+
+    def logs_at(self, update: int, total: int) -> bool:
+        """Whether a log point follows after `update` updates are done; the last update always has one."""
+        return update == total or (self.updates_per_log > 0 and update % self.updates_per_log == 0)
+
+    def saves_at(self, update: int) -> bool:
+        """Whether a checkpoint follows after `update` updates are done."""
+        period, first = self.updates_per_checkpoint, self.first_checkpoint
+        return period > 0 and update >= max(1, first) and (update - first) % period == 0
+
+
+def host_events(
+    length: Length,
+    *,
+    logs_per_epoch: Fraction,
+    checkpoints_per_epoch: Fraction,
+    first_checkpoint_epoch: Fraction = Fraction(0),
+    updates_per_log: int | None = None,
+    updates_per_call: int | None = None,
+) -> HostEvents:
+    """Log and checkpoint periods and the number of updates between two returns to the host."""
+    per_epoch, epochs = length.updates_per_epoch, length.epochs
+    if 0 < logs_per_epoch < 1 and updates_per_log is None and (epochs * logs_per_epoch).denominator != 1:
+        span = format_fraction(1 / logs_per_epoch)
+        raise UserError(
+            f"it is not possible to log {span} epochs at a time for {format_fraction(epochs)} epochs: "
+            f"choose a number of epochs that is a multiple of {span}"
+        )
+    notes: list[str] = []
+    log_period, log_notes = updates_per_event(logs_per_epoch, per_epoch, epochs, "logs")
+    if updates_per_log is not None:
+        log_period, log_notes = updates_per_log, []
+    saving_epochs = Fraction(math.floor(epochs - first_checkpoint_epoch))
+    save_period, save_notes = updates_per_event(checkpoints_per_epoch, per_epoch, saving_epochs, "checkpoints")
+    notes += log_notes + save_notes
+    call = math.gcd(log_period, save_period)
+    if call == 0:
+        notes.append("neither logs nor checkpoints are asked for: the whole run is one call")
+        call = length.updates_total
+    call = min(updates_per_call or call, max(1, length.updates_total))
+    return HostEvents(
+        updates_per_log=log_period,
+        updates_per_checkpoint=save_period,
+        updates_per_call=call,
+        calls=math.ceil(length.updates_total / call),
+        first_checkpoint=math.floor(first_checkpoint_epoch * per_epoch),
+        notes=tuple(notes),
+    )
+
+
+def validation_batches(images: int, batch: int, lanes: int = 1) -> list[list[tuple[int, int]]]:
+    """For each lane its batches as (first image, number of valid images): every image once, short batches padded.
+
+    Batches are dealt round robin, and every lane gets the same number of them (the rest with 0 valid images), so that
+    lanes which communicate in each batch stay in step.
+    """
+    spans = [(first, min(batch, images - first)) for first in range(0, images, batch)]
+    rounds = math.ceil(len(spans) / lanes) if spans else 0
+    padded = spans + [(images, 0)] * (rounds * lanes - len(spans))
+    return [padded[lane::lanes] for lane in range(lanes)]
