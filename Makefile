@@ -1,0 +1,51 @@
+# make train   a real run on the embedded data set        make test    all tests
+# make check   format, lint, types                        make bench   the table in benchmarks/README.md
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install --quiet --disable-pip-version-check
+JOBS ?= 2
+
+.PHONY: train install test check format bench conformance docs lock clean
+
+train: $(VENV)/.core
+	$(BIN)/conveyor train
+
+install: $(VENV)/.all
+
+test: $(VENV)/.all
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not conformance" $(ARGS)
+
+check: $(VENV)/.all
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.all
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/.all
+	$(BIN)/conveyor bench all
+
+conformance: $(VENV)/.all
+	$(BIN)/python -m pytest -q -m conformance $(ARGS)
+
+lock: $(VENV)/.all
+	$(BIN)/python scripts/lock.py
+
+clean:
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+# What `make train` needs; the full environment holds it too.
+$(VENV)/.core: requirements/core.txt pyproject.toml | $(BIN)/python
+	$(PIP) -r requirements/core.txt
+	$(PIP) --no-build-isolation --no-deps --editable .
+	@touch $@
+
+$(VENV)/.all: requirements/all.txt $(VENV)/.core
+	$(PIP) -r requirements/all.txt
+	@touch $@
