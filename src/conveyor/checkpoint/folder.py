@@ -1,0 +1,187 @@
+"""One checkpoint as a folder: `model.safetensors`, `optimizer.safetensors`, `averages.safetensors`, `state.json`, `manifest`.
+
+Written under a temporary name in the same parent, every file and the folder fsynced, then renamed: whatever dies at any
+moment, a checkpoint is complete or absent. The manifest has one line `sha256  size  name` for each file and a last line
+with the hash of the lines above, so a flipped bit anywhere is found before a byte is used.
+"""
+
+import hashlib
+import json
+import os
+import platform
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from conveyor.checkpoint import tensors
+from conveyor.checkpoint.state import State
+from conveyor.errors import UserError
+from conveyor.version import __version__
+
+MANIFEST = "manifest"
+STATE = "state.json"
+FORMAT = 1
+TEMPORARY = ".writing-"
+REPLACED = ".replaced-"
+DISCARDED = ".discarded-"
+
+
+class Damaged(UserError):
+    """A checkpoint that must not be used; says which file and why."""
+
+
+def save(folder: Path | str, state: State) -> Path:
+    """Write `state` as `folder`, replacing one that is there; complete or absent at any moment."""
+    folder = Path(folder)
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    temporary = folder.parent / f"{TEMPORARY}{folder.name}-{os.getpid()}"
+    shutil.rmtree(temporary, ignore_errors=True)
+    try:
+        temporary.mkdir()
+        lines = [
+            _write(temporary / f"{group}.safetensors", tensors.chunks(content, {"format": "pt"}))
+            for group, content in state.groups().items()
+        ]
+        lines.append(_write(temporary / STATE, [memoryview(_state_json(state))]))
+        body = "".join(lines).encode()
+        _write(temporary / MANIFEST, [memoryview(body + f"{hashlib.sha256(body).hexdigest()}\n".encode())])
+        sync_folder(temporary)
+        _put_in_place(temporary, folder)
+    except BaseException:
+        shutil.rmtree(temporary, ignore_errors=True)
+        raise
+    return folder
+
+
+def load(folder: Path | str) -> State:
+    """Read and check a checkpoint. Raises `Damaged` with one sentence when anything in it is not as it was written."""
+    folder = Path(folder)
+    content = _checked_files(folder)
+    try:
+        document = json.loads(content.pop(STATE))
+        if document["format"] != FORMAT:
+            raise Damaged(f"checkpoint {folder} has format {document['format']}, this version reads format {FORMAT}")
+        groups = {Path(name).stem: tensors.parse(data) for name, data in content.items() if name.endswith(".safetensors")}
+        return State(progress=document["progress"], options=document["options"], **groups)
+    except (KeyError, TypeError, ValueError, UnicodeDecodeError) as problem:
+        raise Damaged(f"checkpoint {folder} cannot be read: {problem}; use the one before it") from None
+
+
+def verify(folder: Path | str) -> None:
+    """Check every file against the manifest; raises `Damaged`."""
+    _checked_files(Path(folder))
+
+
+def progress(folder: Path | str) -> dict[str, Any]:
+    """The checked `progress` part alone (the tensors are not read)."""
+    found = json.loads(_checked_files(Path(folder), only={STATE})[STATE])["progress"]
+    assert isinstance(found, dict)
+    return found
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether `folder` looks like a checkpoint, complete or not."""
+    return folder.is_dir() and any((folder / name).exists() for name in (MANIFEST, STATE, "model.safetensors"))
+
+
+def remove(folder: Path) -> None:
+    """Delete a checkpoint; renamed first, so that a crash leaves no half of it under its name."""
+    aside = folder.parent / f"{DISCARDED}{folder.name}-{os.getpid()}"
+    try:
+        folder.rename(aside)
+    except OSError:
+        return
+    shutil.rmtree(aside, ignore_errors=True)
+
+
+def tidy(parent: Path) -> None:
+    """Clear what a killed run left behind; only for the holder of the run's lock."""
+    if not parent.is_dir():
+        return
+    for entry in list(parent.iterdir()):
+        if entry.name.startswith(REPLACED):
+            original = parent / entry.name.removeprefix(REPLACED).rsplit("-", 1)[0]
+            if not original.exists():
+                entry.rename(original)
+                continue
+        if entry.name.startswith((TEMPORARY, DISCARDED, REPLACED)):
+            shutil.rmtree(entry, ignore_errors=True)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make the folder's entries durable."""
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _put_in_place(temporary: Path, folder: Path) -> None:
+    replaced = folder.parent / f"{REPLACED}{folder.name}-{os.getpid()}"
+    if folder.exists():
+        shutil.rmtree(replaced, ignore_errors=True)
+        folder.rename(replaced)
+    temporary.rename(folder)
+    sync_folder(folder.parent)
+    shutil.rmtree(replaced, ignore_errors=True)
+
+
+def _write(path: Path, pieces: Iterable[memoryview]) -> str:
+    digest, size = hashlib.sha256(), 0
+    with open(path, "wb", buffering=0) as file:
+        for piece in pieces:
+            digest.update(piece)
+            size += len(piece)
+            while len(piece):
+                piece = piece[file.write(piece) :]
+        os.fsync(file.fileno())
+    return f"{digest.hexdigest()}  {size}  {path.name}\n"
+
+
+def _state_json(state: State) -> bytes:
+    import torch
+
+    document = {
+        "format": FORMAT,
+        "progress": state.progress,
+        "options": state.options,
+        "versions": {"conveyor": __version__, "torch": torch.__version__, "python": platform.python_version()},
+    }
+    return json.dumps(document, indent=1).encode()
+
+
+def _checked_files(folder: Path, only: set[str] | None = None) -> dict[str, bytes]:
+    """`{name: bytes}` of the files in the manifest, each equal to what was written."""
+    if not folder.is_dir():
+        raise UserError(f"there is no checkpoint at {folder}")
+    try:
+        content = {}
+        for name, (digest, size) in _manifest(folder).items():
+            if only is not None and name not in only:
+                continue
+            path = folder / name
+            found = path.stat().st_size
+            if found != size:
+                raise Damaged(f"checkpoint {folder} is damaged: {name} has {found} bytes instead of {size}; use the one before it")
+            data = path.read_bytes()
+            if hashlib.sha256(data).hexdigest() != digest:
+                raise Damaged(f"checkpoint {folder} is damaged: the checksum of {name} is wrong; use the one before it")
+            content[name] = data
+        return content
+    except OSError as problem:
+        raise Damaged(f"checkpoint {folder} is damaged: {problem.strerror or problem} ({problem.filename}); use the one before it") from None
+
+
+def _manifest(folder: Path) -> dict[str, tuple[str, int]]:
+    data = (folder / MANIFEST).read_bytes()
+    *lines, last = data.decode("ascii", errors="replace").splitlines(keepends=True) or [""]
+    body = "".join(lines)
+    if not lines or last != f"{hashlib.sha256(body.encode()).hexdigest()}\n":
+        raise Damaged(f"checkpoint {folder} is damaged: its manifest is not as it was written; use the one before it")
+    entries = [line.rstrip("\n").split("  ", 2) for line in lines]
+    names = {name: (digest, int(size)) for digest, size, name in entries}
+    if not {STATE, "model.safetensors"} <= names.keys() or any("/" in name for name in names):
+        raise Damaged(f"checkpoint {folder} is damaged: its manifest does not list the files of a checkpoint")
+    return names

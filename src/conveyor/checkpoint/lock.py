@@ -1,0 +1,46 @@
+"""One run at a time in a run folder."""
+
+import fcntl
+import os
+import socket
+from pathlib import Path
+from types import TracebackType
+
+from conveyor.errors import UserError
+
+LOCK = ".lock"
+
+
+class RunLock:
+    """An advisory lock on the run folder, held by the open file: it dies with the process, however that dies."""
+
+    def __init__(self, run: Path) -> None:
+        self._run = run
+        self._descriptor: int | None = None
+
+    def acquire(self) -> "RunLock":
+        """Take the lock; a second run on the folder is refused with the holder's name."""
+        self._run.mkdir(parents=True, exist_ok=True)
+        descriptor = os.open(self._run / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
+            os.close(descriptor)
+            raise UserError(f"{self._run} is in use by {holder}: wait for it, or choose another --run-dir") from None
+        os.ftruncate(descriptor, 0)
+        os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)
+        self._descriptor = descriptor
+        return self
+
+    def release(self) -> None:
+        """Give the folder free; the lock file stays."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def __enter__(self) -> "RunLock":
+        return self.acquire()
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.release()

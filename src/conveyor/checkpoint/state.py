@@ -1,0 +1,77 @@
+"""What a checkpoint holds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from torch import Tensor
+
+
+@dataclass(slots=True)
+class State:
+    """Everything that a run needs to go on as if it had never stopped.
+
+    Tensors carry the full names of the whole model, whatever the layout was. Random numbers and the order of samples are
+    pure functions of (seed, epoch, update, slot, sample), so the clock in `progress` is all that they need.
+    """
+
+    model: dict[str, Tensor]
+    """Parameters and buffers, batch-norm statistics included."""
+    optimizer: dict[str, Tensor] = field(default_factory=dict)
+    """`{"momentum/<parameter>": tensor, ...}` and float32 master weights."""
+    averages: dict[str, Tensor] = field(default_factory=dict)
+    """The running average of the weights, when there is one."""
+    progress: dict[str, Any] = field(default_factory=dict)
+    """The clock, the loss scale, best results, tallies since the last log point: plain JSON."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """The resolved options, flat, as plain JSON."""
+
+    @property
+    def update(self) -> int:
+        """Weight updates done."""
+        return int(self.progress.get("update", 0))
+
+    def groups(self) -> dict[str, dict[str, Tensor]]:
+        """The tensors by the file that holds them; an empty optional group has no file."""
+        groups = {"model": self.model, "optimizer": self.optimizer, "averages": self.averages}
+        return {name: tensors for name, tensors in groups.items() if tensors or name == "model"}
+
+
+class Buffers:
+    """Memory on the host into which tensors are copied before a background thread writes them.
+
+    Kept from one checkpoint to the next: fresh pages for each one cost more than the copy itself.
+    """
+
+    def __init__(self) -> None:
+        self._kept: dict[tuple[str, str], Tensor] = {}
+
+    def copy(self, state: State) -> State:
+        """A deep copy of `state` on the host, contiguous, in buffers that the next call overwrites."""
+        return State(
+            model=self._copy_group("model", state.model),
+            optimizer=self._copy_group("optimizer", state.optimizer),
+            averages=self._copy_group("averages", state.averages),
+            progress=_copy_json(state.progress),
+            options=_copy_json(state.options),
+        )
+
+    def _copy_group(self, group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        import torch
+
+        copies = {}
+        for name, tensor in tensors.items():
+            kept = self._kept.get((group, name))
+            if kept is None or kept.shape != tensor.shape or kept.dtype != tensor.dtype:
+                kept = self._kept[group, name] = torch.empty(tensor.shape, dtype=tensor.dtype)
+            kept.copy_(tensor.detach())
+            copies[name] = kept
+        return copies
+
+
+def _copy_json(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _copy_json(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_copy_json(item) for item in value]
+    return value

@@ -1,0 +1,111 @@
+"""The checkpoints of a run: which there are, the newest complete one, which to keep."""
+
+import json
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+
+from conveyor.checkpoint import folder as one
+from conveyor.checkpoint.state import State
+from conveyor.errors import UserError
+
+CHECKPOINTS = "checkpoints"
+AVERAGED = "average-"
+BEST = "best.json"
+
+_logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Where a path led to: a run with all its checkpoints, a folder of checkpoints, or a single one."""
+
+    checkpoints: list[Path]
+    """In ascending order of updates, averaged ones last."""
+    run: Path | None
+    """The run folder that they belong to, when there is one."""
+    single: bool
+    """Whether the path named one checkpoint."""
+
+
+def listing(parent: Path | str) -> list[Path]:
+    """The checkpoints in a run or in a folder of checkpoints: by ascending update, averaged ones last."""
+    parent = Path(parent)
+    inner = parent / CHECKPOINTS
+    entries = list((inner if inner.is_dir() else parent).iterdir()) if parent.is_dir() else []
+    found = [entry for entry in entries if not entry.name.startswith(".") and one.is_checkpoint(entry)]
+    return sorted(found, key=_order)
+
+
+def locate(path: Path | str) -> Found:
+    """What `--checkpoint-path` means: a checkpoint, a file in it, a run, or a folder of checkpoints."""
+    given = path = Path(path)
+    if path.is_file() and one.is_checkpoint(path.parent) and path.name in (one.MANIFEST, one.STATE, "model.safetensors"):
+        path = path.parent
+    if one.is_checkpoint(path):
+        return Found([path], _run_of(path), single=True)
+    found = listing(path)
+    if not path.exists():
+        raise UserError(f"there is nothing at {given}: give a run folder or a checkpoint in its {CHECKPOINTS}/ folder")
+    return Found(found, _run_of(found[0]) if found else (path if path.is_dir() else None), single=False)
+
+
+def load_newest(path: Path | str, *, at_most: int | None = None) -> tuple[Path, State]:
+    """The newest complete checkpoint (of a run, or the given one). Damaged ones are named in the log and passed over."""
+    found = locate(path)
+    if found.single:
+        return found.checkpoints[0], one.load(found.checkpoints[0])
+    damaged: list[str] = []
+    for candidate in reversed([entry for entry in found.checkpoints if entry.name.isdigit()]):
+        if at_most is not None and int(candidate.name) > at_most:
+            continue
+        try:
+            return candidate, one.load(candidate)
+        except one.Damaged as problem:
+            damaged.append(str(problem))
+            _logger.warning("%s", problem)
+    if damaged:
+        raise UserError(f"no complete checkpoint in {path}: {len(damaged)} found, all damaged; the newest: {damaged[0]}")
+    raise UserError(f"no checkpoint in {path}: the run ended before its first one; start it again")
+
+
+def newest(run: Path | str) -> Path:
+    """The newest complete checkpoint of a run; damaged ones are named in the log and passed over."""
+    return load_newest(run)[0]
+
+
+def read_best(run: Path) -> tuple[int, float] | None:
+    """(update, accuracy in percent) of the best validated checkpoint, if the run has validated one."""
+    try:
+        document = json.loads((run / BEST).read_text())
+        return int(document["update"]), float(document["accuracy"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_best(run: Path, update: int, accuracy: float) -> None:
+    """Remember the best validated checkpoint, so that it is kept."""
+    from conveyor.files import write_atomically
+
+    write_atomically(run / BEST, json.dumps({"update": update, "accuracy": accuracy}).encode())
+
+
+def prune(run: Path, keep: int | None) -> list[Path]:
+    """Delete all but the newest `keep` checkpoints and the best one; averaged ones stay."""
+    if keep is None:
+        return []
+    numbered = [entry for entry in listing(run / CHECKPOINTS) if entry.name.isdigit()]
+    best = read_best(run)
+    surplus = [entry for entry in numbered[:-keep] if best is None or int(entry.name) != best[0]]
+    for entry in surplus:
+        one.remove(entry)
+    return surplus
+
+
+def _run_of(checkpoint: Path) -> Path | None:
+    parent = checkpoint.resolve().parent
+    return parent.parent if parent.name == CHECKPOINTS else None
+
+
+def _order(path: Path) -> tuple[int, int, str]:
+    return (0, int(path.name), "") if path.name.isdigit() else (1, 0, path.name)

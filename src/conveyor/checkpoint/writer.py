@@ -1,0 +1,66 @@
+"""Checkpoints written in the background while training goes on; at most one in flight."""
+
+import errno
+import logging
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+from conveyor.checkpoint import folder as one
+from conveyor.checkpoint.state import Buffers, State
+
+_logger = logging.getLogger(__name__)
+
+
+class BackgroundWriter:
+    """Copies a state, then lets a thread write it.
+
+    `save` returns as soon as the copy is made; it first waits for the checkpoint before it. A checkpoint that cannot be
+    written (disk full) leaves the older ones untouched and is reported; training goes on and tries again at the next.
+    """
+
+    def __init__(self, after: Callable[[Path], None] | None = None) -> None:
+        self._after = after
+        self._buffers = Buffers()
+        self._thread: threading.Thread | None = None
+        self.problem: str | None = None
+        """Why the last checkpoint could not be written; None when it was."""
+        self.written: list[Path] = []
+
+    def save(self, folder: Path, state: State) -> None:
+        """Write `state` as `folder`, in the background."""
+        self.wait()
+        copy = self._buffers.copy(state)
+        self._thread = threading.Thread(target=self._write, args=(folder, copy), name="checkpoint")
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Until no checkpoint is in flight."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+
+    def _write(self, folder: Path, state: State) -> None:
+        try:
+            one.save(folder, state)
+        except OSError as problem:
+            self.problem = explain(folder, problem)
+            _logger.error("%s", self.problem)
+            return
+        self.problem = None
+        self.written.append(folder)
+        if self._after is not None:
+            self._after(folder)
+
+
+def explain(folder: Path, problem: OSError) -> str:
+    """One sentence: what could not be saved, why, and what is safe."""
+    reasons = {
+        errno.ENOSPC: "the disk is full",
+        errno.EDQUOT: "the disk quota is used up",
+        errno.EFBIG: "the file would exceed the file size limit",
+        errno.EROFS: "the disk is read-only",
+        errno.EACCES: "there is no permission to write there",
+    }
+    reason = reasons.get(problem.errno or 0, problem.strerror or str(problem))
+    return f"checkpoint {folder} was not written: {reason}; earlier checkpoints are intact, make room and the next one is saved"

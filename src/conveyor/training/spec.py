@@ -1,0 +1,240 @@
+"""A run as numbers: everything that follows from the options, computed once (no torch here).
+
+`--dry-run` prints a `RunSpec`, the worker runs it. Nothing in it depends on files on the disk, except for image folders
+whose images have to be counted.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from conveyor.data import catalogue as datasets
+from conveyor.data.catalogue import DatasetInfo
+from conveyor.errors import UserError
+from conveyor.layout import Layout, Machine, choose_layout
+from conveyor.models import catalogue as models
+from conveyor.optim.schedule import Schedule, make_schedule
+from conveyor.options import Options
+from conveyor.topology import HostEvents, Length, Topology, exact, host_events
+
+SMALL_IMAGE = 64
+DEFAULT_RMSPROP_DECAY = 0.9
+OWN_MODEL = "own"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """What a run consists of."""
+
+    options: Options
+    data: DatasetInfo
+    model_name: str
+    image_size: int
+    num_classes: int
+    in_channels: int
+    topology: Topology
+    split_points: tuple[str, ...]
+    layout: Layout
+    layout_note: str
+    length: Length
+    warmup_updates: int
+    peak_lr: float
+    rmsprop_decay: float
+    schedule: Schedule
+    events: HostEvents
+    validation_batch: int
+    validation_replicas: int
+    validation_images: int
+    notes: tuple[str, ...] = ()
+
+    @property
+    def updates_per_epoch(self) -> int:
+        return self.length.updates_per_epoch
+
+    @property
+    def updates_total(self) -> int:
+        return self.length.updates_total
+
+    @property
+    def epochs(self) -> Fraction:
+        return self.length.epochs
+
+    def replace(self, **changes: Any) -> "RunSpec":
+        """The same run with some values changed (another layout, say)."""
+        return dataclasses.replace(self, **changes)
+
+    def to_json(self, command: str = "train") -> dict[str, Any]:
+        """The object that `--dry-run --json` prints."""
+        topology, events, options = self.topology, self.events, self.options
+        return {
+            "model": self.model_name,
+            "data": self.data.name,
+            "train_images": self.data.train_images,
+            "image_size": self.image_size,
+            "num_classes": self.num_classes,
+            "in_channels": self.in_channels,
+            "micro_batch": topology.micro_batch,
+            "accumulation": topology.accumulation,
+            "replicas": topology.replicas,
+            "stages": topology.stages,
+            "slots": topology.slots,
+            "devices": topology.devices,
+            "global_batch": topology.global_batch,
+            "epochs": _number(self.epochs),
+            "updates_per_epoch": self.updates_per_epoch,
+            "updates_total": self.updates_total,
+            "warmup_updates": self.warmup_updates,
+            "peak_lr": self.peak_lr,
+            "optimiser": options.optimizer.optimizer,
+            "rmsprop_decay": self.rmsprop_decay,
+            "schedule": options.schedule.lr_schedule,
+            "updates_per_log": events.updates_per_log,
+            "updates_per_checkpoint": events.updates_per_checkpoint,
+            "updates_per_call": events.updates_per_call,
+            "calls": events.calls,
+            "split_points": list(self.split_points),
+            "precision": options.precision.precision,
+            "validation": {
+                "batch": self.validation_batch,
+                "replicas": self.validation_replicas,
+                "images": self.validation_images,
+            },
+            "layout": str(self.layout),
+            "threads": self.layout.threads,
+            "notes": list(self.notes),
+            "command": options.command_text(command),
+        }
+
+
+def resolve(
+    options: Options,
+    *,
+    info: DatasetInfo | None = None,
+    model_name: str | None = None,
+    machine: Machine | None = None,
+    workers: int | None = None,
+) -> RunSpec:
+    """All the arithmetic of a run.
+
+    `info` and `model_name` stand in for a data set or a model of the user's own; `workers` is the number of processes
+    that a launcher has already started.
+    """
+    options.check()
+    data = info or datasets.info(options.data)
+    topology, notes = Topology.from_options(options.batch)
+    length = Length.of(
+        max(1, data.train_images),
+        topology.global_batch,
+        epochs=options.length.epochs if options.length.epochs is not None else data.default_epochs,
+        updates=options.length.updates,
+        updates_per_epoch=options.length.updates_per_epoch or (None if options.events.training else 1),
+    )
+    layout, layout_note = choose_layout(options.layout, topology, machine or _machine(options), workers)
+    _check_span(options.model.bn_span, topology)
+    peak_lr = _peak_rate(options, topology)
+    warmup = int(
+        options.schedule.warmup.updates(
+            updates_per_epoch=length.updates_per_epoch,
+            updates_total=length.updates_total,
+            global_batch=topology.global_batch,
+        )
+    )
+    schedule = make_schedule(
+        options,
+        peak_lr=peak_lr,
+        updates_per_epoch=length.updates_per_epoch,
+        updates_total=length.updates_total,
+        global_batch=topology.global_batch,
+        warmup_updates=warmup,
+    )
+    events = host_events(
+        length,
+        logs_per_epoch=options.events.logs_per_epoch,
+        checkpoints_per_epoch=options.events.checkpoints_per_epoch,
+        first_checkpoint_epoch=exact(options.events.first_checkpoint_epoch),
+        updates_per_log=options.events.updates_per_log,
+        updates_per_call=options.events.updates_per_call,
+    )
+    name, image_size = _model(options, data, model_name)
+    return RunSpec(
+        options=options,
+        data=data,
+        model_name=name,
+        image_size=image_size,
+        num_classes=options.model.num_classes or data.num_classes,
+        in_channels=options.model.in_channels or data.channels,
+        topology=topology,
+        split_points=options.batch.splits,
+        layout=layout,
+        layout_note=layout_note,
+        length=length,
+        warmup_updates=warmup,
+        peak_lr=peak_lr,
+        rmsprop_decay=_rmsprop_decay(options, topology),
+        schedule=schedule,
+        events=events,
+        validation_batch=options.events.validation_batch_size or topology.micro_batch,
+        validation_replicas=options.events.validation_replicas or topology.devices,
+        validation_images=data.validation_images,
+        notes=(*notes, *events.notes, *_dropped_images(data, topology, length, options)),
+    )
+
+
+def _machine(options: Options) -> Machine:
+    machine = Machine.here(options.layout.device)
+    chosen = options.layout.device_ids
+    return dataclasses.replace(machine, accelerators=len(chosen)) if machine.accelerators and chosen else machine
+
+
+def _model(options: Options, data: DatasetInfo, own: str | None) -> tuple[str, int]:
+    """The model's name and the size of the images that it sees."""
+    wanted = own or options.model.model or ("resnet8" if data.image_size <= SMALL_IMAGE else "resnet50")
+    size = options.model.image_size
+    if own is not None:
+        return own, size or data.image_size
+    entry = models.entry(wanted)
+    return wanted, size or (entry.image_size if data.kind == "files" else data.image_size)
+
+
+def _peak_rate(options: Options, topology: Topology) -> float:
+    rate, reference = options.schedule.learning_rate, options.schedule.lr_reference_batch
+    return rate if reference is None else rate * topology.global_batch / reference
+
+
+def _rmsprop_decay(options: Options, topology: Topology) -> float:
+    per_sample = options.optimizer.rmsprop_decay_per_sample
+    if per_sample is None:
+        given = options.optimizer.rmsprop_decay
+        return DEFAULT_RMSPROP_DECAY if given is None else given
+    decay = 1 - per_sample * topology.global_batch
+    if decay < 0:
+        raise UserError(
+            f"the rmsprop decay 1 - {per_sample:g} x global batch {topology.global_batch} = {decay:g} is negative: "
+            "lower --rmsprop-decay-per-sample or the batch"
+        )
+    return decay
+
+
+def _check_span(span: int, topology: Topology) -> None:
+    if topology.replicas % span:
+        raise UserError(
+            f"a batch-norm span of {span} does not divide {topology.replicas} replicas: "
+            f"choose --bn-span from the divisors of {topology.replicas}"
+        )
+
+
+def _dropped_images(data: DatasetInfo, topology: Topology, length: Length, options: Options) -> list[str]:
+    if not options.events.training or options.length.updates_per_epoch is not None or data.kind == "none":
+        return []
+    dropped = data.train_images - length.updates_per_epoch * topology.global_batch
+    if dropped <= 0:
+        return []
+    return [
+        f"{dropped} of {data.train_images} images do not fill a global batch of {topology.global_batch} and sit out each "
+        "epoch (other ones each time)"
+    ]
+
+
+def _number(value: Fraction) -> int | float:
+    return int(value) if value.denominator == 1 else float(value)
