@@ -1,0 +1,151 @@
+"""The learning rate as a pure function of the update number (no torch here).
+
+With u the update (from 0), q the clock `lr_every` in updates and t = floor(u / q) q, a schedule is
+
+    rate(u) = peak * warm(t) * shape(clock(t))
+
+    constant     shape(t) = 1
+    stepped      shape(t) = decay^n or values[n - 1], n = number of drops reached (t >= drop) or passed (t > drop)
+    exponential  shape(t) = decay^floor(t / every)
+    cosine       shape(t) = e + (1 - e) (1 + cos(pi min(t, D) / D)) / 2
+    polynomial   shape(t) = e + (1 - e) (1 - min(t, D) / D)^power
+
+For t < w (warm-up) the factor warm(t) is t / w (from-zero), (t + 1) / (w + 1) (from-first) or
+(epoch + 1) / (warm-up epochs) (epochs). The clock is t when warm-up is a mask; when it shifts the schedule the clock
+stands at 0 during warm-up and is t - w afterwards. D is the horizon; without one the shape ends with the run, so D is
+the run's length, less the warm-up when that shifts.
+"""
+
+import dataclasses
+import math
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+from conveyor.errors import UserError
+from conveyor.options.optimizer import ScheduleOptions
+from conveyor.options.units import Duration
+
+if TYPE_CHECKING:
+    from conveyor.options import Options
+
+DEFAULT_DECAY_EPOCHS = Fraction(12, 5)
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Schedule:
+    """A resolved schedule: every duration is a number of updates."""
+
+    form: str
+    peak: float
+    every: Fraction = Fraction(1)
+    """The clock's tick: the rate changes only at multiples of this many updates."""
+    drops: tuple[int, ...] = ()
+    drop_form: str = "reached"
+    factors: tuple[float, ...] = ()
+    """The share of the peak after each drop."""
+    decay: float = 0.1
+    decay_every: Fraction = Fraction(1)
+    power: float = 2.0
+    end: float = 0.0
+    horizon: Fraction = Fraction(0)
+    warmup: int = 0
+    warmup_mode: str = "mask"
+    warmup_form: str = "from-zero"
+    updates_per_epoch: int = 1
+
+    def rate(self, update: int) -> float:
+        """The learning rate of update number `update`, counted from 0."""
+        time = Fraction(update) if self.every == 1 else update // self.every * self.every
+        warming = time < self.warmup
+        clock = time
+        if self.warmup_mode == "shift":
+            clock = Fraction(0) if warming else time - self.warmup
+        rate = self.peak * self.shape(clock)
+        return rate * self._warm_factor(time) if warming else rate
+
+    def shape(self, clock: Fraction) -> float:
+        """The share of the peak when the schedule's own clock shows `clock` updates, without warm-up."""
+        if self.form == "stepped":
+            passed = sum(clock > drop if self.drop_form == "passed" else clock >= drop for drop in self.drops)
+            return self.factors[passed - 1] if passed else 1.0
+        if self.form == "exponential":
+            return self.decay ** (clock // self.decay_every)
+        if self.form == "constant":
+            return 1.0
+        share = float(min(clock, self.horizon) / self.horizon) if self.horizon > 0 else 1.0
+        if self.form == "cosine":
+            return self.end + (1 - self.end) * 0.5 * (1 + math.cos(math.pi * share))
+        return self.end + (1 - self.end) * (1 - share) ** self.power
+
+    def _warm_factor(self, time: Fraction) -> float:
+        if self.warmup_form == "from-first":
+            return float((time + 1) / (self.warmup + 1))
+        if self.warmup_form == "epochs":
+            # With a warm-up that is no whole number of epochs the last, partial epoch would pass 1.
+            return min(1.0, float((time // self.updates_per_epoch + 1) * self.updates_per_epoch / Fraction(self.warmup)))
+        return float(time / self.warmup)
+
+
+def make_schedule(
+    options: "Options | ScheduleOptions",
+    *,
+    peak_lr: float,
+    updates_per_epoch: int,
+    updates_total: int,
+    global_batch: int,
+    warmup_updates: int | None = None,
+) -> Schedule:
+    """Turn the options' durations into updates; drops, warm-up and an explicit horizon are rounded down."""
+    chosen = options if isinstance(options, ScheduleOptions) else options.schedule
+
+    def updates(duration: Duration) -> Fraction:
+        return duration.updates(
+            updates_per_epoch=updates_per_epoch, updates_total=updates_total, global_batch=global_batch
+        )
+
+    def positive(duration: Duration, flag: str) -> Fraction:
+        length = updates(duration)
+        if length <= 0:
+            raise UserError(f"{flag} {duration} is no time at all: give something longer than 0")
+        return length
+
+    warmup = int(updates(chosen.warmup)) if warmup_updates is None else warmup_updates
+    if chosen.lr_horizon is not None:
+        horizon = Fraction(int(updates(chosen.lr_horizon)))
+    else:
+        horizon = Fraction(updates_total - (warmup if chosen.warmup_mode == "shift" else 0))
+    drops, factors = _steps(chosen, tuple(int(updates(drop)) for drop in chosen.lr_drops))
+    return Schedule(
+        form=chosen.lr_schedule,
+        peak=peak_lr,
+        every=positive(chosen.lr_every, "--lr-every"),
+        drops=drops,
+        drop_form=chosen.lr_drop_form,
+        factors=factors,
+        decay=chosen.lr_decay,
+        decay_every=(
+            DEFAULT_DECAY_EPOCHS * updates_per_epoch
+            if chosen.lr_decay_every is None
+            else positive(chosen.lr_decay_every, "--lr-decay-every")
+        ),
+        power=chosen.lr_power,
+        end=chosen.lr_end,
+        horizon=horizon,
+        warmup=warmup,
+        warmup_mode=chosen.warmup_mode,
+        warmup_form=chosen.warmup_form,
+        updates_per_epoch=updates_per_epoch,
+    )
+
+
+def _steps(chosen: ScheduleOptions, drops: tuple[int, ...]) -> tuple[tuple[int, ...], tuple[float, ...]]:
+    """The drops in order of time and the share of the peak that holds after each."""
+    if chosen.lr_values and len(chosen.lr_values) != len(drops):
+        raise UserError(
+            f"--lr-values has {len(chosen.lr_values)} factors for {len(drops)} --lr-drops: "
+            "give one factor for each drop (the rate before the first drop is the peak)"
+        )
+    if list(drops) != sorted(drops):
+        raise UserError(f"--lr-drops {' '.join(map(str, chosen.lr_drops))} are not in order of time: sort them")
+    factors = chosen.lr_values or tuple(chosen.lr_decay**number for number in range(1, len(drops) + 1))
+    return drops, factors
