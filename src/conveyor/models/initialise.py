@@ -1,0 +1,101 @@
+"""Initial weights: the field's defaults for each family, and the rules of the original programs."""
+
+import math
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from conveyor.models.norms import BatchNorm, GroupNorm
+
+# The standard deviation of a standard normal cut off at two deviations; dividing by it restores the variance wanted.
+_TRUNCATED_DEVIATION = 0.87962566103423978
+
+
+def _fans(weight: Tensor) -> tuple[int, int]:
+    """(fan in, fan out) of a dense [out, in] or convolution [out, in / groups, k, k] weight, TensorFlow's counting.
+
+    TensorFlow sees a grouped kernel as [k, k, in / groups, out], so its fan out takes all output channels.
+    """
+    area = math.prod(weight.shape[2:])
+    return weight.shape[1] * area, weight.shape[0] * area
+
+
+def truncated_normal_(weight: Tensor, variance: float) -> None:
+    """Normal values cut off at two deviations, scaled so that the result has the variance asked for."""
+    deviation = math.sqrt(variance) / _TRUNCATED_DEVIATION
+    nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)
+
+
+def kaiming_(weight: Tensor) -> None:
+    """Normal with variance 2 / fan out (torch's counting: channels of one group's output times the kernel area)."""
+    nn.init.kaiming_normal_(weight, mode="fan_out", nonlinearity="relu")
+
+
+def scaled_fan_in_(weight: Tensor) -> None:
+    """Variance scaling, scale 1, fan in, truncated normal: the ResNets of both TensorFlow programs."""
+    truncated_normal_(weight, 1.0 / _fans(weight)[0])
+
+
+def efficientnet_(weight: Tensor) -> None:
+    """Variance scaling with scale 2: fan out for an ordinary convolution, fan in for a grouped one."""
+    fan_in, fan_out = _fans(weight)
+    truncated_normal_(weight, 2.0 / fan_out)
+
+
+def efficientnet_grouped_(weight: Tensor) -> None:
+    """Variance scaling with scale 2 and fan in, the rule for grouped convolutions."""
+    truncated_normal_(weight, 2.0 / _fans(weight)[0])
+
+
+def glorot_channels_(weight: Tensor) -> None:
+    """Uniform within sqrt(6 / (in + out)), channel counts alone: the kernel area is not counted."""
+    bound = math.sqrt(6.0 / (weight.shape[0] + weight.shape[1]))
+    nn.init.uniform_(weight, -bound, bound)
+
+
+def dense_uniform_out_(weight: Tensor) -> None:
+    """Uniform within 1 / sqrt(out): the classifier of torchvision's EfficientNets."""
+    bound = 1.0 / math.sqrt(weight.shape[0])
+    nn.init.uniform_(weight, -bound, bound)
+
+
+def dense_normal_(weight: Tensor) -> None:
+    """Normal with deviation 0.01: the classifiers of torchvision's MobileNets."""
+    nn.init.normal_(weight, 0.0, 0.01)
+
+
+Filler = Callable[[Tensor], None]
+
+
+@torch.no_grad()
+def initialise(model: nn.Module, init: str, *, conv: Filler = kaiming_, dense: Filler | None = None, scale: int = 1) -> None:
+    """Fill every weight of `model` in module order from torch's global generator.
+
+    init: "torch" uses the family's `conv` and `dense` fillers (dense None keeps nn.Linear's own), "tensorflow" the
+    variance scaling rules (`scale` 1: ResNet, 2: EfficientNet), "glorot-channels" the rule of the popart program.
+    Norms start at weight 1 and bias 0. Biases start at 0, except those a None dense filler leaves to nn.Linear.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            _conv_filler(init, conv, scale, module.groups)(module.weight)
+            if module.bias is not None:
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, nn.Linear):
+            filler = {"torch": dense, "tensorflow": nn.init.xavier_uniform_, "glorot-channels": glorot_channels_}[init]
+            if filler is not None:
+                filler(module.weight)
+                nn.init.zeros_(module.bias)
+        elif isinstance(module, (BatchNorm, GroupNorm)) and module.affine:
+            nn.init.ones_(module.weight)
+            nn.init.zeros_(module.bias)
+
+
+def _conv_filler(init: str, family: Filler, scale: int, groups: int) -> Filler:
+    if init == "torch":
+        return family
+    if init == "glorot-channels":
+        return glorot_channels_
+    if scale == 1:
+        return scaled_fan_in_
+    return efficientnet_ if groups == 1 else efficientnet_grouped_

@@ -1,0 +1,192 @@
+"""Normalisation layers, and batch norm whose running statistics change once per weight update."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from conveyor.errors import UserError
+from conveyor.models.span import joined_batch_norm
+
+_statistics_are_frozen: ContextVar[bool] = ContextVar("statistics_are_frozen", default=False)
+
+
+@contextmanager
+def frozen_statistics() -> Iterator[None]:
+    """Inside, a training forward adds nothing to the pending statistics (the second pass of recomputation)."""
+    token = _statistics_are_frozen.set(True)
+    try:
+        yield
+    finally:
+        _statistics_are_frozen.reset(token)
+
+
+class BatchNorm(nn.BatchNorm2d):
+    """Batch norm that gathers statistics over the micro-batches of an update and takes them over in `commit`.
+
+    Training forward: y = weight * (x - mean) / sqrt(var + eps) + bias with the batch's own mean and biased variance;
+    (mean, unbiased variance, 1) is added to (pending_mean, pending_var, pending_count). The running statistics do not
+    move, so any number of micro-batches, in any order and on any worker, gives the same statistics after `commit`.
+    With `span_group` (a process group) the moments are those of all its members' batches together.
+
+    `stable`: statistics of float32 values whatever the input's type. The kernels already take the variance in a
+    second pass over the deviations from the mean.
+    """
+
+    running_mean: Tensor
+    running_var: Tensor
+    num_batches_tracked: Tensor
+    pending_mean: Tensor
+    pending_var: Tensor
+    pending_count: Tensor
+    momentum: float
+
+    def __init__(self, channels: int, eps: float = 1e-5, momentum: float = 0.1, stable: bool = False) -> None:
+        super().__init__(channels, eps=eps, momentum=momentum)
+        self.stable = stable
+        self.span_group: Any = None
+        self.register_buffer("pending_mean", torch.zeros(channels), persistent=False)
+        self.register_buffer("pending_var", torch.zeros(channels), persistent=False)
+        self.register_buffer("pending_count", torch.zeros(1), persistent=False)
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[N, C, H, W] to the same shape and memory format."""
+        x = input.float() if self.stable and input.dtype != torch.float32 else input
+        if not self.training:
+            y = F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
+            return y.to(input.dtype)
+        values = x.shape[0] * x.shape[2] * x.shape[3]
+        if self.span_group is not None:
+            y, mean, var = joined_batch_norm(x, self.weight, self.bias, self.eps, self.span_group)
+        elif values == 1:
+            raise UserError(
+                "batch norm needs more than one value per channel to learn from, but this micro-batch has one image of"
+                " one pixel here: use a larger micro-batch or image, or --norm group."
+            )
+        else:
+            # With momentum 1 the kernel writes the batch's statistics into the buffers: no second pass over x.
+            mean, var = torch.zeros((2, self.num_features), dtype=self.pending_mean.dtype, device=x.device).unbind()
+            y = F.batch_norm(x, mean, var, self.weight, self.bias, True, 1.0, self.eps)
+        if not _statistics_are_frozen.get():
+            with torch.no_grad():
+                self.pending_mean += mean
+                self.pending_var += var
+                self.pending_count += 1
+        return y.to(input.dtype)
+
+
+class GroupNorm(nn.GroupNorm):
+    """Group norm: moments over the H, W and C/groups values of each group of each image.
+
+    `stable` takes the variance in a second pass over float32 values; torch's kernel for channels_last takes it as
+    E[x^2] - E[x]^2, which loses everything when the mean is large beside the deviation.
+    """
+
+    def __init__(self, groups: int, channels: int, eps: float = 1e-5, stable: bool = False, affine: bool = True) -> None:
+        super().__init__(groups, channels, eps=eps, affine=affine)
+        self.stable = stable
+
+    def forward(self, input: Tensor) -> Tensor:
+        """[N, C, H, W] to the same shape and memory format."""
+        if not self.stable:
+            return super().forward(input)
+        x = input.float().unflatten(1, (self.num_groups, -1))
+        mean = x.mean((2, 3, 4), keepdim=True)
+        centred = x - mean
+        var = centred.square().mean((2, 3, 4), keepdim=True)
+        y = (centred * torch.rsqrt(var + self.eps)).flatten(1, 2)
+        if self.affine:
+            y = torch.addcmul(self.bias.view(1, -1, 1, 1), y, self.weight.view(1, -1, 1, 1))
+        return y.to(input.dtype)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NormChoice:
+    """Which norm a network uses; makes the layers.
+
+    kind: batch, group, proxy (group norm with proxy-normalised activations) or none (the convolutions get a bias).
+    groups are capped: the number used is the largest divisor of the channel count that is not above the one wanted.
+    """
+
+    kind: str = "batch"
+    groups: int = 32
+    group_channels: int | None = None
+    epsilon: float = 1e-5
+    momentum: float = 0.1
+    stable: bool = False
+    proxy_epsilon: float = 0.03
+
+    @property
+    def conv_bias(self) -> bool:
+        """Whether the convolution before a norm needs a bias of its own."""
+        return self.kind == "none"
+
+    def num_groups(self, channels: int) -> int:
+        """The number of groups for this many channels."""
+        wanted = self.groups if self.group_channels is None else channels // self.group_channels
+        return next(groups for groups in range(max(1, min(wanted, channels)), 0, -1) if channels % groups == 0)
+
+    def layer(self, channels: int, activated: bool = True) -> nn.Module:
+        """The norm for `channels`; `activated` says that an activation made by `activation` follows directly."""
+        if self.kind == "none":
+            return nn.Identity()
+        if self.kind == "batch":
+            return BatchNorm(channels, eps=self.epsilon, momentum=self.momentum, stable=self.stable)
+        affine = not (self.kind == "proxy" and activated)
+        return GroupNorm(self.num_groups(channels), channels, eps=self.epsilon, stable=self.stable, affine=affine)
+
+    def activation(self, activation: nn.Module, channels: int) -> nn.Module:
+        """The activation that follows `layer(channels)`: itself, or its proxy-normalised form."""
+        if self.kind != "proxy":
+            return activation
+        from conveyor.models.proxy_norm import ProxyNormActivation
+
+        return ProxyNormActivation(channels, activation, self.proxy_epsilon)
+
+
+def _batch_norms(model: nn.Module) -> list[BatchNorm]:
+    return [module for module in model.modules() if isinstance(module, BatchNorm)]
+
+
+def pending(model: nn.Module) -> list[Tensor]:
+    """The gathered sums of every batch norm (mean, variance, count), to be summed over the workers before `commit`."""
+    return [
+        tensor for norm in _batch_norms(model) for tensor in (norm.pending_mean, norm.pending_var, norm.pending_count)
+    ]
+
+
+@torch.no_grad()
+def commit(model: nn.Module) -> None:
+    """running = (1 - m) * running + m * pending / count for mean and variance; pending starts again at zero.
+
+    A norm that saw nothing keeps its running statistics. No value is read back to the host.
+    """
+    norms = _batch_norms(model)
+    if not norms:
+        return
+    counts = [norm.pending_count for norm in norms]
+    seen = torch._foreach_clamp_max(counts, 1.0)
+    shares = torch._foreach_mul(seen, [norm.momentum for norm in norms])
+    kept = torch._foreach_neg(shares)
+    torch._foreach_add_(kept, 1.0)
+    weights = torch._foreach_div(shares, torch._foreach_clamp_min(counts, 1.0))
+    for running, gathered in (
+        ([norm.running_mean for norm in norms], [norm.pending_mean for norm in norms]),
+        ([norm.running_var for norm in norms], [norm.pending_var for norm in norms]),
+    ):
+        torch._foreach_mul_(running, kept)
+        torch._foreach_add_(running, torch._foreach_mul(gathered, weights))
+    for norm in norms:
+        norm.num_batches_tracked += norm.pending_count.squeeze(0).to(norm.num_batches_tracked.dtype)
+    torch._foreach_zero_(pending(model))
+
+
+def discard(model: nn.Module) -> None:
+    """Forget the gathered statistics, for an update that is skipped."""
+    for tensor in pending(model):
+        tensor.zero_()

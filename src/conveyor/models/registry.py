@@ -1,0 +1,127 @@
+"""Build a model by name; a user's own models join by `register` or as `package.module:function`."""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from importlib import import_module
+from typing import Any
+
+from torch import nn
+
+from conveyor.errors import UserError, did_you_mean
+from conveyor.models import catalogue
+from conveyor.models.layers import Block
+from conveyor.models.norms import NormChoice
+from conveyor.options.model import ModelOptions
+
+Factory = Callable[..., nn.Module]
+
+_registered: dict[str, Factory] = {}
+
+# Options that steer the run or the loading of weights, not the shape of the network.
+_NOT_OF_THE_NETWORK = {"model", "image_size", "num_classes", "in_channels", "weights", "replace_head", "bn_span"}
+
+_NORM_OPTIONS = {
+    "norm": "kind",
+    "norm_groups": "groups",
+    "norm_group_channels": "group_channels",
+    "norm_epsilon": "epsilon",
+    "norm_momentum": "momentum",
+    "stable_norm": "stable",
+    "proxy_epsilon": "proxy_epsilon",
+}
+
+
+def register(name: str) -> Callable[[Factory], Factory]:
+    """Decorator: `build(name)` calls the function with num_classes, in_channels and the options given.
+
+    A parameter called `norm` receives the norm options as a `NormChoice`.
+    """
+
+    def add(factory: Factory) -> Factory:
+        _registered[name] = factory
+        return factory
+
+    return add
+
+
+def registered() -> dict[str, Factory]:
+    """The models that `register` added."""
+    return dict(_registered)
+
+
+def build(name: str, num_classes: int = 1000, in_channels: int = 3, **options: Any) -> nn.Module:
+    """The model `name` with fresh weights from torch's global generator.
+
+    An option that the model's family does not have is an error, so that none is ignored silently; one that is None
+    takes the family's own value.
+    """
+    given = {key: value for key, value in options.items() if value is not None}
+    factory, defaults, norm_defaults = _find(name)
+    norm_given = {key: given.pop(key) for key in list(given) if key in _NORM_OPTIONS}
+    parameters = inspect.signature(factory).parameters
+    open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
+    known = [key for key in parameters if key not in ("num_classes", "in_channels", "norm")]
+    for key in given:
+        if key not in known and not open_ended:
+            raise UserError(f"{name} has no option {key!r}{did_you_mean(key, known)}.")
+    arguments = {**defaults, **given}
+    if "norm" in parameters:
+        arguments["norm"] = _norm_choice(norm_defaults, norm_given)
+    elif any(norm_given.values()):
+        raise UserError(f"{name} lets no norm be chosen: leave out {', '.join(sorted(norm_given))}.")
+    return factory(num_classes=num_classes, in_channels=in_channels, **arguments)
+
+
+def build_from(options: ModelOptions, **more: Any) -> nn.Module:
+    """The model that the options' model section describes; `more` adds or overrides (num_classes, in_channels...)."""
+    section = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
+    given = {key: value for key, value in section.items() if key not in _NOT_OF_THE_NETWORK and value is not None}
+    for key in ("num_classes", "in_channels"):
+        if section[key] is not None:
+            given[key] = section[key]
+    given.update({key: value for key, value in more.items() if key not in ("name", "model")})
+    name = more.get("name") or more.get("model") or section["model"]
+    if name is None:
+        raise UserError("no model is named: give --model NAME (`conveyor models` lists them).")
+    return build(name, **given)
+
+
+def blocks(model: nn.Module) -> list[str]:
+    """The names of the residual blocks, in order: the natural places to recompute."""
+    return [name for name, module in model.named_modules() if isinstance(module, Block)]
+
+
+def _find(name: str) -> tuple[Factory, Mapping[str, Any], Mapping[str, Any]]:
+    """(factory, its default arguments, norm defaults) of a registered, shipped or imported model."""
+    if name in _registered:
+        return _registered[name], {}, {}
+    if ":" in name:
+        return _imported(name), {}, {}
+    if catalogue.canonical(name) is None and _registered:
+        hint = did_you_mean(name, [*catalogue.known(), *_registered])
+        raise UserError(f"there is no model {name!r}{hint}: `conveyor models` lists them all.")
+    entry = catalogue.entry(name)
+    family = import_module(f"conveyor.models.{entry.family}")
+    return family.make, entry.arguments, entry.norm
+
+
+def _imported(name: str) -> Factory:
+    module_name, _, attribute = name.partition(":")
+    try:
+        factory = getattr(import_module(module_name), attribute)
+    except (ImportError, AttributeError) as error:
+        raise UserError(f"model {name!r} cannot be imported ({error}): give package.module:function.") from error
+    if not callable(factory):
+        raise UserError(f"model {name!r} is not a function that makes a module.")
+    return factory  # type: ignore[no-any-return]
+
+
+def _norm_choice(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> NormChoice:
+    fields = {_NORM_OPTIONS[key]: value for key, value in {**defaults, **given}.items()}
+    if "norm_groups" in given and "norm_group_channels" in given:
+        raise UserError("norm_groups and norm_group_channels say the same thing twice: give one of them.")
+    kind = fields.get("kind", "batch")
+    if kind not in ("batch", "group", "proxy", "none"):
+        raise UserError(f"there is no norm {kind!r}: choose batch, group, proxy or none.")
+    return NormChoice(**fields)
