@@ -1,0 +1,74 @@
+"""A CSV file that a killed run leaves readable and a resumed run continues."""
+
+import csv
+import io
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from conveyor.files import write_atomically
+from conveyor.monitor.records import Record, Value
+
+
+class CsvFile:
+    """Rows under a header; each row is one `write` to a file opened for appending, so a kill tears at most the last line.
+
+    `open(upto)` keeps the rows whose `key` is at most `upto` (a resumed run repeats the later updates) and drops a torn
+    last line. A key that is not yet a column adds one: the file is rewritten once, older rows get an empty cell.
+    """
+
+    def __init__(self, path: Path, columns: Sequence[str], key: str) -> None:
+        self.path, self.key = path, key
+        self.columns = list(columns)
+
+    def open(self, upto: float = 0) -> None:
+        rows = [row for row in self.read() if _is_at_most(row.get(self.key, ""), upto)]
+        self.columns += [column for row in rows[:1] for column in row if column not in self.columns]
+        self._rewrite(rows)
+
+    def read(self) -> list[dict[str, str]]:
+        """Every complete row as text; an absent file has none."""
+        try:
+            text = self.path.read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return []
+        complete = text[: text.rfind("\n") + 1]
+        return [
+            {name: value for name, value in row.items() if isinstance(name, str) and isinstance(value, str)}
+            for row in csv.DictReader(io.StringIO(complete))
+        ]
+
+    def append(self, record: Record) -> None:
+        new = [name for name in record if name not in self.columns]
+        if new:
+            rows = self.read()
+            self.columns += new
+            self._rewrite(rows)
+        line = _format([[_cell(record.get(name, "")) for name in self.columns]])
+        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+        try:
+            os.write(descriptor, line.encode())
+        finally:
+            os.close(descriptor)
+
+    def _rewrite(self, rows: list[dict[str, str]]) -> None:
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        table = [self.columns, *([row.get(name, "") for name in self.columns] for row in rows)]
+        write_atomically(self.path, _format(table).encode())
+
+
+def _format(table: Sequence[Sequence[str]]) -> str:
+    buffer = io.StringIO()
+    csv.writer(buffer, lineterminator="\n").writerows(table)
+    return buffer.getvalue()
+
+
+def _cell(value: Value) -> str:
+    return f"{value:.8g}" if isinstance(value, float) else str(value)
+
+
+def _is_at_most(text: str, limit: float) -> bool:
+    try:
+        return float(text) <= limit
+    except ValueError:
+        return False

@@ -1,0 +1,254 @@
+"""Those who watch a run. The loop tells each of them the same records (`monitor.records`); none of them changes the run.
+
+observers = make_observers(options, run_dir)          # main worker only; others use an empty list
+for observer in observers: observer.start(spec_json, resumed_at)
+...                        observer.tick(update)      # after every host call: cheap, moves the bar
+...                        observer.log(record)       # at log points
+...                        observer.validation(record)
+...                        observer.end(record)       # also when interrupted
+"""
+
+import contextlib
+import json
+import math
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+from conveyor.monitor import progress
+from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.dialect_lines import Dialect, dialect
+from conveyor.monitor.records import TRAINING_COLUMNS, VALIDATION_COLUMNS, Record, number, readable_rate, readable_time
+from conveyor.options import Options
+
+Spec = dict[str, Any]
+"""`RunSpec.to_json()`: at least updates_total, updates_per_epoch, global_batch, epochs."""
+
+
+class Observer:
+    """Hears what happens in a run; each method does nothing unless overridden."""
+
+    def start(self, spec: Spec, resumed_at: int = 0) -> None:
+        """The run begins, or goes on after `resumed_at` updates: whatever was recorded of later updates is void."""
+
+    def tick(self, update: int) -> None:
+        """`update` updates are done. Called often."""
+
+    def log(self, record: Record) -> None:
+        """A log point of training."""
+
+    def validation(self, record: Record) -> None:
+        """A validation is done."""
+
+    def end(self, record: Record) -> None:
+        """The run is over."""
+
+
+class Terminal(Observer):
+    """A live bar on a terminal and one line per log point; with `quiet` only the result.
+
+    `style` replaces the form of the lines by that of one of the original programs. Every line also goes to `log_file`.
+    """
+
+    def __init__(
+        self, *, quiet: bool = False, style: Dialect | None = None, log_file: Path | None = None, screen: bool = True
+    ) -> None:
+        self._quiet, self._style, self._log_file, self._screen = quiet, style, log_file, screen
+        self._bar = progress.Bar()
+        self._open_bar = contextlib.ExitStack()
+        self._spec: Spec = {}
+        self._global_batch = 1
+
+    def start(self, spec: Spec, resumed_at: int = 0) -> None:
+        self._spec = spec
+        self._global_batch = max(1, int(spec.get("global_batch", 1)))
+        total = int(spec.get("updates_total", 0)) * self._global_batch
+        shown = progress.track(total or None, "Train", quiet=self._quiet or not self._screen)
+        self._bar = self._open_bar.enter_context(shown)
+        self._bar.reach(resumed_at * self._global_batch)
+        if resumed_at:
+            self._write(f"resumed after update {resumed_at}")
+        if self._style is not None:
+            self._style.begin(spec)
+
+    def tick(self, update: int) -> None:
+        epochs = update / max(1, int(self._spec.get("updates_per_epoch", 1)))
+        self._bar.reach(update * self._global_batch, note=f"update {update}, epoch {epochs:.2f}")
+
+    def log(self, record: Record) -> None:
+        self._write(*([self._log_line(record)] if self._style is None else self._style.log(record)))
+
+    def validation(self, record: Record) -> None:
+        self._write(
+            *([validation_line(record)] if self._style is None else self._style.validation(record)), result=True
+        )
+
+    def end(self, record: Record) -> None:
+        self._open_bar.close()
+        self._write(*([end_line(record)] if self._style is None else self._style.end(record)), result=True)
+
+    def _log_line(self, record: Record) -> str:
+        total = int(self._spec.get("updates_total", 0))
+        left = (total - number(record, "update")) * number(record, "update_seconds") if total else 0.0
+        return log_line(record, total, left)
+
+    def _write(self, *lines: str, result: bool = False) -> None:
+        for line in lines:
+            if self._screen and (result or not self._quiet):
+                progress.say(line)
+        if self._log_file is not None and lines:
+            self._log_file.parent.mkdir(parents=True, exist_ok=True)
+            with self._log_file.open("a", encoding="utf-8") as file:
+                file.write("".join(f"{line}\n" for line in lines))
+
+
+def log_line(record: Record, updates_total: int = 0, seconds_left: float = 0.0) -> str:
+    """`update 120/390  epoch 1.25  loss 1.234  accuracy 54.30 %  lr 0.1  446 img/s  12min 05s left`."""
+    total = f"/{updates_total}" if updates_total else ""
+    parts = [
+        f"update {int(number(record, 'update')):{len(total) - 1 if total else 1}d}{total}",
+        f"epoch {number(record, 'epoch'):.2f}",
+    ]
+    if "loss" in record:
+        parts.append(f"loss {number(record, 'loss'):.4f}")
+    if "accuracy" in record:
+        parts.append(f"accuracy {number(record, 'accuracy'):5.2f} %")
+    if "lr" in record:
+        parts.append(f"lr {number(record, 'lr'):.4g}")
+    if "images_per_second" in record:
+        parts.append(f"{readable_rate(number(record, 'images_per_second'))} img/s")
+    if "loss_scale" in record:
+        parts.append(f"scale {number(record, 'loss_scale'):g}")
+    if number(record, "skipped_updates"):
+        parts.append(f"{int(number(record, 'skipped_updates'))} skipped")
+    if seconds_left > 0:
+        parts.append(f"{readable_time(seconds_left)} left")
+    return "  ".join(parts)
+
+
+def validation_line(record: Record) -> str:
+    """`validation  update 390  epoch 1.00  accuracy 61.20 %  (top-5 95.80 %)  loss 1.081  10000 images, 1 234 img/s`."""
+    parts = ["validation"]
+    if "update" in record and number(record, "update") >= 0:
+        parts += [f"update {int(number(record, 'update'))}", f"epoch {number(record, 'epoch'):.2f}"]
+    elif "name" in record:
+        parts.append(str(record["name"]))
+    parts.append(f"accuracy {number(record, 'accuracy'):.2f} %")
+    if "accuracy_top5" in record:
+        parts.append(f"(top-5 {number(record, 'accuracy_top5'):.2f} %)")
+    if "loss" in record:
+        parts.append(f"loss {number(record, 'loss'):.4f}")
+    if "images" in record:
+        parts.append(
+            f"{int(number(record, 'images'))} images, {readable_rate(number(record, 'images_per_second'))} img/s"
+        )
+    if "latency_avg_ms" in record:
+        parts.append(
+            f"latency {number(record, 'latency_avg_ms'):.2f} ms (99 %: {number(record, 'latency_p99_ms'):.2f} ms)"
+        )
+    return "  ".join(parts)
+
+
+def end_line(record: Record) -> str:
+    """`done: 3900 updates in 12min 05s, 446 img/s, accuracy 91.20 % (best 91.35 % at update 3510)`."""
+    text = f"{record.get('reason', 'done')}: {int(number(record, 'updates'))} updates in {readable_time(number(record, 'seconds'))}"
+    if number(record, "images_per_second"):
+        text += f", {readable_rate(number(record, 'images_per_second'))} img/s"
+    if "accuracy" in record:
+        text += f", accuracy {number(record, 'accuracy'):.2f} %"
+    if number(record, "best_accuracy") > number(record, "accuracy"):
+        text += f" (best {number(record, 'best_accuracy'):.2f} % at update {int(number(record, 'best_update'))})"
+    return text
+
+
+class DialectLines(Terminal):
+    """A `Terminal` whose lines have the form of one of the original programs: tensorflow1, tensorflow2, pytorch or popart."""
+
+    def __init__(self, style: str, *, quiet: bool = False, log_file: Path | None = None, screen: bool = True) -> None:
+        super().__init__(quiet=quiet, style=dialect(style), log_file=log_file, screen=screen)
+
+
+class CsvWriter(Observer):
+    """`metrics.csv` and `validation.csv` of the run; with a dialect also its `training.csv` and its validation columns."""
+
+    def __init__(self, run_dir: Path, style: Dialect | None = None) -> None:
+        columns = tuple(style.validation_columns) if style else ()
+        self.metrics = CsvFile(run_dir / "metrics.csv", TRAINING_COLUMNS, "update")
+        self.validations = CsvFile(
+            run_dir / "validation.csv",
+            columns + tuple(name for name in VALIDATION_COLUMNS if name not in columns),
+            "update",
+        )
+        self._style = style
+        self._training = (
+            CsvFile(run_dir / "training.csv", style.training_columns, style.update_column) if style else None
+        )
+
+    def start(self, spec: Spec, resumed_at: int = 0) -> None:
+        self.metrics.open(resumed_at)
+        self.validations.open(resumed_at)
+        if self._training is not None:
+            self._training.open(resumed_at)
+
+    def log(self, record: Record) -> None:
+        self.metrics.append(record)
+        if self._training is not None and self._style is not None:
+            self._training.append(self._style.training_row(record))
+
+    def validation(self, record: Record) -> None:
+        self.validations.append({**(self._style.validation_row(record) if self._style else {}), **record})
+
+
+class JsonLines(Observer):
+    """One JSON object per event, with `event` = start, log, validation or end, for programs that read along."""
+
+    def __init__(self, stream: IO[str] | None = None) -> None:
+        self._stream = stream
+
+    def start(self, spec: Spec, resumed_at: int = 0) -> None:
+        self._write("start", {"resumed_at": resumed_at, "spec": spec})
+
+    def log(self, record: Record) -> None:
+        self._write("log", record)
+
+    def validation(self, record: Record) -> None:
+        self._write("validation", record)
+
+    def end(self, record: Record) -> None:
+        self._write("end", record)
+
+    def _write(self, event: str, fields: Any) -> None:
+        stream = self._stream or sys.stdout
+        stream.write(json.dumps({"event": event, "time": round(time.time(), 3), **finite(fields)}, default=str) + "\n")
+        stream.flush()
+
+
+def finite(value: Any) -> Any:
+    """Not-a-number and infinity as text: JSON has no word for them and strict readers refuse Python's."""
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)
+    if isinstance(value, dict):
+        return {key: finite(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [finite(item) for item in value]
+    return value
+
+
+def make_observers(
+    options: Options, run_dir: str | os.PathLike[str], *, note: Callable[[str], None] | None = None
+) -> list[Observer]:
+    """The observers that the options ask for. `note` hears about a tracker that is not installed."""
+    from conveyor.monitor.trackers import make_trackers
+
+    folder, run = Path(run_dir), options.run
+    style = dialect(run.log_style)
+    shown: list[Observer] = [
+        Terminal(quiet=run.quiet, style=style, log_file=folder / "log.txt", screen=not run.json_logs),
+        CsvWriter(folder, style),
+    ]
+    if run.json_logs:
+        shown.append(JsonLines())
+    return shown + make_trackers(options, folder, note or progress.say)

@@ -1,0 +1,184 @@
+"""What watchers of a run write, and that a resumed run continues it."""
+
+import csv
+import io
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from conveyor.monitor import observers
+from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.dialect_lines import dialect
+from conveyor.options import Options
+
+SPEC = {"updates_total": 40, "updates_per_epoch": 10, "global_batch": 64, "updates_per_call": 5, "epochs": 4}
+
+
+def record(update: int) -> dict[str, float | int | str]:
+    return {
+        "update": update,
+        "epoch": update / 10,
+        "lr": 0.1,
+        "loss": 2.5 - update / 100,
+        "loss_batch": 2.25,
+        "accuracy": 12.5 + update,
+        "accuracy_batch": 13.0,
+        "images_per_second": 446.25,
+        "update_seconds": 0.125,
+        "seconds": update * 0.125,
+    }
+
+
+def validation(update: int) -> dict[str, float | int | str]:
+    return {
+        "name": f"checkpoint {update}",
+        "update": update,
+        "epoch": update / 10,
+        "accuracy": 61.5,
+        "loss": 1.25,
+        "images": 1000,
+        "seconds": 0.5,
+        "images_per_second": 2000.0,
+    }
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    return list(csv.DictReader(io.StringIO(path.read_text())))
+
+
+def test_a_resumed_run_drops_the_rows_it_will_repeat(tmp_path: Path) -> None:
+    first = observers.CsvWriter(tmp_path)
+    first.start(SPEC)
+    for update in (5, 10, 15):
+        first.log(record(update))
+    first.validation(validation(10))
+    second = observers.CsvWriter(tmp_path)
+    second.start(SPEC, resumed_at=10)
+    second.log(record(15))
+    assert [row["update"] for row in rows(tmp_path / "metrics.csv")] == ["5", "10", "15"]
+    assert [row["update"] for row in rows(tmp_path / "validation.csv")] == ["10"]
+
+
+def test_a_fresh_run_in_an_old_folder_starts_empty(tmp_path: Path) -> None:
+    for _ in range(2):
+        writer = observers.CsvWriter(tmp_path)
+        writer.start(SPEC)
+        writer.log(record(5))
+    assert len(rows(tmp_path / "metrics.csv")) == 1
+
+
+def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_text("update,loss\n1,2.5\n2,2.4\n3,2")
+    file = CsvFile(path, ("update", "loss"), "update")
+    file.open(upto=10)
+    assert [row["update"] for row in rows(path)] == ["1", "2"]
+
+
+def test_a_new_key_becomes_a_column_and_survives_a_resume(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    file = CsvFile(path, ("update",), "update")
+    file.open()
+    file.append({"update": 1})
+    file.append({"update": 2, "loss_scale": 128.0})
+    again = CsvFile(path, ("update",), "update")
+    again.open(upto=2)
+    again.append({"update": 3, "loss_scale": 64.0})
+    assert [row["loss_scale"] for row in rows(path)] == ["", "128", "64"]
+
+
+def test_terminal_lines_and_log_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = observers.Terminal(log_file=tmp_path / "log.txt")
+    terminal.start(SPEC)
+    terminal.tick(5)
+    terminal.log({**record(5), "loss_scale": 128.0, "skipped_updates": 2})
+    terminal.validation(validation(10))
+    terminal.end({"updates": 40, "seconds": 75.0, "accuracy": 61.0, "best_accuracy": 61.5, "best_update": 30})
+    out = capsys.readouterr().out.splitlines()
+    assert (
+        out[0]
+        == "update  5/40  epoch 0.50  loss 2.4500  accuracy 17.50 %  lr 0.1  446 img/s  scale 128  2 skipped  4s left"
+    )
+    assert out[1] == "validation  update 10  epoch 1.00  accuracy 61.50 %  loss 1.2500  1000 images, 2 000 img/s"
+    assert out[2] == "done: 40 updates in 1min 15s, accuracy 61.00 % (best 61.50 % at update 30)"
+    assert (tmp_path / "log.txt").read_text().splitlines() == out
+
+
+def test_quiet_prints_results_only(capsys: pytest.CaptureFixture[str]) -> None:
+    terminal = observers.Terminal(quiet=True)
+    terminal.start(SPEC)
+    terminal.log(record(5))
+    terminal.validation(validation(10))
+    assert capsys.readouterr().out.startswith("validation")
+
+
+def test_json_lines_hold_no_bare_nan() -> None:
+    stream = io.StringIO()
+    lines = observers.JsonLines(stream)
+    lines.start(SPEC, resumed_at=3)
+    lines.log({**record(5), "loss": float("nan")})
+    start, log = (
+        json.loads(line, parse_constant=lambda word: pytest.fail(word)) for line in stream.getvalue().splitlines()
+    )
+    assert start["resumed_at"] == 3
+    assert log["event"] == "log"
+    assert log["loss"] == "nan"
+
+
+PATTERNS = {
+    "tensorflow1": (r"throughput: *(.*?) samples\/sec,", r"accuracy: *(.*?) \%", r"loss: *(\d*\.\d*)"),
+    "tensorflow2": (r"throughput: *(.*?) samples\/sec", r"accuracy: *(.*?) \%", r"loss: *(\d*\.\d*)"),
+    "pytorch": (r"throughput: *(.*?) samples\/sec", r"accuracy: *(.*?) \%", r"loss: *(\d*\.\d*)"),
+    "popart": (r"throughput: *(.*?) samples\/sec", r"accuracy: *(.*?) \%", r"loss: *(\d*\.\d*)"),
+}
+
+
+@pytest.mark.parametrize("style", PATTERNS)
+def test_the_original_benchmark_patterns_find_their_numbers(style: str) -> None:
+    form = dialect(style)
+    assert form is not None
+    form.begin(SPEC)
+    text = "\n".join(form.log(record(20)))
+    found = [re.findall(pattern, text) for pattern in PATTERNS[style]]
+    fraction = 100 if style == "tensorflow2" else 1
+    assert [len(values) for values in found] == [1, 1, 1]
+    assert float(found[0][0]) == pytest.approx(446.25)
+    assert float(found[1][0]) == pytest.approx(32.5 / fraction)
+    assert float(found[2][0]) == pytest.approx(2.3)
+    after = "\n".join(form.validation(validation(20)))
+    assert float(re.findall(PATTERNS[style][1], after)[-1]) == pytest.approx(61.5 / fraction)
+
+
+def test_latency_patterns() -> None:
+    form = dialect("tensorflow1")
+    assert form is not None
+    values = {"latency_avg_ms": 1.5, "latency_p99_ms": 2.0, "latency_p999_ms": 3.0, "latency_max_ms": 4.0}
+    line = form.validation({**validation(20), **values})[0]
+    for name, value in (("avg", 1.5), ("99p", 2.0), ("99p9", 3.0), ("max", 4.0)):
+        assert float(re.findall(rf"latency {name}: *(.*?) ms", line)[0]) == value
+
+
+def test_dialect_csv_has_their_columns_and_ours(tmp_path: Path) -> None:
+    writer = observers.CsvWriter(tmp_path, dialect("tensorflow1"))
+    writer.start(SPEC)
+    writer.log(record(10))
+    writer.validation(validation(10))
+    header = (tmp_path / "training.csv").read_text().splitlines()[0]
+    assert (
+        header
+        == "step,iteration,epoch,lr,loss_batch,loss_avg,train_acc_batch,train_acc_avg,it_time,img_per_sec,total_time"
+    )
+    row = rows(tmp_path / "validation.csv")[0]
+    assert (row["iteration"], row["val_acc"], row["update"], row["accuracy"]) == ("10", "61.5", "10", "61.5")
+    assert rows(tmp_path / "metrics.csv")[0]["loss"] == "2.4"
+
+
+def test_make_observers_follows_the_options(tmp_path: Path) -> None:
+    def kinds(**changes: object) -> list[str]:
+        return [type(watcher).__name__ for watcher in observers.make_observers(Options().replace(**changes), tmp_path)]
+
+    assert kinds() == ["Terminal", "CsvWriter", "TensorBoard"]
+    assert kinds(json_logs=True, tensorboard=False) == ["Terminal", "CsvWriter", "JsonLines"]
+    assert kinds(wandb=True) == ["Terminal", "CsvWriter", "TensorBoard", "Wandb"]
