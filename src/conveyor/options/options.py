@@ -132,7 +132,7 @@ class Options:
 
 def arguments_of(spec: Spec, value: Any) -> list[str]:
     """The words of the command line that set one option."""
-    if spec.kind.item is bool and not spec.kind.optional:
+    if spec.kind.item is bool:
         return [spec.flag if value else "--no-" + spec.name.replace("_", "-")]
     plain = to_plain(value)
     return [spec.flag, *(str(part) for part in (plain if isinstance(plain, list) else [plain]))]

@@ -1,0 +1,232 @@
+"""Command line, YAML and Python give the same options; mistakes are one sentence that names the cure."""
+
+import dataclasses
+from collections.abc import Callable
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from conveyor.errors import UserError
+from conveyor.options import Options, specs
+from conveyor.options.file import Configurations, configuration, parse_mapping
+from conveyor.options.options import Spec
+from conveyor.options.parser import Parser, add_config, add_options, options_from
+from conveyor.options.units import Duration
+
+
+def parse(*words: str) -> Options:
+    parser = Parser(prog="conveyor train")
+    add_config(parser)
+    add_options(parser)
+    return options_from(parser.parse_args(words))
+
+
+def value_for(spec: Spec) -> st.SearchStrategy[Any]:
+    """A value that differs in general from the default."""
+    low = spec.about.minimum if spec.about.minimum is not None else -100
+    high = spec.about.maximum if spec.about.maximum is not None else low + 1000
+    by_type: dict[type, st.SearchStrategy[Any]] = {
+        bool: st.booleans(),
+        int: st.integers(int(low), int(high)),
+        float: st.floats(low, high),
+        str: st.sampled_from(spec.about.choices) if spec.about.choices else st.text("abc/._12", min_size=1, max_size=8),
+        Fraction: st.fractions(0, 100),
+        Duration: st.builds(Duration, st.fractions(0, 100), st.sampled_from(["ep", "up", "%"])),
+    }
+    one = by_type[spec.kind.item]
+    return st.lists(one, min_size=1, max_size=3).map(tuple) if spec.kind.many else one
+
+
+@settings(max_examples=60)
+@given(st.data())
+def test_command_line_yaml_and_python_agree(data: st.DataObject) -> None:
+    names = data.draw(st.lists(st.sampled_from(sorted(specs())), unique=True, max_size=12))
+    changes = {name: data.draw(value_for(specs()[name])) for name in names}
+    options = Options().replace(**changes)
+    assert Options.from_mapping(parse_mapping(options.to_yaml(), "x")) if not conflicts(options) else True
+    assert Options().updated(parse_mapping(options.to_yaml(), "x")) == options
+    if not conflicts(options):
+        assert parse(*options.command()[2:]) == options
+
+
+def conflicts(options: Options) -> bool:
+    try:
+        options.check()
+    except UserError:
+        return True
+    return False
+
+
+def test_every_option_is_documented() -> None:
+    for spec in specs().values():
+        assert len(spec.about.doc) > 10, spec.name
+        assert spec.about.doc[0].isupper() or spec.about.doc[0].islower()
+        if spec.default is not None:
+            assert spec.coerce(spec.default) == spec.default, spec.name
+
+
+def test_options_are_frozen() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Options().batch.replicas = 3  # type: ignore[misc]
+
+
+PROMISED = [
+    "--config",
+    "--data",
+    "--data-dir",
+    "--model",
+    "--image-size",
+    "--num-classes",
+    "--micro-batch-size",
+    "--accumulation",
+    "--replicas",
+    "--splits",
+    "--pipeline-schedule",
+    "--recompute",
+    "--layout",
+    "--precision",
+    "--epochs",
+    "--updates",
+    "--learning-rate",
+    "--lr-schedule",
+    "--warmup",
+    "--optimizer",
+    "--momentum",
+    "--weight-decay",
+    "--l2-regularization",
+    "--label-smoothing",
+    "--loss-scale",
+    "--seed",
+    "--run-dir",
+    "--checkpoints-per-epoch",
+    "--logs-per-epoch",
+    "--validation",
+    "--no-validation",
+    "--dry-run",
+    "--json",
+    "--quiet",
+]
+
+
+def test_promised_names_are_there(
+    conveyor: Callable[..., tuple[int, str, str]], capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        conveyor("train", "--help")
+    text = capsys.readouterr().out
+    missing = [flag for flag in PROMISED if flag not in text]
+    assert missing == []
+
+
+def test_precedence(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yml"
+    file.write_text("epochs: 4\nreplicas: 3\nseed: 9\n")
+    options = parse("--config", str(file), "--replicas", "5")
+    assert (options.length.epochs, options.batch.replicas, options.run.seed) == (4.0, 5, 9)
+    assert options.batch.micro_batch_size == Options().batch.micro_batch_size
+
+
+def test_configurations_inherit() -> None:
+    configurations = Configurations.from_files(
+        {
+            "a.yml": "base-net: {replicas: 2, epochs: 3}\nbig: {base: base-net, replicas: 4}\nhuge: {base: big, micro-batch-size: 2}"
+        }
+    )
+    assert configurations.resolve("huge") == {"replicas": 4, "epochs": 3, "micro_batch_size": 2}
+
+
+def test_a_file_with_several_configurations(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yml"
+    file.write_text("one: {epochs: 2}\ntwo: {base: one, replicas: 2}\n")
+    mapping, where = configuration(f"{file}:two")
+    assert mapping == {"epochs": 2, "replicas": 2}
+    assert str(file) in where
+
+
+MISTAKES = [
+    (["--micro-batch-siz", "4"], ["--micro-batch-siz"]),
+    (["--microbatchsize", "4"], ["--microbatchsize", "--micro-batch-size"]),
+    (["--micro-batch-size", "four"], ["micro-batch-size", "four", "whole number"]),
+    (["--micro-batch-size", "0"], ["micro-batch-size", "smallest value is 1"]),
+    (["--micro-batch-size", "1.5"], ["micro-batch-size", "1.5"]),
+    (["--optimizer", "momentun"], ["optimizer", "momentun", "momentum"]),
+    (["--precision", "16.33"], ["precision", "16.33", "16.32"]),
+    (["--precision", "32.16"], ["precision", "32.16"]),
+    (["--warmup", "5 weeks"], ["warmup", "5 weeks", "5ep"]),
+    (["--logs-per-epoch", "-1"], ["logs-per-epoch", "negative"]),
+    (["--logs-per-epoch", "1/2/3"], ["logs-per-epoch", "1/2/3"]),
+    (["--label-smoothing", "1.5"], ["label-smoothing", "largest value is 1"]),
+    (["--updates", "5", "--epochs", "2"], ["--updates", "--epochs", "exclude"]),
+    (["--accumulation", "5", "--global-batch-size", "20"], ["--accumulation", "--global-batch-size"]),
+    (["--generated-data", "--synthetic-data"], ["--generated-data", "--synthetic-data"]),
+    (["--config", "resnet50_16ipus_8k_bn_pipelin"], ["there is no configuration"]),
+    (["--config", "nowhere.yml"], ["nowhere.yml"]),
+    (["--learning-rate", "nan"], ["learning-rate"]),
+    (["--epochs"], ["--epochs"]),
+    (["surplus"], ["surplus"]),
+]
+
+
+@pytest.mark.parametrize(("words", "expected"), MISTAKES, ids=[" ".join(words) for words, _ in MISTAKES])
+def test_mistakes_on_the_command_line(
+    words: list[str], expected: list[str], conveyor: Callable[..., tuple[int, str, str]]
+) -> None:
+    if words == ["--micro-batch-siz", "4"]:
+        assert parse(*words).batch.micro_batch_size == 4  # a unique prefix is enough
+        return
+    code, out, error = conveyor("train", *words)
+    assert code == 2
+    assert out == ""
+    assert error.startswith("conveyor: error: ")
+    assert len(error.strip().splitlines()) == 1
+    for word in expected:
+        assert word in error
+
+
+YAML_MISTAKES = [
+    ("replica: 2", ["replica", "replicas"]),
+    ("replicas: two", ["replicas", "two"]),
+    ("replicas: [1, 2]", ["replicas", "one value"]),
+    ("epochs: yes please", ["epochs"]),
+    ("validation: maybe", ["validation", "maybe"]),
+    ("replicas: 2\nreplicas: 3", ["stands twice"]),
+    ("- a\n- b", ["name: value"]),
+    ("a: [1", ["line", "YAML"]),
+    ("replicas: {a: 1}", ["replicas"]),
+    ("12: 3", ["12"]),
+    ("seed: true", ["seed", "True"]),
+    ("!!python/object/apply:os.system ['true']", ["YAML"]),
+]
+
+
+@pytest.mark.parametrize(("text", "expected"), YAML_MISTAKES, ids=[text for text, _ in YAML_MISTAKES])
+def test_mistakes_in_files(
+    text: str, expected: list[str], tmp_path: Path, conveyor: Callable[..., tuple[int, str, str]]
+) -> None:
+    file = tmp_path / "wrong.yml"
+    file.write_text(text)
+    code, _, error = conveyor("train", "--config", file, "--dry-run")
+    assert code == 2
+    assert len(error.strip().splitlines()) == 1
+    assert "wrong.yml" in error
+    for word in expected:
+        assert word in error
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: {base: b}\nb: {base: a}", "circle"),
+        ("a: {base: c}", "no configuration 'c'"),
+        ("a: {base: [b]}", "one name"),
+        ("a: 3", "option: value"),
+    ],
+)
+def test_mistakes_in_inheritance(text: str, words: str) -> None:
+    with pytest.raises(UserError, match=words) as caught:
+        Configurations.from_files({"wrong.yml": text}).resolve("a")
+    assert "wrong.yml" in str(caught.value)

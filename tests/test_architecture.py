@@ -1,0 +1,139 @@
+"""The shape of the house: who imports whom, what stays free of torch, how long a file may be."""
+
+import ast
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
+
+import pytest
+
+import conveyor
+
+SOURCE = Path(conveyor.__file__).parent
+
+LAYERS = [
+    {"cli", "dialects", "api", "__main__", "__init__"},
+    {"commands"},
+    {"launch", "bench", "report", "plan", "serve"},
+    {"training", "infer"},
+    {"pipeline", "checkpoint"},
+    {"data", "models", "optim", "numerics"},
+    {"monitor"},
+    {"layout"},
+    {"topology"},
+    {"options"},
+    {"files", "errors", "version"},
+]
+LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+
+WITHOUT_TORCH = [
+    "conveyor",
+    "conveyor.cli",
+    "conveyor.options",
+    "conveyor.options.parser",
+    "conveyor.topology",
+    "conveyor.layout",
+    "conveyor.data.catalogue",
+    "conveyor.models.catalogue",
+    "conveyor.optim.schedule",
+    "conveyor.training.spec",
+    "conveyor.dialects",
+    "conveyor.commands",
+]
+
+
+def modules() -> list[Path]:
+    return sorted(SOURCE.rglob("*.py"))
+
+
+def imports(path: Path) -> set[str]:
+    """Names of our packages that a file imports at any place."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names: list[str] = []
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            assert node.level == 0, f"{path}: relative import"
+            names = [node.module] + [f"{node.module}.{alias.name}" for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "conveyor" and len(parts) > 1 and parts[1] in LEVEL:
+                found.add(parts[1])
+    return found
+
+
+def test_each_layer_imports_only_from_those_below() -> None:
+    wrong = []
+    for path in modules():
+        own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        if own == "__init__":
+            continue
+        wrong += [
+            f"{path.relative_to(SOURCE)} imports {other}"
+            for other in imports(path)
+            if LEVEL[other] < LEVEL[own] or (LEVEL[other] == LEVEL[own] and own != other and not same_level(own, other))
+        ]
+    assert wrong == []
+
+
+def same_level(own: str, other: str) -> bool:
+    """Neighbours that may know each other: all of them as long as no circle arises (checked below)."""
+    return True
+
+
+def test_packages_form_no_circle() -> None:
+    graph: dict[str, set[str]] = {}
+    for path in modules():
+        own = path.relative_to(SOURCE).parts[0].removesuffix(".py")
+        graph.setdefault(own, set()).update(imports(path) - {own})
+    graph.pop("__init__")
+    visiting: list[str] = []
+    done: set[str] = set()
+
+    def visit(name: str) -> None:
+        assert name not in visiting, f"circle: {' -> '.join([*visiting, name])}"
+        if name in done:
+            return
+        visiting.append(name)
+        for other in sorted(graph.get(name, ())):
+            visit(other)
+        visiting.pop()
+        done.add(name)
+
+    for name in sorted(graph):
+        visit(name)
+
+
+def test_no_file_is_long() -> None:
+    lengths = {str(path.relative_to(SOURCE)): len(path.read_text().splitlines()) for path in modules()}
+    assert {name: lines for name, lines in lengths.items() if lines > 400} == {}
+
+
+def test_every_module_says_what_it_is() -> None:
+    silent = [
+        str(path)
+        for path in modules()
+        if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert silent == []
+
+
+@pytest.mark.parametrize("module", WITHOUT_TORCH)
+def test_import_does_not_bring_torch(module: str, python: Callable[..., CompletedProcess[str]]) -> None:
+    result = python(f"import sys, {module}; sys.exit('torch' in sys.modules)")
+    assert result.returncode == 0, result.stderr
+
+
+def test_help_does_not_bring_torch(python: Callable[..., CompletedProcess[str]]) -> None:
+    code = (
+        "import sys; from conveyor.cli import main, parser_of\n"
+        "from conveyor import commands\n"
+        "main(['--help'])\n"
+        "for names in commands.available().values():\n"
+        "    for name in names: parser_of(name).format_help()\n"
+        "sys.exit('torch' in sys.modules)"
+    )
+    result = python(code)
+    assert result.returncode == 0, result.stderr
+    assert "Train:" in result.stdout

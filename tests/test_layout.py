@@ -1,0 +1,63 @@
+"""Dealing slots, choosing lanes, and the sentences when numbers do not fit."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conveyor.errors import UserError
+from conveyor.layout import Layout, Machine, choose_layout, deal_slots, parse_layout
+from conveyor.options.batch import LayoutOptions
+from conveyor.topology import Topology
+
+
+@given(st.integers(1, 200), st.integers(1, 16), st.sampled_from([1, 2, 4]))
+def test_slots_are_dealt_once_and_evenly(slots: int, lanes: int, span: int) -> None:
+    dealt = deal_slots(slots, lanes, span)
+    assert [slot for lane in dealt for slot in lane] == list(range(slots))
+    if slots % span == 0 and slots // span >= lanes:
+        assert all(lane.start % span == 0 and lane.stop % span == 0 for lane in dealt)
+        assert max(map(len, dealt)) - min(map(len, dealt)) <= span
+
+
+@pytest.mark.parametrize(
+    ("topology", "machine", "expected", "word"),
+    [
+        (Topology(8, 8, 16, 1), Machine(64, 16), "16x1", "exactly as asked"),
+        (Topology(4, 64, 4, 4), Machine(64, 16), "4x4", "exactly as asked"),
+        (Topology(4, 64, 4, 4), Machine(64, 4), "4x1", "folded"),
+        (Topology(4, 64, 4, 4), Machine(2), "2x1", "folded"),
+        (Topology(32, 1, 1, 1), Machine(2), "1x1", "exactly as asked"),
+        (Topology(8, 8, 1, 1), Machine(2), "2x1", "accumulation spread"),
+        (Topology(8, 8, 1, 1), Machine(8, 4), "4x1", "accumulation spread"),
+    ],
+)
+def test_default_layouts(topology: Topology, machine: Machine, expected: str, word: str) -> None:
+    layout, note = choose_layout(LayoutOptions(), topology, machine)
+    assert str(layout) == expected
+    assert word in note
+
+
+def test_threads_share_the_cores() -> None:
+    options = LayoutOptions(layout="2x1")
+    assert choose_layout(options, Topology(8, 8), Machine(8))[0] == Layout(2, 1, 4)
+    assert choose_layout(LayoutOptions(layout="4x1"), Topology(8, 8), Machine(2))[0].threads == 1
+    assert choose_layout(LayoutOptions(threads=3), Topology(8), Machine(2))[0].threads == 3
+
+
+@pytest.mark.parametrize(
+    ("layout", "topology", "workers", "words"),
+    [
+        ("2by1", Topology(8, 8), None, "LANESxDEPTH"),
+        ("0x1", Topology(8, 8), None, "LANESxDEPTH"),
+        ("1x2", Topology(8, 8), None, "depth 2"),
+        ("4x1", Topology(8, 2), None, "4 lanes need at least 4"),
+        ("2x1", Topology(8, 8), 3, "started 3"),
+    ],
+)
+def test_layouts_that_do_not_fit(layout: str, topology: Topology, workers: int | None, words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        choose_layout(LayoutOptions(layout=layout), topology, Machine(4), workers)
+
+
+def test_parse_layout() -> None:
+    assert parse_layout(" 12X3 ") == (12, 3)
