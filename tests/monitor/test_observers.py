@@ -179,6 +179,16 @@ def test_make_observers_follows_the_options(tmp_path: Path) -> None:
     def kinds(**changes: object) -> list[str]:
         return [type(watcher).__name__ for watcher in observers.make_observers(Options().replace(**changes), tmp_path)]
 
-    assert kinds() == ["Terminal", "CsvWriter", "TensorBoard"]
-    assert kinds(json_logs=True, tensorboard=False) == ["Terminal", "CsvWriter", "JsonLines"]
-    assert kinds(wandb=True) == ["Terminal", "CsvWriter", "TensorBoard", "Wandb"]
+    assert kinds() == ["Terminal", "CsvWriter", "RunFiles", "TensorBoard"]
+    assert kinds(json_logs=True, tensorboard=False) == ["Terminal", "CsvWriter", "RunFiles", "JsonLines"]
+    assert kinds(wandb=True) == ["Terminal", "CsvWriter", "RunFiles", "TensorBoard", "Wandb"]
+
+
+def test_numbers_and_result_of_the_run_are_files(tmp_path: Path) -> None:
+    watcher = observers.RunFiles(tmp_path)
+    watcher.start(SPEC)
+    watcher.end({"updates": 40, "loss": float("inf")})
+    assert json.loads((tmp_path / "spec.json").read_text())["global_batch"] == 64
+    assert json.loads((tmp_path / "result.json").read_text()) == {"updates": 40, "loss": "inf"}
+    watcher.start(SPEC, resumed_at=10)
+    assert not (tmp_path / "result.json").exists()

@@ -15,7 +15,7 @@ import google_crc32c
 
 
 def masked_crc(data: bytes) -> int:
-    value = google_crc32c.value(data)
+    value: int = google_crc32c.value(data)
     return ((value >> 15 | value << 17) + 0xA282EAD8) & 0xFFFFFFFF
 
 

@@ -18,6 +18,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import IO, Any
 
+from conveyor.files import write_atomically
 from conveyor.monitor import progress
 from conveyor.monitor.csvfile import CsvFile
 from conveyor.monitor.dialect_lines import Dialect, dialect
@@ -202,6 +203,20 @@ class CsvWriter(Observer):
         self.validations.append({**(self._style.validation_row(record) if self._style else {}), **record})
 
 
+class RunFiles(Observer):
+    """`spec.json` (the numbers of the run, as `--dry-run --json` prints them) and `result.json` (the end record)."""
+
+    def __init__(self, run_dir: Path) -> None:
+        self._run_dir = run_dir
+
+    def start(self, spec: Spec, resumed_at: int = 0) -> None:
+        write_atomically(self._run_dir / "spec.json", json.dumps(finite(spec), indent=1, default=str))
+        (self._run_dir / "result.json").unlink(missing_ok=True)
+
+    def end(self, record: Record) -> None:
+        write_atomically(self._run_dir / "result.json", json.dumps(finite(record), indent=1))
+
+
 class JsonLines(Observer):
     """One JSON object per event, with `event` = start, log, validation or end, for programs that read along."""
 
@@ -248,6 +263,7 @@ def make_observers(
     shown: list[Observer] = [
         Terminal(quiet=run.quiet, style=style, log_file=folder / "log.txt", screen=not run.json_logs),
         CsvWriter(folder, style),
+        RunFiles(folder),
     ]
     if run.json_logs:
         shown.append(JsonLines())

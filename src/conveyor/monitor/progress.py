@@ -31,11 +31,11 @@ class _LiveBar(Bar):
         self._progress, self._task = progress, task
 
     def advance(self, amount: float = 1, note: str | None = None) -> None:
-        fields = {} if note is None else {"note": note}
+        fields: dict[str, Any] = {} if note is None else {"note": note}
         self._progress.update(self._task, advance=amount, **fields)
 
     def reach(self, done: float, note: str | None = None) -> None:
-        fields = {} if note is None else {"note": note}
+        fields: dict[str, Any] = {} if note is None else {"note": note}
         self._progress.update(self._task, completed=done, **fields)
 
 

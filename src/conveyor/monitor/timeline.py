@@ -1,0 +1,96 @@
+"""Who was busy with what, and when: real timestamps of every worker, for the busy/idle picture of a pipeline.
+
+Each worker keeps a `Timeline`; the main one gathers the lists (any object exchange will do) and calls `write`.
+A file `timeline.json` is a list of `{"worker", "stage", "slot", "phase", "start", "end"}`: worker number, stage number,
+slot number within the update (-1 where it has no meaning), phase (forward, backward, recompute, reduce, update, data,
+send, receive, validate), seconds since the epoch of the clock. A phase that names waiting counts as idle.
+"""
+
+import json
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TypedDict
+
+from conveyor.files import write_atomically
+
+IDLE_PHASES = frozenset({"wait", "receive", "idle"})
+
+
+class Span(TypedDict):
+    worker: int
+    stage: int
+    slot: int
+    phase: str
+    start: float
+    end: float
+
+
+class Timeline:
+    """Spans of one worker. Off (the default), `span` costs one test. It stops by itself after `limit` spans.
+
+    Times are the wall clock at creation plus the monotonic clock since, so they never run backwards and agree between
+    workers of a machine to some microseconds, between machines as well as their clocks do.
+    """
+
+    def __init__(self, worker: int = 0, *, enabled: bool = False, limit: int = 20_000) -> None:
+        self.worker, self.enabled, self.limit = worker, enabled, limit
+        self.spans: list[Span] = []
+        self._offset = time.time() - time.perf_counter()
+
+    def now(self) -> float:
+        return self._offset + time.perf_counter()
+
+    def add(self, phase: str, start: float, end: float, *, stage: int = 0, slot: int = -1) -> None:
+        if self.enabled and len(self.spans) < self.limit:
+            self.spans.append(
+                {"worker": self.worker, "stage": stage, "slot": slot, "phase": phase, "start": start, "end": end}
+            )
+
+    @contextmanager
+    def span(self, phase: str, *, stage: int = 0, slot: int = -1) -> Iterator[None]:
+        if not self.enabled:
+            yield
+            return
+        start = self.now()
+        try:
+            yield
+        finally:
+            self.add(phase, start, self.now(), stage=stage, slot=slot)
+
+
+def write(path: Path, spans: Iterable[Span]) -> None:
+    """Write `timeline.json`, ordered by start, times rounded to microseconds and counted from the first start."""
+    ordered = sorted(spans, key=lambda span: span["start"])
+    origin = ordered[0]["start"] if ordered else 0.0
+    shifted = [
+        {**span, "start": round(span["start"] - origin, 6), "end": round(span["end"] - origin, 6)} for span in ordered
+    ]
+    write_atomically(path, json.dumps(shifted, separators=(",", ":")))
+
+
+def read(path: Path) -> list[Span]:
+    """The spans of a `timeline.json`; none if there is no such file."""
+    if not path.exists():
+        return []
+    spans: list[Span] = json.loads(path.read_text(encoding="utf-8"))
+    return spans
+
+
+def busy_seconds(spans: Iterable[Span]) -> dict[int, float]:
+    """Seconds during which each worker was in any phase that is not waiting; overlapping spans count once."""
+    by_worker: dict[int, list[tuple[float, float]]] = {}
+    for span in spans:
+        intervals = by_worker.setdefault(span["worker"], [])
+        if span["phase"] not in IDLE_PHASES:
+            intervals.append((span["start"], span["end"]))
+    return {worker: _union(intervals) for worker, intervals in sorted(by_worker.items())}
+
+
+def _union(intervals: list[tuple[float, float]]) -> float:
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(intervals):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total

@@ -1,0 +1,183 @@
+"""What a run folder must hold to be reported, and reading it. Every file but `options.yml` may be missing.
+
+options.yml       the resolved options (flat names or sections)
+spec.json         `RunSpec.to_json()`; written by `monitor.observers.RunFiles`
+result.json       the end record; written by `monitor.observers.RunFiles`
+metrics.csv       a row per log point, columns as `log` records in `monitor.records`
+validation.csv    a row per validation, columns as `validation` records there
+timing.json       {"data": seconds, "forward": ..., "backward": ..., "reduce": ..., "update": ...}: mean over the workers
+                  of the time in each phase of the whole run; further phases ("validate", "checkpoint", "start",
+                  "other") are shown as well
+confusion.json    of the last validation: {"classes": [names], "matrix": [[count]]}, rows true class, columns predicted;
+                  or for many classes {"classes": [names], "counts": [[true, predicted, count], ...]} without the zeros
+mistakes/         `mistakes.json`, a list of {"file": "0001.png", "label": class number, "predicted": class number,
+                  "confidence": 0..1, "sample": image number}, most confident first, and the PNG files it names, each at
+                  most 64 pixels wide; 24 of them are enough
+timeline.json     a list of {"worker", "stage", "slot", "phase", "start", "end"}, seconds: see `monitor.timeline`
+profile/          what `monitor.profile` leaves: operators.json, layers.json, trace-<worker>.json.gz
+"""
+
+import csv
+import json
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from conveyor.errors import UserError
+from conveyor.monitor import timeline
+
+Row = dict[str, float | str]
+
+
+@dataclass(frozen=True, slots=True)
+class Confusion:
+    """Counts of (true class, predicted class) pairs; pairs that never occurred are absent."""
+
+    classes: list[str]
+    counts: dict[tuple[int, int], int]
+
+    def totals(self) -> list[int]:
+        """Images of each true class."""
+        sums = [0] * len(self.classes)
+        for (truth, _), count in self.counts.items():
+            sums[truth] += count
+        return sums
+
+    def recalls(self) -> list[float | None]:
+        """Share of each true class that was recognised; None for a class without images."""
+        return [
+            self.counts.get((index, index), 0) / total if total else None for index, total in enumerate(self.totals())
+        ]
+
+
+@dataclass(frozen=True, slots=True)
+class Mistake:
+    """One misclassified image."""
+
+    path: Path
+    label: int
+    predicted: int
+    confidence: float
+    sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """All that is known about a run."""
+
+    folder: Path
+    options: dict[str, Any]
+    spec: dict[str, Any] = field(default_factory=dict)
+    result: dict[str, Any] = field(default_factory=dict)
+    metrics: list[Row] = field(default_factory=list)
+    validations: list[Row] = field(default_factory=list)
+    timing: dict[str, float] = field(default_factory=dict)
+    confusion: Confusion | None = None
+    mistakes: list[Mistake] = field(default_factory=list)
+    spans: list[timeline.Span] = field(default_factory=list)
+    operators: list[dict[str, Any]] = field(default_factory=list)
+    layers: list[dict[str, Any]] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        return self.folder.name
+
+    def series(self, column: str, *, of_validation: bool = False, by: str = "epoch") -> list[tuple[float, float]]:
+        """(`by`, `column`) pairs of all rows that have both as finite numbers."""
+        rows = self.validations if of_validation else self.metrics
+        pairs = [(row.get(by, ""), row.get(column, "")) for row in rows]
+        return [(x, y) for x, y in pairs if isinstance(x, float) and isinstance(y, float) and abs(y) < float("inf")]
+
+
+def read_run(folder: str | Path) -> Run:
+    """Read a run folder; a file that cannot be read is an error that names it."""
+    path = Path(folder)
+    if not path.is_dir():
+        raise UserError(f"{path} is not a run folder: give the folder that `conveyor train` printed")
+    if not any((path / name).exists() for name in ("options.yml", "metrics.csv", "validation.csv")):
+        raise UserError(f"{path} holds no run: neither options.yml nor metrics.csv is there")
+    return Run(
+        folder=path.resolve(),
+        options=_yaml(path / "options.yml"),
+        spec=_json(path / "spec.json", {}),
+        result=_json(path / "result.json", {}),
+        metrics=read_rows(path / "metrics.csv"),
+        validations=read_rows(path / "validation.csv"),
+        timing={str(key): float(value) for key, value in _json(path / "timing.json", {}).items()},
+        confusion=_confusion(_json(path / "confusion.json", None)),
+        mistakes=_mistakes(path / "mistakes"),
+        spans=_json(path / "timeline.json", []),
+        operators=_json(path / "profile" / "operators.json", []),
+        layers=_json(path / "profile" / "layers.json", []),
+    )
+
+
+def read_rows(path: Path) -> list[Row]:
+    """Rows of a CSV file with numbers as floats; a torn last line is left out."""
+    if not path.exists():
+        return []
+    text = path.read_text(encoding="utf-8")
+    lines = text[: text.rfind("\n") + 1].splitlines()
+    return [{name: _number(value) for name, value in row.items() if name and value} for row in csv.DictReader(lines)]
+
+
+def _number(text: str) -> float | str:
+    try:
+        return float(text)
+    except ValueError:
+        return text
+
+
+def _json(path: Path, default: Any) -> Any:
+    if not path.exists():
+        return default
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, OSError) as error:
+        raise UserError(f"{path} cannot be read ({error}): remove it to report the rest") from None
+
+
+def _yaml(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        return {}
+    try:
+        loaded = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
+    except yaml.YAMLError as error:
+        raise UserError(f"{path} cannot be read ({str(error).splitlines()[0]}): remove it to report the rest") from None
+    flat: dict[str, Any] = {}
+    for key, value in loaded.items():
+        if isinstance(value, dict):
+            flat.update(value)
+        else:
+            flat[key] = value
+    return flat
+
+
+def _confusion(raw: Any) -> Confusion | None:
+    if not raw:
+        return None
+    if "matrix" in raw:
+        counts = {
+            (truth, predicted): int(count)
+            for truth, row in enumerate(raw["matrix"])
+            for predicted, count in enumerate(row)
+            if count
+        }
+    else:
+        counts = {(int(truth), int(predicted)): int(count) for truth, predicted, count in raw["counts"] if count}
+    return Confusion([str(name) for name in raw["classes"]], counts)
+
+
+def _mistakes(folder: Path) -> list[Mistake]:
+    return [
+        Mistake(
+            folder / Path(entry["file"]).name,
+            int(entry["label"]),
+            int(entry["predicted"]),
+            float(entry.get("confidence", 0.0)),
+            int(entry.get("sample", -1)),
+        )
+        for entry in _json(folder / "mistakes.json", [])
+    ]
