@@ -1,0 +1,192 @@
+"""What is known of each data set before a single file is read: sizes, classes and the usual transforms.
+
+Nothing here imports torch, so that `--dry-run`, `--help` and the planner answer at once.
+"""
+
+import dataclasses
+import os
+from pathlib import Path
+
+from conveyor.data import folders
+from conveyor.errors import UserError, did_you_mean
+from conveyor.options.data import DataOptions
+
+DIGIT_NAMES = tuple(str(digit) for digit in range(10))
+FASHION_NAMES = (
+    "T-shirt/top",
+    "Trouser",
+    "Pullover",
+    "Dress",
+    "Coat",
+    "Sandal",
+    "Shirt",
+    "Sneaker",
+    "Bag",
+    "Ankle boot",
+)
+CIFAR10_NAMES = ("airplane", "automobile", "bird", "cat", "deer", "dog", "frog", "horse", "ship", "truck")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class DatasetInfo:
+    """The numbers of a data set; `train_images` and `validation_images` are those that a run uses."""
+
+    name: str
+    train_images: int
+    validation_images: int
+    num_classes: int
+    image_size: int
+    """Height and width of the stored images, or the usual crop when they vary."""
+    channels: int
+    kind: str = "memory"
+    """`memory`: fixed-size images held as one array; `files`: encoded images of any size; `none`: no files at all."""
+    default_normalization: str = "unit"
+    default_crop: str = "none"
+    default_flip: str = "none"
+    default_epochs: int = 10
+    class_names: tuple[str, ...] = ()
+    title: str = ""
+
+    def with_limits(self, options: DataOptions) -> "DatasetInfo":
+        """The same set after `--data-percentage`, `--max-train-images` and `--max-validation-images`."""
+        train = max(1, int(self.train_images * options.data_percentage / 100)) if self.train_images else 0
+        return dataclasses.replace(
+            self,
+            train_images=min(train, options.max_train_images or train),
+            validation_images=min(self.validation_images, options.max_validation_images or self.validation_images),
+        )
+
+
+_GREY = DatasetInfo(name="", train_images=60_000, validation_images=10_000, num_classes=10, image_size=28, channels=1)
+_CIFAR = dataclasses.replace(
+    _GREY,
+    train_images=50_000,
+    image_size=32,
+    channels=3,
+    default_normalization="cifar",
+    default_crop="pad",
+    default_flip="random",
+    default_epochs=50,
+)
+_PHOTOGRAPHS = dataclasses.replace(
+    _CIFAR, image_size=224, kind="files", default_normalization="imagenet", default_crop="resized", default_epochs=90
+)
+
+_KNOWN = {
+    name: dataclasses.replace(base, name=name, title=title, **different)
+    for name, title, base, different in (
+        (
+            "digits",
+            "UCI handwritten digits, embedded in the package",
+            _GREY,
+            {
+                "train_images": 1437,
+                "validation_images": 360,
+                "image_size": 8,
+                "default_epochs": 20,
+                "class_names": DIGIT_NAMES,
+            },
+        ),
+        ("mnist", "MNIST handwritten digits", _GREY, {"class_names": DIGIT_NAMES}),
+        ("fashion-mnist", "Fashion-MNIST", _GREY, {"default_epochs": 15, "class_names": FASHION_NAMES}),
+        ("cifar10", "CIFAR-10", _CIFAR, {"class_names": CIFAR10_NAMES}),
+        ("cifar100", "CIFAR-100 (fine labels)", _CIFAR, {"num_classes": 100}),
+        (
+            "imagenet",
+            "ImageNet LSVRC 2012, class folders or TFRecord",
+            _PHOTOGRAPHS,
+            {"train_images": 1_281_167, "validation_images": 50_000, "num_classes": 1000},
+        ),
+    )
+}
+_ALIASES = {"cifar-10": "cifar10", "cifar-100": "cifar100", "fashionmnist": "fashion-mnist", "fashion": "fashion-mnist"}
+_registered: dict[str, DatasetInfo] = {}
+
+
+def known() -> dict[str, DatasetInfo]:
+    """All data sets that have a name: the shipped ones and those added with `register`."""
+    return {**_KNOWN, **_registered}
+
+
+def register(info: DatasetInfo) -> None:
+    """Make `info.name` a value of `--data`; `data.open_dataset` finds its opener in `data.opening.register_opener`."""
+    _registered[info.name] = info
+
+
+def canonical_name(name: str) -> str:
+    """`CIFAR-10` -> `cifar10`; unknown names give an error with the nearest known one."""
+    lowered = name.lower().replace("_", "-")
+    lowered = _ALIASES.get(lowered, lowered)
+    if lowered == "folder" or lowered in known():
+        return lowered
+    raise UserError(f"there is no data set called {name!r}{did_you_mean(name, [*known(), 'folder'])}")
+
+
+def data_dir(options: DataOptions) -> Path | None:
+    """The folder that was asked for: `--data-dir`, else the variable DATA_DIR."""
+    text = options.data_dir or os.environ.get("DATA_DIR")
+    return Path(text).expanduser() if text else None
+
+
+def name_of(options: DataOptions) -> str:
+    """The data set's name: as given, else guessed from the words in the folder's path, else the embedded digits."""
+    if options.data:
+        return canonical_name(options.data)
+    folder = data_dir(options)
+    if folder is None:
+        return "digits"
+    text = str(folder).lower()
+    for words, name in (
+        (("imagenet",), "imagenet"),
+        (("cifar100", "cifar-100"), "cifar100"),
+        (("cifar",), "cifar10"),
+        (("fashion",), "fashion-mnist"),
+        (("mnist",), "mnist"),
+    ):
+        if any(word in text for word in words):
+            return name
+    if folders.split_folder(folder, "train") is not None:
+        return "folder"
+    raise UserError(
+        f"{folder} does not say which data set it holds: name it with --data, "
+        "or give a folder with train/ and validation/ (or val/) that hold one folder per class"
+    )
+
+
+def info(options: DataOptions) -> DatasetInfo:
+    """The numbers of the data set that `options` choose; only image folders are looked at on the disk."""
+    name = name_of(options)
+    if name != "folder":
+        found = known()[name]
+        if name == "imagenet" and not (options.generated_data or options.synthetic_data):
+            found = _as_on_disk(found, data_dir(options))
+        return found.with_limits(options)
+    folder = data_dir(options)
+    if folder is None:
+        raise UserError(
+            "--data folder needs --data-dir: a folder with train/ and validation/ that hold one folder per class"
+        )
+    listing = folders.scan(folder)
+    return dataclasses.replace(
+        _PHOTOGRAPHS,
+        name="folder",
+        train_images=listing.count("train"),
+        validation_images=listing.count("validation"),
+        num_classes=len(listing.classes),
+        class_names=listing.classes,
+        title=f"images in {folder.name}",
+    ).with_limits(options)
+
+
+def _as_on_disk(imagenet: DatasetInfo, folder: Path | None) -> DatasetInfo:
+    """ImageNet as class folders may be a subset: then its own counts and classes hold."""
+    if folder is None or folders.split_folder(folder, "train") is None:
+        return imagenet
+    listing = folders.scan(folder)
+    return dataclasses.replace(
+        imagenet,
+        train_images=listing.count("train"),
+        validation_images=listing.count("validation"),
+        num_classes=len(listing.classes),
+        class_names=listing.classes,
+    )

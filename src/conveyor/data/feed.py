@@ -1,0 +1,114 @@
+"""The two streams of a run: training slots in the order of (update, slot), and validation with every image once."""
+
+import itertools
+import os
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+from conveyor.data import order
+from conveyor.data.batch import Dataset
+from conveyor.data.loader import Job, Loader, Transform
+from conveyor.data.order import Indices, SlotShape
+
+T = TypeVar("T")
+
+
+class TrainingFeed(Loader):
+    """Endless micro-batches of the slots `slots` of each update, from update `start_update` on.
+
+    `topology` has `micro_batch` and `slots` (per update, over all lanes); `slots` are the numbers of those that this
+    lane runs. Which samples a batch holds is a pure function of (seed, update, slot): nothing before `start_update` is
+    read. `stop_update` ends the stream. `transform` runs in the loader threads (`Prepare.on_host`).
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        topology: SlotShape,
+        *,
+        updates_per_epoch: int,
+        slots: Sequence[int] | None = None,
+        start_update: int = 0,
+        stop_update: int | None = None,
+        seed: int = 0,
+        shuffle: str = "full",
+        prefetch: int = 4,
+        threads: int | None = None,
+        transform: Transform | None = None,
+        pin: bool = False,
+    ) -> None:
+        mine = list(range(topology.slots)) if slots is None else list(slots)
+        if any(not 0 <= slot < topology.slots for slot in mine):
+            raise ValueError(f"slots {mine} are not all among the {topology.slots} slots of an update")
+
+        def epoch_order(epoch: int) -> Indices:
+            return order.epoch_order(len(dataset), seed, epoch, shuffle, shards=dataset.shards())
+
+        def jobs() -> Iterator[Job]:
+            orders = _newest(epoch_order)
+            updates = itertools.count(start_update) if stop_update is None else range(start_update, stop_update)
+            for update in updates:
+                epoch, update_in_epoch = divmod(update, updates_per_epoch)
+                for slot in mine:
+                    indices = order.slot_indices(orders(epoch), update_in_epoch, slot, topology)
+                    yield Job(indices, len(indices), update, slot, epoch)
+
+        super().__init__(
+            dataset,
+            jobs(),
+            prefetch=prefetch,
+            threads=threads or default_threads(dataset),
+            transform=transform,
+            pin=pin,
+        )
+
+
+class ValidationFeed(Loader):
+    """Every image exactly once over all lanes: batch number i goes to lane i mod `lanes`; the last one is padded.
+
+    All batches have `batch` rows; rows from `Batch.num_valid` on are zero images with `PADDING_LABEL`. Count over all
+    lanes and divide once by the number of images: `len(feed)` is the number of this lane's batches.
+    """
+
+    def __init__(
+        self,
+        dataset: Dataset,
+        batch: int,
+        lane: int = 0,
+        lanes: int = 1,
+        *,
+        prefetch: int = 4,
+        threads: int | None = None,
+        transform: Transform | None = None,
+        pin: bool = False,
+    ) -> None:
+        if not 0 <= lane < lanes:
+            raise ValueError(f"lane {lane} is not one of {lanes}")
+        stored = order.epoch_order(len(dataset), 0, 0, "none")
+        starts = range(lane * batch, len(dataset), lanes * batch)
+        self._length = len(starts)
+        jobs = (Job(stored[start : start + batch], batch, -1, start // batch, 0) for start in starts)
+        super().__init__(
+            dataset, jobs, prefetch=prefetch, threads=threads or default_threads(dataset), transform=transform, pin=pin
+        )
+
+    def __len__(self) -> int:
+        return self._length
+
+
+def default_threads(dataset: Dataset) -> int:
+    """One thread copies from memory fast enough; decoding takes as many as this process may use cores."""
+    return len(os.sched_getaffinity(0)) if dataset.chunk else 1
+
+
+def _newest(make: Callable[[int], T]) -> Callable[[int], T]:
+    """`make`, remembering its latest result: the order of an epoch is computed once."""
+    latest: tuple[int, T] | None = None
+
+    def get(key: int) -> T:
+        nonlocal latest
+        if latest is None or latest[0] != key:
+            latest = (key, make(key))
+        return latest[1]
+
+    return get

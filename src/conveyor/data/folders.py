@@ -1,0 +1,101 @@
+"""Images kept as one folder per class: finding the splits, the classes and the files. No torch here."""
+
+import dataclasses
+import functools
+import os
+from pathlib import Path
+
+from conveyor.errors import UserError
+
+SPLIT_FOLDERS = {"train": ("train", "training"), "validation": ("validation", "val", "valid", "test")}
+IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Listing:
+    """The files of a data set; `files[split]` pairs a path relative to the root with a class number."""
+
+    root: Path
+    classes: tuple[str, ...]
+    files: dict[str, tuple[tuple[str, int], ...]]
+
+    def count(self, split: str) -> int:
+        """Images of a split; 0 when the split has no folder."""
+        return len(self.files.get(split, ()))
+
+
+def split_folder(root: Path, split: str) -> Path | None:
+    """`root/train`, or `root/validation`, `root/val`, ...: the first that holds class folders."""
+    for name in SPLIT_FOLDERS[split]:
+        candidate = root / name
+        if candidate.is_dir() and _class_folders(candidate):
+            return candidate
+    return None
+
+
+def scan(root: Path) -> Listing:
+    """List all images below `root`, classes numbered by sorted folder name, files sorted: the same on every machine.
+
+    A folder without train/ and validation/ whose children are class folders is taken as a set to validate on.
+    The scan is remembered as long as the class folders are unchanged: three callers of a run share one walk.
+    """
+    resolved = root.resolve()
+    if not resolved.is_dir():
+        raise UserError(f"the data folder {root} does not exist: give an existing one with --data-dir or DATA_DIR")
+    return _scan(resolved, _fingerprint(resolved))
+
+
+@functools.lru_cache(maxsize=4)
+def _scan(root: Path, _fingerprint: tuple[tuple[str, int], ...]) -> Listing:
+    found = {split: split_folder(root, split) for split in SPLIT_FOLDERS}
+    train = found["train"]
+    if train is None and found["validation"] is None:
+        if not _class_folders(root):
+            raise UserError(
+                f"{root} has no images: it needs train/ and validation/ (or val/), each with one folder per class"
+            )
+        found["validation"] = root
+    reference = train or found["validation"]
+    assert reference is not None
+    classes = tuple(_class_folders(reference))
+    number = {name: index for index, name in enumerate(classes)}
+    files: dict[str, tuple[tuple[str, int], ...]] = {}
+    for split, folder in found.items():
+        if folder is None:
+            continue
+        extra = [name for name in _class_folders(folder) if name not in number]
+        if extra:
+            raise UserError(
+                f"{folder} has the class {extra[0]!r}, which {reference} has not: the class folders of both must agree"
+            )
+        files[split] = tuple(
+            (relative, number[name])
+            for name in _class_folders(folder)
+            for relative in _images_below(root, folder / name)
+        )
+    return Listing(root, classes, files)
+
+
+def _class_folders(folder: Path) -> list[str]:
+    with os.scandir(folder) as entries:
+        return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
+
+
+def _images_below(root: Path, folder: Path) -> list[str]:
+    found = []
+    for current, children, names in os.walk(folder, followlinks=True):
+        children.sort()
+        relative = Path(current).relative_to(root)
+        found += [str(relative / name) for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
+    return sorted(found)
+
+
+def _fingerprint(root: Path) -> tuple[tuple[str, int], ...]:
+    """Names and times of the class folders: changes whenever a file is added to or removed from one of them."""
+    stamps = []
+    for split in (*SPLIT_FOLDERS["train"], *SPLIT_FOLDERS["validation"], "."):
+        folder = root / split
+        if folder.is_dir():
+            with os.scandir(folder) as entries:
+                stamps += [(f"{split}/{e.name}", e.stat().st_mtime_ns) for e in entries if e.is_dir()]
+    return tuple(sorted(stamps))

@@ -1,0 +1,124 @@
+"""Data sets small enough to be one array: the embedded digits, MNIST, CIFAR, and generated images."""
+
+import io
+from collections.abc import Sequence
+from importlib import resources
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from conveyor.data.batch import RawBatch
+from conveyor.data.catalogue import DatasetInfo
+from conveyor.data.order import Indices
+from conveyor.errors import UserError
+
+Pixels = npt.NDArray[np.uint8]
+
+
+class MemoryDataset:
+    """Fixed-size images held as uint8 [N, H, W, C]; reading is one gather."""
+
+    chunk = 0
+
+    def __init__(
+        self, images: Pixels, labels: npt.NDArray[np.integer], num_classes: int, class_names: Sequence[str] = ()
+    ) -> None:
+        if images.ndim != 4 or len(images) != len(labels):
+            raise ValueError(f"images {images.shape} and labels {labels.shape} do not belong together")
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
+            raise UserError(
+                f"labels run from {labels.min()} to {labels.max()}, but the data set has {num_classes} classes: "
+                "the files do not belong to it"
+            )
+        self.images = torch.from_numpy(np.ascontiguousarray(images))
+        self.labels = torch.from_numpy(labels.astype(np.int64))
+        self.num_classes = num_classes
+        self.class_names = tuple(class_names)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def shape(self, epoch: int) -> tuple[int, int, int]:
+        _, height, width, channels = self.images.shape
+        return height, width, channels
+
+    def shards(self) -> Sequence[int]:
+        return ()
+
+    def read(self, indices: Indices, epoch: int, out: Tensor | None = None) -> RawBatch:
+        chosen = torch.from_numpy(np.ascontiguousarray(indices))
+        images = torch.index_select(self.images, 0, chosen, out=out) if out is not None else self.images[chosen]
+        return RawBatch(images, self.labels[chosen])
+
+    def statistics(self) -> dict[str, float]:
+        return {}
+
+    def limited(self, count: int) -> "MemoryDataset":
+        """The first `count` samples; shares the memory."""
+        return MemoryDataset(
+            self.images[:count].numpy(), self.labels[:count].numpy(), self.num_classes, self.class_names
+        )
+
+
+class GeneratedDataset(MemoryDataset):
+    """Random images made once on the host: truncated normal, mean 127, deviation 60; labels uniform in 0..C-2.
+
+    A pool of a few images stands for the whole set (sample i is pool image i mod P), so that its size costs no memory;
+    image and label belong together, so a network can learn them.
+    """
+
+    POOL = 64
+
+    def __init__(self, info: DatasetInfo, num_images: int, image_size: int, channels: int, seed: int) -> None:
+        generator = np.random.Generator(np.random.Philox(seed))
+        pool = min(self.POOL, max(1, num_images))
+        normal = generator.standard_normal((pool, image_size, image_size, channels), dtype=np.float32)
+        while (outside := np.abs(normal) > 2).any():
+            normal[outside] = generator.standard_normal(int(outside.sum()), dtype=np.float32)
+        labels = generator.integers(0, max(1, info.num_classes - 1), pool)
+        super().__init__((127 + 60 * normal).clip(0, 255).astype(np.uint8), labels, info.num_classes, info.class_names)
+        self._length = num_images
+
+    def __len__(self) -> int:
+        return self._length
+
+    def read(self, indices: Indices, epoch: int, out: Tensor | None = None) -> RawBatch:
+        return super().read(np.asarray(indices) % len(self.labels), epoch, out)
+
+
+class SyntheticDataset:
+    """Stands for images that the device makes itself: batches carry no pixels, so nothing is read or transferred."""
+
+    chunk = 0
+
+    def __init__(self, info: DatasetInfo, num_images: int, channels: int) -> None:
+        self.num_classes = info.num_classes
+        self.class_names = info.class_names
+        self._length = num_images
+        self._channels = channels
+
+    def __len__(self) -> int:
+        return self._length
+
+    def shape(self, epoch: int) -> tuple[int, int, int]:
+        return 0, 0, self._channels
+
+    def shards(self) -> Sequence[int]:
+        return ()
+
+    def read(self, indices: Indices, epoch: int, out: Tensor | None = None) -> RawBatch:
+        empty = torch.empty(len(indices), 0, 0, self._channels, dtype=torch.uint8)
+        labels = torch.from_numpy(np.asarray(indices, dtype=np.int64) % max(1, self.num_classes - 1))
+        return RawBatch(empty if out is None else out, labels)
+
+    def statistics(self) -> dict[str, float]:
+        return {}
+
+
+def embedded_digits(split: str) -> tuple[Pixels, Pixels]:
+    """The digits inside the package: images uint8 [N, 8, 8, 1] and labels uint8 [N]."""
+    content = resources.files("conveyor.data").joinpath("embedded/digits.npz").read_bytes()
+    with np.load(io.BytesIO(content), allow_pickle=False) as arrays:
+        return arrays[f"{split}_images"][..., None], arrays[f"{split}_labels"]

@@ -1,0 +1,77 @@
+"""Normalisation of 8-bit images as one multiply-add: y = x * scale + shift, per channel, on NHWC data."""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+MEANS_AND_DEVIATIONS = {
+    "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
+    "cifar": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
+}
+"""Of x / 255."""
+CHANNEL_MEANS = (123.68, 116.78, 103.94)
+"""Of x in 0..255, for `mean`."""
+LUMA = (0.299, 0.587, 0.114)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Normalization:
+    """`scale` and `shift` per channel, or `per_image` standardisation.
+
+    imagenet, cifar: (x/255 - mean)/std, so scale = 1/(255 std), shift = -mean/std. mean: x - channel mean. unit: x/255.
+    none: x. per-image: (x - m)/max(s, 1/sqrt(n)) with mean m, deviation s and number n of the image's values; the floor
+    keeps a uniform image finite.
+    """
+
+    scale: tuple[float, ...]
+    shift: tuple[float, ...]
+    per_image: bool = False
+
+    @classmethod
+    def named(cls, name: str, channels: int) -> "Normalization":
+        if name == "per-image":
+            return cls((1.0,) * channels, (0.0,) * channels, per_image=True)
+        if name in MEANS_AND_DEVIATIONS:
+            means, deviations = (_fit(values, channels) for values in MEANS_AND_DEVIATIONS[name])
+            scale = tuple(1 / (255 * d) for d in deviations)
+            return cls(scale, tuple(-m / d for m, d in zip(means, deviations, strict=True)))
+        if name == "mean":
+            return cls((1.0,) * channels, tuple(-m for m in _fit(CHANNEL_MEANS, channels)))
+        if name == "unit":
+            return cls((1 / 255,) * channels, (0.0,) * channels)
+        if name == "none":
+            return cls((1.0,) * channels, (0.0,) * channels)
+        raise ValueError(f"unknown normalisation {name!r}")
+
+    def __call__(self, images: Tensor) -> Tensor:
+        """float32 [B, H, W, C] from [B, H, W, C] of any type; padding and crops with other data belong before this."""
+        if self.per_image:
+            return standardize(images)
+        batch, height, width, channels = images.shape
+        # Rows of width*channels values keep the inner loop long and vectorised; a last dimension of 3 would not.
+        scale = torch.tensor(self.scale, dtype=torch.float32).repeat(width).to(images.device)
+        shift = torch.tensor(self.shift, dtype=torch.float32).repeat(width).to(images.device)
+        rows = images.reshape(batch * height, width * channels).to(torch.float32)
+        if not rows.is_cuda and rows.data_ptr() == images.data_ptr():
+            rows = rows.clone()
+        return rows.mul_(scale).add_(shift).view(batch, height, width, channels)
+
+
+def standardize(images: Tensor) -> Tensor:
+    """Zero mean and unit deviation for each image, float32."""
+    flat = images.reshape(len(images), -1).to(torch.float32)
+    if flat.shape[1] == 0:
+        return flat.view(images.shape)
+    deviation, mean = torch.std_mean(flat, dim=1, correction=0, keepdim=True)
+    floor = flat.shape[1] ** -0.5
+    return ((flat - mean) / deviation.clamp_min(floor)).view(images.shape)
+
+
+def _fit(values: tuple[float, ...], channels: int) -> tuple[float, ...]:
+    """Values for three colours on grey images (weighted like luminance) or on more channels (the mean of the three)."""
+    if channels == len(values):
+        return values
+    if channels == 1:
+        return (sum(weight * value for weight, value in zip(LUMA, values, strict=True)),)
+    return (values + (sum(values) / len(values),) * channels)[:channels]

@@ -1,0 +1,154 @@
+"""From a batch of 8-bit images to the network's input: crop, flip, augment, normalise, mix, all batched.
+
+One function serves both places: with `--normalize-on host` the loader threads run it (`on_host`), otherwise it runs on
+the device after the 8-bit images have travelled there. The results are the same.
+"""
+
+import dataclasses
+
+import torch
+from torch import Tensor
+
+from conveyor.data import geometry, mixing
+from conveyor.data.batch import Batch, Target
+from conveyor.data.catalogue import DatasetInfo
+from conveyor.data.loader import Transform
+from conveyor.data.normalize import Normalization
+from conveyor.data.sizes import image_size_at
+from conveyor.numerics import keyed
+from conveyor.options import Options
+
+
+class Prepare:
+    """`prepare(batch, train)` -> (x [B, C, H, W] channels_last of `dtype` on `device`, Target)."""
+
+    def __init__(
+        self,
+        options: Options,
+        info: DatasetInfo,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        *,
+        image_size: int | None = None,
+        channels: int | None = None,
+    ) -> None:
+        self._data = options.data
+        self._seed = options.run.seed
+        self._info = info
+        self.device = torch.device(device)
+        self.dtype = dtype
+        self.image_size = image_size or options.model.image_size or info.image_size
+        self.channels = channels or options.model.in_channels or info.channels
+        self.crop = options.data.train_crop or info.default_crop
+        self.flip = options.data.flip or info.default_flip
+        self.normalization_name = options.data.normalization or info.default_normalization
+        self.normalization = Normalization.named(self.normalization_name, info.channels)
+        self.mixing = mixing.Mixing.from_options(options.data)
+        self._synthetic: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, batch: Batch, train: bool) -> tuple[Tensor, Target]:
+        if self._data.synthetic_data:
+            return self._make_synthetic(len(batch), self.size(batch.epoch, train))
+        batch = self._moved(batch)
+        if not batch.prepared:
+            batch = self._pixels(batch, train)
+        if train and self.mixing and batch.mixed is None and not self._mixes_on_host():
+            batch = self._mix(batch)
+        return self._to_network(batch.images), Target(batch.labels, batch.mixed)
+
+    def on_host(self, train: bool) -> Transform | None:
+        """What the loader threads should do to each batch; None when the 8-bit images travel as they are."""
+        if self._data.synthetic_data:
+            return None
+        if self._data.normalize_on == "host" or (self._mixes_on_host() and train):
+            mixes = train and self._mixes_on_host() and bool(self.mixing)
+            return lambda batch: self._mix(self._pixels(batch, train)) if mixes else self._pixels(batch, train)
+        if not self._data.eight_bit_io:
+            return lambda batch: dataclasses.replace(batch, images=batch.images.to(torch.float32))
+        return None
+
+    def size(self, epoch: int, train: bool) -> int:
+        """Height and width of the network's input in `epoch`; validation keeps the full size."""
+        return image_size_at(self._data.progressive_image_size, epoch, self.image_size) if train else self.image_size
+
+    def _mixes_on_host(self) -> bool:
+        return self._data.mix_on == "host"
+
+    def _moved(self, batch: Batch) -> Batch:
+        if self.device.type == "cpu":
+            return batch
+        moved = {
+            name: getattr(batch, name).to(self.device, non_blocking=True) for name in ("images", "labels", "samples")
+        }
+        terms = batch.mixed and [(y.to(self.device), w.to(self.device)) for y, w in batch.mixed]
+        return dataclasses.replace(batch, **moved, mixed=terms)
+
+    def _pixels(self, batch: Batch, train: bool) -> Batch:
+        """Crop, flip, resize and normalise: float32 [B, H, W, C]."""
+        images = batch.images
+        if self.normalization.per_image and self._info.kind == "memory":
+            # Statistics are those of the stored image, so padding is zero in normalised values.
+            images = self.normalization(images)
+            images = self._geometry(images, batch, train)
+        else:
+            images = self.normalization(self._geometry(images, batch, train))
+        return dataclasses.replace(batch, images=images, prepared=True)
+
+    def _geometry(self, images: Tensor, batch: Batch, train: bool) -> Tensor:
+        size = self.size(batch.epoch, train)
+        if train:
+            images = self._cropped(images, batch, size)
+            if self.flip != "none":
+                images = geometry.flip(images, geometry.flip_mask(self.flip, self._seed, batch.epoch, batch.samples))
+        return geometry.resize(images, size)
+
+    def _cropped(self, images: Tensor, batch: Batch, size: int) -> Tensor:
+        """Random crops of images of equal size; photographs were cropped when they were decoded."""
+        padding = self._data.crop_padding
+        if self._info.kind == "files" or self.crop != "pad" or padding == 0:
+            return images
+        height, width = images.shape[1:3]
+        rows, columns = geometry.shifts(padding, self._seed, batch.epoch, batch.samples)
+        padded = geometry.pad(images, padding, self._data.crop_fill)
+        return geometry.crop_windows(padded, rows, columns, height, width)
+
+    def _mix(self, batch: Batch) -> Batch:
+        images, terms = mixing.mix(
+            batch.images,
+            batch.labels,
+            batch.samples,
+            self.mixing,
+            seed=self._seed,
+            epoch=batch.epoch,
+            update=batch.update,
+            slot=batch.slot,
+        )
+        return dataclasses.replace(batch, images=images, mixed=terms)
+
+    def _to_network(self, images: Tensor) -> Tensor:
+        images = fit_channels(images, self.channels).to(self.dtype)
+        return images.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+
+    def _make_synthetic(self, batch: int, size: int) -> tuple[Tensor, Target]:
+        """Normal images and labels in 0..C-2, made once on the device and used again and again."""
+        if (batch, size) not in self._synthetic:
+            generator = keyed.generator(self._seed, "synthetic", batch, size, device=self.device)
+            shape = (batch, size, size, self.channels)
+            images = torch.randn(shape, generator=generator, device=self.device, dtype=torch.float32)
+            high = max(1, self._info.num_classes - 1)
+            labels = torch.randint(high, (batch,), generator=generator, device=self.device)
+            self._synthetic[batch, size] = (self._to_network(images), labels)
+        images, labels = self._synthetic[batch, size]
+        return images, Target(labels)
+
+
+def fit_channels(images: Tensor, channels: int) -> Tensor:
+    """[B, H, W, C] with `channels` channels: grey becomes colour by repetition, further channels are zero."""
+    present = images.shape[3]
+    if present == channels:
+        return images
+    if present == 1 and channels >= 3:
+        images, present = images.expand(*images.shape[:3], 3), 3
+    if present > channels:
+        raise ValueError(f"images have {present} channels, the network takes {channels}")
+    return torch.nn.functional.pad(images, (0, channels - present))

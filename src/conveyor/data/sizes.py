@@ -1,0 +1,22 @@
+"""Image size by epoch, from pairs such as `0:96 10:128`. No torch."""
+
+from collections.abc import Sequence
+
+from conveyor.errors import UserError
+
+
+def parse_progressive(pairs: Sequence[str]) -> list[tuple[int, int]]:
+    """`["0:96", "10:128"]` -> [(0, 96), (10, 128)], sorted by epoch."""
+    found = []
+    for pair in pairs:
+        epoch, colon, size = pair.partition(":")
+        if not (colon and epoch.strip().isdigit() and size.strip().isdigit() and int(size) > 0):
+            raise UserError(f"--progressive-image-size {pair!r} is not EPOCH:SIZE: write pairs such as 0:96 10:128")
+        found.append((int(epoch), int(size)))
+    return sorted(found)
+
+
+def image_size_at(pairs: Sequence[str], epoch: int, image_size: int) -> int:
+    """The size of training images in `epoch`: that of the last pair whose epoch has begun, else `image_size`."""
+    begun = [size for first, size in parse_progressive(pairs) if first <= epoch]
+    return begun[-1] if begun else image_size
