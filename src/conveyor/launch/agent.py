@@ -1,0 +1,194 @@
+"""This machine's share of a job under torchrun's elastic agent.
+
+What we add to the agent: a job starts again only when that can help (a worker was killed or lost a peer, never after
+an ordinary error), the first failing worker's own words are kept, and a job of one machine touches loopback only.
+"""
+
+import contextlib
+import logging
+import os
+import shutil
+import signal
+import sys
+import tempfile
+import threading
+import uuid
+import warnings
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
+from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
+from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousParameters, RendezvousTimeoutError
+from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
+
+from conveyor.errors import UserError
+from conveyor.launch import failure as failures
+from conveyor.launch.failure import Failure
+from conveyor.launch.plan import LaunchPlan
+
+log = logging.getLogger(__name__)
+
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
+
+class JobFailedError(Exception):
+    """A job ended because a worker failed; `failure` says which one and how."""
+
+    def __init__(self, failure: Failure) -> None:
+        super().__init__(failure.sentence())
+        self.failure = failure
+
+
+class JobInterruptedError(Exception):
+    """A signal ended the job; all its workers are gone."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(f"interrupted by {signal.Signals(number).name}")
+        self.number = number
+
+
+class _Agent(LocalElasticAgent):
+    """The elastic agent with our rule of when to start again."""
+
+    first_failure: Failure | None = None
+
+    def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
+        result = super()._monitor_workers(worker_group)
+        if result.state == WorkerState.FAILED:
+            found = [failures.read(rank, one.exitcode, one.error_file) for rank, one in result.failures.items()]
+            self.first_failure = failures.first(found)
+            if any(one.is_own and not one.may_restart for one in found):
+                self._remaining_restarts = 0
+            if self._remaining_restarts > 0:
+                log.warning("%s Going on from the last checkpoint.", self.first_failure.sentence())
+        return result
+
+
+def run(argv: Sequence[str], plan: LaunchPlan) -> None:
+    """Start this host's workers, each running `argv`, and wait for the end of the job.
+
+    Raises JobFailedError with the first failing worker's own error, JobInterruptedError after SIGINT, SIGTERM or SIGHUP.
+    """
+    logs = tempfile.mkdtemp(prefix="conveyor-launch-")
+    try:
+        with _environment(plan.worker_environment()), _quiet_agent(), _signals():
+            _run(argv, plan, logs)
+    finally:
+        shutil.rmtree(logs, ignore_errors=True)
+
+
+def _run(argv: Sequence[str], plan: LaunchPlan, logs: str) -> None:
+    several = plan.num_hosts > 1
+    parameters = RendezvousParameters(
+        backend="c10d",
+        endpoint=f"{plan.meeting_host}:{plan.port}",
+        run_id=plan.job if several else uuid.uuid4().hex[:12],
+        min_nodes=plan.min_hosts or plan.num_hosts,
+        max_nodes=plan.num_hosts,
+        local_addr=plan.hosts[plan.this_host].rpartition("@")[2] if several else plan.meeting_host,
+        is_host="1" if plan.this_host == 0 else "0",
+        join_timeout=str(int(plan.timeout)),
+        last_call_timeout="1",
+        read_timeout="60",
+    )
+    handler = rendezvous_registry.get_rendezvous_handler(parameters)
+    spec = WorkerSpec(
+        role="worker",
+        local_world_size=plan.instances_per_host,
+        entrypoint=sys.executable,
+        args=("-m", "conveyor.launch.enter", *argv),
+        rdzv_handler=handler,
+        max_restarts=plan.max_restarts,
+        monitor_interval=0.1,
+        local_addr=parameters.local_addr,
+    )
+    agent = _Agent(
+        spec=spec,
+        logs_specs=_outputs(plan, logs),
+        exit_barrier_timeout=60,
+        log_line_prefix_template="[${rank}] " if plan.tagged else None,
+        shutdown_timeout=plan.grace,
+    )
+    closing = True
+    try:
+        result = agent.run()
+        if result.is_failed():
+            raise JobFailedError(agent.first_failure or Failure(0, 1))
+    except SignalException as stopped:
+        # The rendezvous stays open for the other machines: this one has only left.
+        closing = not several
+        raise JobInterruptedError(int(stopped.sigval)) from None
+    except (RendezvousTimeoutError, RendezvousClosedError) as error:
+        raise UserError(_meeting_failed(plan, agent.first_failure, error)) from error
+    finally:
+        if closing:
+            handler.shutdown()
+
+
+def _meeting_failed(plan: LaunchPlan, first: Failure | None, error: Exception) -> str:
+    if first is not None:
+        return first.sentence()
+    where = f"{plan.meeting_host}:{plan.port}"
+    if isinstance(error, RendezvousClosedError):
+        return f"the job at {where} has ended: another machine failed, its own output says why."
+    return (
+        f"not all of the {plan.num_hosts} hosts met at {where} within {plan.timeout:.0f} s: start the command on each host, "
+        "and check the address, the port and the firewall."
+    )
+
+
+def _outputs(plan: LaunchPlan, logs: str) -> DefaultLogsSpecs:
+    only = None if plan.all_output or plan.this_host else {0}
+    if plan.tagged:
+        return DefaultLogsSpecs(log_dir=logs, tee=Std.ALL, local_ranks_filter=only)
+    return DefaultLogsSpecs(log_dir=logs, local_ranks_filter=only)
+
+
+@contextlib.contextmanager
+def _environment(variables: dict[str, str]) -> Iterator[None]:
+    """The agent hands its own environment to the workers: set ours, and put everything back afterwards."""
+    before = dict(os.environ)
+    os.environ.update(variables)
+    # A worker must find this package however the caller found it.
+    os.environ["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(one.name for one in SIGNALS)
+    try:
+        yield
+    finally:
+        os.environ.clear()
+        os.environ.update(before)
+
+
+@contextlib.contextmanager
+def _quiet_agent() -> Iterator[None]:
+    """The agent logs every signal it sends as a warning: that is for its developers."""
+    logger = logging.getLogger("torch.distributed.elastic")
+    before = logger.level
+    names = [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]
+    levels = {name: logging.getLogger(name).level for name in names}
+    for name in (logger.name, *names):
+        logging.getLogger(name).setLevel(logging.CRITICAL)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module=r"torch\.distributed")
+        try:
+            yield
+        finally:
+            logger.setLevel(before)
+            for name, level in levels.items():
+                logging.getLogger(name).setLevel(level)
+
+
+@contextlib.contextmanager
+def _signals() -> Iterator[None]:
+    """The agent replaces signal handlers and never restores them; a caller from Python wants its own back."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in SIGNALS}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)

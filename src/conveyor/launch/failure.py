@@ -1,0 +1,143 @@
+"""Which worker failed first, and in its own words.
+
+A worker that dies takes its peers down: they only see a closed connection. So each worker writes its error down, marked
+as its own or as the loss of a peer, and exits with a code that says which; the launcher shows the first own error.
+
+| exit code | meaning | job starts again |
+|---|---|---|
+| 2 | a mistake the user can mend | no |
+| 1 | any other Python error | no: it would happen again |
+| 75 | a peer is gone | yes |
+| negative | killed by a signal | yes |
+"""
+
+import json
+import signal
+import time
+import traceback
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from conveyor.errors import UserError
+
+OWN_ERROR = 1
+USER_ERROR = 2
+LOST_PEER = 75
+INTERRUPTED = 130
+
+PEER_PHRASES = (
+    "connection closed by peer",
+    "connection reset by peer",
+    "connection refused",
+    "broken pipe",
+    "socket closed",
+    "timed out waiting",
+    "application timeout caused pair closure",
+    "failed to recv",
+    "remote process exited",
+    "nccl communicator was aborted",
+    "waitforinput",
+    "no error",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How one worker ended."""
+
+    rank: int
+    exit_code: int
+    message: str = ""
+    trace: str = ""
+    when: float = 0.0
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the worker failed by itself, not because a peer was gone or the launcher ended it."""
+        return self.exit_code not in (LOST_PEER, -signal.SIGTERM)
+
+    @property
+    def may_restart(self) -> bool:
+        """Whether starting again can help."""
+        return self.exit_code < 0 or self.exit_code == LOST_PEER
+
+    def sentence(self) -> str:
+        """One line for the user."""
+        if self.exit_code < 0:
+            return f"worker {self.rank} was killed by {_signal_name(-self.exit_code)}."
+        if self.message:
+            prefix = "" if self.exit_code == USER_ERROR else f"worker {self.rank}: "
+            return prefix + self.message
+        return f"worker {self.rank} ended with exit code {self.exit_code}."
+
+
+def is_peer_loss(error: BaseException) -> bool:
+    """Whether `error`, or what caused it, is only the echo of another worker's end."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if isinstance(seen, UserError):
+            return False
+        name, text = type(seen).__name__, str(seen).lower()
+        if name in ("DistBackendError", "DistNetworkError", "DistStoreError", "PeerLost"):
+            return True
+        if isinstance(seen, RuntimeError | OSError) and any(phrase in text for phrase in PEER_PHRASES[:-1]):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
+def root_cause(error: BaseException) -> BaseException:
+    """The error at the bottom of a chain of `raise ... from ...`."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error
+
+
+def exit_code(error: BaseException) -> int:
+    """The exit code of a worker that ends with `error`."""
+    cause = root_cause(error)
+    if isinstance(cause, UserError):
+        return USER_ERROR
+    if isinstance(cause, KeyboardInterrupt):
+        return INTERRUPTED
+    return LOST_PEER if is_peer_loss(error) else OWN_ERROR
+
+
+def record(error: BaseException, environment: Mapping[str, str]) -> int:
+    """Write `error` where the elastic agent looks for it (its own JSON form); returns the exit code to use."""
+    code = exit_code(error)
+    cause = root_cause(error)
+    text = str(cause) if isinstance(cause, UserError) else f"{type(cause).__name__}: {cause}"
+    path = environment.get("TORCHELASTIC_ERROR_FILE", "")
+    if path:
+        trace = "".join(traceback.format_exception(error))
+        extra = {"py_callstack": trace, "timestamp": f"{int(time.time())}", "when": time.time()}
+        Path(path).write_text(json.dumps({"message": {"message": text, "extraInfo": extra}}), encoding="utf-8")
+    return code
+
+
+def read(rank: int, code: int, error_file: str) -> Failure:
+    """What is known of a worker that ended with `code`."""
+    try:
+        message = json.loads(Path(error_file).read_text(encoding="utf-8"))["message"]
+        extra = message["extraInfo"]
+        return Failure(
+            rank, code, message["message"], extra["py_callstack"], float(extra.get("when", extra["timestamp"]))
+        )
+    except (OSError, ValueError, KeyError, TypeError):
+        return Failure(rank, code)
+
+
+def first(failures: Iterable[Failure]) -> Failure:
+    """The failure to show: the earliest own error; a signal counts before the loss of a peer."""
+    return min(
+        failures, key=lambda failure: (not failure.is_own, failure.exit_code < 0 and failure.is_own, failure.when)
+    )
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:
+        return f"signal {number}"

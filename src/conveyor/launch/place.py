@@ -1,0 +1,196 @@
+"""Where this process stands among the workers that some launcher started: torchrun, mpirun, srun or TF_CONFIG.
+
+Pure functions of an environment; importing this module does not import torch.
+"""
+
+import json
+import re
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from conveyor.errors import UserError
+
+LOOPBACK = "127.0.0.1"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One worker among `size`, and the address where worker 0 can be met."""
+
+    rank: int
+    size: int
+    local_rank: int
+    local_size: int
+    address: str
+    port: int
+    launcher: str
+    restarts: int = 0
+    """How often the job was started again after a worker died."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.rank < self.size:
+            raise UserError(f"{self.launcher} says worker {self.rank} of {self.size}: the rank must be below the size.")
+
+
+def detect(environment: Mapping[str, str]) -> Place | None:
+    """The place that a launcher gave this process, or None when nobody started it as one of several workers."""
+    for reader in (_torchrun, _tf_config, _mpirun, _slurm):
+        place = reader(environment)
+        if place is not None:
+            return place
+    return None
+
+
+def job_port(job: str) -> int:
+    """A port that all workers of a job agree on without talking: a hash of the job's name in 20000..39999."""
+    return 20000 + zlib.crc32(job.encode()) % 20000
+
+
+def _torchrun(environment: Mapping[str, str]) -> Place | None:
+    needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
+    if not all(environment.get(name) for name in needed):
+        return None
+    size = _number(environment, "WORLD_SIZE")
+    return Place(
+        rank=_number(environment, "RANK"),
+        size=size,
+        local_rank=_number(environment, "LOCAL_RANK", 0),
+        local_size=_number(environment, "LOCAL_WORLD_SIZE", size),
+        address=environment["MASTER_ADDR"],
+        port=_number(environment, "MASTER_PORT"),
+        launcher="torchrun",
+        restarts=_number(environment, "TORCHELASTIC_RESTART_COUNT", 0),
+    )
+
+
+def _mpirun(environment: Mapping[str, str]) -> Place | None:
+    if "OMPI_COMM_WORLD_RANK" not in environment or "OMPI_COMM_WORLD_SIZE" not in environment:
+        return None
+    size = _number(environment, "OMPI_COMM_WORLD_SIZE")
+    if size < 2:
+        return None
+    local_size = _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", size)
+    address = environment.get("MASTER_ADDR") or (LOOPBACK if local_size == size else _mpirun_address(environment))
+    if not address:
+        raise UserError(
+            "mpirun started workers on several machines and none of them knows where worker 0 is: "
+            "add -x MASTER_ADDR=<first host> to the mpirun command."
+        )
+    job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid") or "mpirun"
+    return Place(
+        rank=_number(environment, "OMPI_COMM_WORLD_RANK"),
+        size=size,
+        local_rank=_number(environment, "OMPI_COMM_WORLD_LOCAL_RANK", 0),
+        local_size=local_size,
+        address=address,
+        port=_number(environment, "MASTER_PORT", job_port(job)),
+        launcher="mpirun",
+    )
+
+
+def _mpirun_address(environment: Mapping[str, str]) -> str:
+    """The host of mpirun itself from the URI it hands to its workers (`12.0;tcp://10.0.0.1,172.17.0.1:4711`)."""
+    uri = environment.get("OMPI_MCA_orte_hnp_uri", "")
+    found = re.search(r"tcp://([^,:;]+)", uri)
+    return found.group(1) if found else ""
+
+
+def _slurm(environment: Mapping[str, str]) -> Place | None:
+    """Inside `srun` only: the batch script itself also has SLURM_PROCID, but no step."""
+    if "SLURM_PROCID" not in environment or "SLURM_STEP_NUM_TASKS" not in environment:
+        return None
+    size = _number(environment, "SLURM_STEP_NUM_TASKS")
+    if size < 2:
+        return None
+    nodes = expand_hosts(environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST") or "")
+    address = environment.get("MASTER_ADDR") or (nodes[0] if len(nodes) > 1 else LOOPBACK)
+    per_node = -(-size // max(1, len(nodes)))
+    job = f"{environment.get('SLURM_JOB_ID', 'slurm')}.{environment.get('SLURM_STEP_ID', '0')}"
+    return Place(
+        rank=_number(environment, "SLURM_PROCID"),
+        size=size,
+        local_rank=_number(environment, "SLURM_LOCALID", 0),
+        local_size=_tasks_here(environment, per_node),
+        address=address,
+        port=_number(environment, "MASTER_PORT", job_port(job)),
+        launcher="slurm",
+    )
+
+
+def _tasks_here(environment: Mapping[str, str], default: int) -> int:
+    """This node's entry of SLURM_STEP_TASKS_PER_NODE, which compresses repetitions: `4(x2),3`."""
+    text = environment.get("SLURM_STEP_TASKS_PER_NODE", "")
+    counts: list[int] = []
+    for part in text.split(","):
+        found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
+        if found:
+            counts += [int(found.group(1))] * int(found.group(2) or 1)
+    node = _number(environment, "SLURM_NODEID", 0)
+    return counts[node] if node < len(counts) else default
+
+
+def _tf_config(environment: Mapping[str, str]) -> Place | None:
+    text = environment.get("TF_CONFIG", "").strip()
+    if not text:
+        return None
+    example = '{"cluster": {"worker": ["host0:3636", "host1:3636"]}, "task": {"type": "worker", "index": 0}}'
+    try:
+        config = json.loads(text)
+        workers = list(config["cluster"]["worker"])
+        index = environment.get("OMPI_COMM_WORLD_RANK") or config.get("task", {}).get("index")
+        hosts = [str(worker).rpartition(":")[0] for worker in workers]
+        port = int(str(workers[0]).rpartition(":")[2])
+    except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
+        raise UserError(f"TF_CONFIG cannot be read ({error}); it should look like {example}.") from error
+    if len(workers) < 2:
+        return None
+    if index is None:
+        raise UserError("TF_CONFIG has no task.index, and no mpirun rank is set: say which worker this is.")
+    rank = int(index)
+    if rank >= len(workers):
+        raise UserError(f"TF_CONFIG lists {len(workers)} workers, and this one has the index {rank}.")
+    return Place(
+        rank=rank,
+        size=len(workers),
+        local_rank=hosts[:rank].count(hosts[rank]),
+        local_size=hosts.count(hosts[rank]),
+        address=hosts[0],
+        port=port,
+        launcher="TF_CONFIG",
+    )
+
+
+def expand_hosts(text: str) -> list[str]:
+    """The machines of a host list in SLURM's notation: `a,b[01-03,7]` is a, b01, b02, b03, b7."""
+    hosts: list[str] = []
+    for part in re.findall(r"[^,\[\]]+(?:\[[^\]]*\][^,\[\]]*)*", text):
+        hosts += _expand_one(part.strip())
+    return hosts
+
+
+def _expand_one(text: str) -> list[str]:
+    found = re.search(r"\[([^\]]*)\]", text)
+    if not found:
+        return [text] if text else []
+    before, after = text[: found.start()], text[found.end() :]
+    hosts: list[str] = []
+    for item in found.group(1).split(","):
+        first, _, last = item.partition("-")
+        if not first.isdigit() or (last and not last.isdigit()):
+            raise UserError(
+                f"the host list {text!r} cannot be read: {item!r} is not a number or a range such as 01-04."
+            )
+        for number in range(int(first), int(last or first) + 1):
+            hosts += _expand_one(f"{before}{number:0{len(first)}d}{after}")
+    return hosts
+
+
+def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    text = environment.get(name, "")
+    if not text and default is not None:
+        return default
+    try:
+        return int(text)
+    except ValueError:
+        raise UserError(f"the environment variable {name} is {text!r}: it must be a whole number.") from None

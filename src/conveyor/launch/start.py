@@ -1,0 +1,187 @@
+"""Begin a run: join the workers that a launcher started, run in this process, or start workers of our own.
+
+Workers are started by executing a module with a file that describes the job, never by importing the caller's main
+module again: a script needs no `if __name__ == "__main__"`.
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+import json
+import logging
+import os
+import sys
+import tempfile
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from conveyor.errors import UserError
+from conveyor.launch.cores import describe
+from conveyor.launch.place import Place, detect
+from conveyor.launch.plan import LaunchPlan
+from conveyor.options import Options
+from conveyor.training.spec import RunSpec, resolve
+from conveyor.training.world import World
+
+log = logging.getLogger(__name__)
+
+Run = Callable[[RunSpec, World], Any]
+"""What a worker does: `module:function`, called with the spec and the world; the main worker's value is the result."""
+
+TRAIN = "conveyor.training.worker:run"
+
+
+def start(options: Options, *, run: str = TRAIN, imports: Sequence[str] = ()) -> Any:
+    """Run `options` on the layout that fits; returns what the main worker's `run` returned.
+
+    `imports` are modules (or paths of Python files) that every worker imports first, because they register models or
+    data sets.
+    """
+    place = detect(os.environ)
+    if place is not None:
+        return _joined(options, place, run)
+    spec = resolve(options)
+    if spec.layout.workers == 1:
+        return load(run)(spec, World.single(device_of(options)))
+    return _launched(spec, run, imports)
+
+
+def _joined(options: Options, place: Place, run: str) -> Any:
+    """This process is one of several that a launcher started."""
+    options = under_launcher(options, os.environ)
+    if place.restarts:
+        options = options.replace(resume="auto")
+    spec = resolve(options, workers=place.size)
+    if place.size == 1:
+        return load(run)(spec, World.single(device_of(options)))
+    from conveyor.launch.world import join
+
+    note = os.environ.get("CONVEYOR_BUDGET", "")
+    if note:
+        spec = spec.replace(layout_note=f"{spec.layout_note}; {note}")
+    layout = spec.layout
+    world = join(place, layout.lanes, layout.depth, device_of(options), options.layout.device_ids, lanes_per_span(spec))
+    result = load(run)(spec, world)
+    # After an error the groups are left as they are: the process ends at once, and its peers see that.
+    world.close()
+    return result
+
+
+def _launched(spec: RunSpec, run: str, imports: Sequence[str]) -> Any:
+    """Start `spec.layout.workers` workers on this machine and wait for them."""
+    from conveyor.launch.agent import JobFailedError, JobInterruptedError
+    from conveyor.launch.agent import run as run_agent
+
+    layout, options = spec.layout, spec.options
+    plan = LaunchPlan(
+        instances=layout.workers,
+        threads=options.layout.threads,
+        max_restarts=options.layout.max_restarts,
+        all_output=False,
+        grace=20,
+    )
+    fixed = options.replace(layout=str(layout), run_dir=_run_folder(spec))
+    with tempfile.TemporaryDirectory(prefix="conveyor-job-") as folder:
+        result = Path(folder) / "result.json"
+        job = {"options": fixed.to_yaml(), "run": run, "imports": list(imports), "result": str(result)}
+        path = Path(folder) / "job.json"
+        path.write_text(json.dumps(job), encoding="utf-8")
+        environment = {"CONVEYOR_BUDGET": describe(plan.budgets())}
+        try:
+            run_agent([sys.executable, "-m", "conveyor.launch.worker", str(path)], _with(plan, environment))
+        except JobInterruptedError as stopped:
+            raise KeyboardInterrupt(str(stopped)) from None
+        except JobFailedError as error:
+            _explain(error)
+        return json.loads(result.read_text(encoding="utf-8")) if result.exists() else None
+
+
+def _with(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchPlan:
+    return dataclasses.replace(plan, environment={**plan.environment, **environment})
+
+
+def _explain(error: Any) -> None:
+    """A user's mistake stays one sentence; our own bug comes with the worker's traceback."""
+    from conveyor.launch.failure import USER_ERROR
+
+    first = error.failure
+    if first.exit_code == USER_ERROR or first.exit_code < 0:
+        raise UserError(first.sentence()) from None
+    raise RuntimeError(f"{first.sentence()}\n{first.trace}".rstrip()) from None
+
+
+def _run_folder(spec: RunSpec) -> str | None:
+    """All workers and all restarts use one folder, so it is chosen before the first of them starts."""
+    if spec.options.run.run_dir is not None:
+        return spec.options.run.run_dir
+    from conveyor.training.rundir import choose
+
+    return str(choose(spec))
+
+
+def work(job: Mapping[str, Any]) -> None:
+    """What a worker started by `start` does."""
+    place = detect(os.environ)
+    if place is None:
+        raise UserError("this worker was started without a rank: use `conveyor train` or `conveyor launch`.")
+    for name in job["imports"]:
+        import_module(name)
+    from conveyor.options.file import parse_mapping
+
+    options = Options.from_mapping(parse_mapping(job["options"], "the job file"), where="the job file")
+    result = _joined(options, place, job["run"])
+    if place.rank == 0:
+        Path(job["result"]).write_text(json.dumps(result, default=str), encoding="utf-8")
+
+
+def load(name: str) -> Run:
+    """`module:function`."""
+    module, _, function = name.partition(":")
+    found: Run = getattr(importlib.import_module(module), function)
+    return found
+
+
+def import_module(name: str) -> None:
+    """Import a module by its name, or a Python file by its path."""
+    if not name.endswith(".py"):
+        importlib.import_module(name)
+        return
+    module_name = Path(name).stem
+    spec = importlib.util.spec_from_file_location(module_name, name)
+    if spec is None or spec.loader is None or not Path(name).exists():
+        raise UserError(f"the module file {name!r} does not exist.")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    spec.loader.exec_module(module)
+
+
+def under_launcher(options: Options, environment: Mapping[str, str]) -> Options:
+    """The launcher's number of replicas wins over the program's own."""
+    text = environment.get("CONVEYOR_REPLICAS", "")
+    if not text or int(text) == options.batch.replicas:
+        return options
+    log.warning("the launcher says %s replicas in all: this overrules --replicas %d", text, options.batch.replicas)
+    return options.replace(replicas=int(text))
+
+
+def lanes_per_span(spec: RunSpec) -> int:
+    """Lanes that share one batch-norm span; 1 when every span lies within a lane."""
+    span, lanes = spec.options.model.bn_span, spec.layout.lanes
+    groups = spec.topology.slots // max(1, span)
+    if span == 1 or groups >= lanes:
+        return 1
+    return max(k for k in range(1, lanes // groups + 1) if span % k == 0)
+
+
+def device_of(options: Options) -> str:
+    """`cpu` or `cuda`; a UserError when CUDA is asked for and absent."""
+    wanted = options.layout.device
+    if wanted == "cpu":
+        return "cpu"
+    import torch
+
+    available = torch.cuda.is_available()
+    if wanted == "cuda" and not available:
+        raise UserError("--device cuda: no CUDA device is usable here; use --device cpu or leave it out.")
+    return "cuda" if available else "cpu"

@@ -1,0 +1,49 @@
+"""`python -m conveyor.launch.worker FILE`: one worker of a job that `launch.start` began.
+
+FILE is JSON: the options, modules to import first (they may register models or data sets), and where the main worker
+puts the result. Ending well is exit code 0; every other end is written down as `launch.failure` describes.
+"""
+
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+
+from conveyor.launch import failure
+
+
+def main(path: str) -> int:
+    """Run the job described by `path`; returns the exit code."""
+    _end_with_parent(os.getppid())
+    try:
+        from conveyor.launch import start
+
+        job = json.loads(Path(path).read_text(encoding="utf-8"))
+        start.work(job)
+    except BaseException as error:
+        if isinstance(error, SystemExit) and error.code in (0, None):
+            return 0
+        return failure.record(error, os.environ)
+    return 0
+
+
+def _end_with_parent(parent: int) -> None:
+    """A worker must not outlive its launcher, even one that was killed and could not say so."""
+
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=watch, daemon=True, name="parent watch").start()
+
+
+if __name__ == "__main__":
+    code = main(sys.argv[1])
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of the data feed or of a broken process group must not delay the end of a failed worker.
+    os._exit(code) if code else sys.exit(0)
