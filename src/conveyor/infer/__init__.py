@@ -1,0 +1,1 @@
+"""From a trained model to numbers: engines, their choice, throughput and latency, export."""

@@ -1,0 +1,154 @@
+"""`--engine auto`: measure the engines for this model, batch and number of cores, and remember the winner."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+import logging
+import os
+import platform
+import statistics
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from conveyor.errors import UserError
+from conveyor.files import cache_folder, write_atomically
+from conveyor.infer.engine import Engine, Source, open_named
+from conveyor.infer.load_of_machine import Watch
+
+SECONDS = 1.5
+"""Time for measuring all candidates together, after each has run once."""
+MOST_ROUNDS = 30
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """The engine that was chosen and what each candidate took."""
+
+    engine: str
+    milliseconds: dict[str, float]
+    """Median time of a batch by engine; empty when only one engine can run the model."""
+    batch: int
+    threads: int
+    quiet: bool
+    remembered: bool = False
+
+    def text(self) -> str:
+        """One line: what was chosen, against what, and whether it will be asked again."""
+        what = f"engine {self.engine} for batch {self.batch} on {self.threads} {'core' if self.threads == 1 else 'cores'}"
+        if not self.milliseconds:
+            return f"{what}: the only one that can run this model here"
+        times = ", ".join(f"{name} {value:.1f} ms" for name, value in sorted(self.milliseconds.items(), key=lambda x: x[1]))
+        if self.remembered:
+            return f"{what} (measured before: {times})"
+        return f"{what} ({times})" + ("" if self.quiet else "; measured under load, so it will be measured again next time")
+
+
+def choose(source: Source, *, batch: int, threads: int, cache: Path | None = None) -> Choice:
+    """The fastest engine; measured, unless a choice made on a quiet machine is remembered."""
+    candidates = source.engines()
+    if not candidates:
+        raise UserError("no installed engine can run this model: pip install onnxruntime openvino")
+    if len(candidates) == 1:
+        return Choice(candidates[0], {}, batch, threads, quiet=True)
+    cache = cache or cache_folder() / "engines.json"
+    key = _key(source, candidates, batch, threads)
+    known = _read(cache).get(key)
+    if known is not None:
+        return Choice(known["engine"], known["milliseconds"], batch, threads, quiet=True, remembered=True)
+    engines = _open_all(source, candidates, batch, threads)
+    with Watch() as watch:
+        times = measure(engines, batch)
+    for engine in engines.values():
+        engine.close()
+    choice = Choice(min(times, key=times.__getitem__), times, batch, threads, quiet=watch.quiet)
+    if choice.quiet:
+        _remember(cache, key, choice)
+    return choice
+
+
+def measure(engines: dict[str, Engine], batch: int, seconds: float = SECONDS) -> dict[str, float]:
+    """Median milliseconds of a batch by engine; the engines take turns, so that a disturbance hits all of them."""
+    shape = next(iter(engines.values())).image_shape
+    images = np.random.default_rng(0).integers(0, 256, (batch, *shape), dtype=np.uint8)
+    for engine in engines.values():
+        engine(images)
+    taken: dict[str, list[float]] = {name: [] for name in engines}
+    end = time.perf_counter() + seconds
+    for round_number in range(MOST_ROUNDS):
+        if round_number >= 2 and time.perf_counter() > end:
+            break
+        for name, engine in engines.items():
+            start = time.perf_counter()
+            engine(images)
+            taken[name].append((time.perf_counter() - start) * 1000)
+    return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def _open_all(source: Source, names: tuple[str, ...], batch: int, threads: int) -> dict[str, Engine]:
+    """The candidates that open; one that fails on this model is named and left out."""
+    engines: dict[str, Engine] = {}
+    for name in names:
+        try:
+            engines[name] = open_named(source, name, batch=batch, threads=threads)
+        except UserError:
+            raise
+        except Exception as error:  # a converter's own exception types are many; the others can still serve
+            _logger.warning("engine %s cannot run this model: %s", name, str(error).splitlines()[0] if str(error) else error)
+    if not engines:
+        raise UserError(f"none of the engines {', '.join(names)} can run this model: see the messages above")
+    return engines
+
+
+def _key(source: Source, candidates: tuple[str, ...], batch: int, threads: int) -> str:
+    """Everything the winner depends on: structure of the model, batch, cores, processor, versions of the engines."""
+    parts: list[Any] = [candidates, batch, threads, processor(), source.preprocessing.to_json(), source.batch]
+    parts += [_version(name) for name in ("torch", "onnxruntime", "openvino")]
+    if source.graph is not None:
+        parts.append([(name, list(tensor.shape)) for name, tensor in source.graph.state_dict().items()])
+        parts.append(str(getattr(source.graph.network, "code", type(source.graph.network).__name__)))
+    else:
+        file = source.onnx or source.openvino
+        assert file is not None
+        parts.append(hashlib.sha256(file.read_bytes()).hexdigest())
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def processor() -> str:
+    """The processor's name and the number of its cores."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            name = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "")
+    except OSError:
+        name = platform.processor()
+    return f"{name or platform.machine()} x{os.cpu_count()}"
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+def _read(cache: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(cache.read_text())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _remember(cache: Path, key: str, choice: Choice) -> None:
+    known = _read(cache)
+    known[key] = {"engine": choice.engine, "milliseconds": choice.milliseconds, "time": time.time()}
+    try:
+        write_atomically(cache, json.dumps(known, indent=1))
+    except OSError as error:
+        _logger.info("the choice of engine could not be remembered in %s: %s", cache, error)

@@ -1,0 +1,50 @@
+"""A serving graph as ONNX, the common road to ONNX Runtime and OpenVINO."""
+
+import contextlib
+import logging
+import warnings
+import weakref
+from collections.abc import Iterator
+
+import torch
+
+from conveyor.infer.graph import ServingGraph
+
+INPUT, OUTPUT = "images", "logits"
+LARGEST_BATCH = 65_536
+_converted: "weakref.WeakKeyDictionary[ServingGraph, bytes]" = weakref.WeakKeyDictionary()
+
+
+def to_onnx(graph: ServingGraph, batch: int | None = None) -> bytes:
+    """The graph as a serialised ONNX model with a free batch, or a fixed one; free ones are remembered per graph."""
+    if batch is None:
+        if graph not in _converted:
+            _converted[graph] = _export(graph, None)
+        return _converted[graph]
+    return _export(graph, batch)
+
+
+def _export(graph: ServingGraph, batch: int | None) -> bytes:
+    example = torch.zeros((batch or 2, *graph.preprocessing.image_shape), dtype=torch.uint8)
+    free = {"images": {0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH)}} if batch is None else None
+    with _quiet():
+        program = torch.onnx.export(
+            graph, (example,), dynamo=True, dynamic_shapes=free, input_names=[INPUT], output_names=[OUTPUT], verbose=False
+        )
+    assert program is not None
+    serialised: bytes = program.model_proto.SerializeToString()
+    return serialised
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """The exporter speaks of torchvision's absence and of its own deprecations: of no use to whoever exports a model."""
+    logger = logging.getLogger("torch.onnx")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logger.setLevel(before)

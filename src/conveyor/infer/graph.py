@@ -1,0 +1,108 @@
+"""The model as it is served: bytes in, logits out, normalisation inside, batch norms folded away."""
+
+import copy
+import math
+from typing import cast
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
+
+from conveyor.infer.preprocessing import Preprocessing, affine
+
+
+class ServingGraph(nn.Module):
+    """uint8 [N, H, W, C] -> float32 logits [N, K].
+
+    Normalisation cannot be folded into the first convolution: its zero padding is zero *after* normalisation.
+    """
+
+    scale: Tensor
+    shift: Tensor
+
+    def __init__(self, network: nn.Module, preprocessing: Preprocessing) -> None:
+        super().__init__()
+        self.network = network
+        self.preprocessing = preprocessing
+        self.per_image = preprocessing.normalization == "per-image"
+        scale, shift = affine("none" if self.per_image else preprocessing.normalization, preprocessing.channels)
+        self.register_buffer("scale", torch.tensor(scale).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("shift", torch.tensor(shift).view(1, -1, 1, 1), persistent=False)
+        self.extra_channels = preprocessing.in_channels - preprocessing.channels
+        self.smallest_deviation = 1 / math.sqrt(math.prod(preprocessing.image_shape))
+
+    def forward(self, images: Tensor) -> Tensor:
+        x = images.permute(0, 3, 1, 2).to(torch.float32)
+        if self.per_image:
+            mean = x.mean(dim=(1, 2, 3), keepdim=True)
+            deviation = (x - mean).square().mean(dim=(1, 2, 3), keepdim=True).sqrt()
+            x = (x - mean) / deviation.clamp_min(self.smallest_deviation)
+        else:
+            x = x * self.scale + self.shift
+        if self.extra_channels > 0:
+            x = nn.functional.pad(x, (0, 0, 0, 0, 0, self.extra_channels))
+        return cast(Tensor, self.network(x)).float()
+
+
+def serving_graph(network: nn.Module, preprocessing: Preprocessing) -> ServingGraph:
+    """A copy of `network` for inference: evaluation mode, float32, batch norms folded, channels last."""
+    folded = fold_norms(copy.deepcopy(network).float().eval())
+    graph = ServingGraph(folded, preprocessing).eval().requires_grad_(False)
+    return graph.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+
+
+def fold_norms(network: nn.Module) -> nn.Module:
+    """Fold each batch norm that alone follows a convolution or a linear layer into its weights.
+
+    With running mean m, variance v: w' = w * gamma / sqrt(v + eps), b' = (b - m) * gamma / sqrt(v + eps) + beta.
+    A network that cannot be traced is returned as it is: slower, never wrong.
+    """
+    try:
+        traced = fx.GraphModule(network, _Tracer().trace(network))
+    except (fx.proxy.TraceError, TypeError, RuntimeError, NotImplementedError):
+        return network
+    modules = dict(traced.named_modules())
+    for node in list(traced.graph.nodes):
+        if node.op != "call_module" or not isinstance(modules[node.target], nn.BatchNorm1d | nn.BatchNorm2d):
+            continue
+        before = node.args[0] if node.args else None
+        norm = modules[node.target]
+        if not isinstance(before, fx.Node) or before.op != "call_module" or len(before.users) > 1 or not _plain(norm):
+            continue
+        layer = modules[str(before.target)]
+        if sum(1 for each in traced.graph.nodes if each.op == "call_module" and each.target == before.target) > 1:
+            continue
+        if isinstance(layer, nn.Conv2d):
+            fused: nn.Module = fuse_conv_bn_eval(layer, norm)
+        elif isinstance(layer, nn.Linear):
+            fused = fuse_linear_bn_eval(layer, norm)
+        else:
+            continue
+        _replace(traced, str(before.target), fused)
+        modules[str(before.target)] = fused
+        node.replace_all_uses_with(before)
+        traced.graph.erase_node(node)
+    traced.graph.lint()
+    traced.recompile()
+    traced.delete_all_unused_submodules()
+    return traced
+
+
+class _Tracer(fx.Tracer):
+    """Norms and convolutions stay whole, also when they are subclasses of torch's."""
+
+    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
+        return isinstance(m, nn.Conv2d | nn.Linear | nn.modules.batchnorm._BatchNorm) or super().is_leaf_module(
+            m, module_qualified_name
+        )
+
+
+def _plain(norm: nn.Module) -> bool:
+    """Whether the norm is y = gamma (x - mean) / sqrt(var + eps) + beta with stored statistics, and nothing more."""
+    assert isinstance(norm, nn.modules.batchnorm._BatchNorm)
+    return norm.running_mean is not None and norm.weight is not None and not norm.training
+
+
+def _replace(root: nn.Module, name: str, module: nn.Module) -> None:
+    parent, _, child = name.rpartition(".")
+    setattr(root.get_submodule(parent), child, module)

@@ -1,0 +1,60 @@
+"""How busy the machine is with other people's work: a measurement made under load must not be remembered."""
+
+import os
+from types import TracebackType
+
+import psutil
+
+QUIET_SHARE = 0.1
+"""The machine counts as quiet when others used at most this share of its cores (and at most half a core)."""
+
+
+class Watch:
+    """Measures the CPU time that other processes used while the body of a `with` statement ran."""
+
+    def __enter__(self) -> "Watch":
+        self._busy, self._own = _busy_seconds(), _own_seconds()
+        self._clock = os.times().elapsed
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        elapsed = max(os.times().elapsed - self._clock, 1e-3)
+        others = (_busy_seconds() - self._busy) - (_own_seconds() - self._own)
+        self.others = max(others, 0.0) / elapsed
+
+    others: float = 0.0
+    """Cores used by other processes on average."""
+
+    @property
+    def quiet(self) -> bool:
+        return is_quiet(self.others, os.cpu_count() or 1)
+
+
+def is_quiet(others: float, cores: int) -> bool:
+    """Whether `others` cores of foreign work leave a measurement trustworthy."""
+    return others <= min(max(QUIET_SHARE * cores, 0.1), 0.5)
+
+
+def _busy_seconds() -> float:
+    times = psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    # Guest time is already part of user time.
+    return float(sum(times) - idle - getattr(times, "guest", 0.0) - getattr(times, "guest_nice", 0.0))
+
+
+def _own_seconds() -> float:
+    times = os.times()
+    return times.user + times.system + times.children_user + times.children_system
+
+
+def usable_cores() -> int:
+    """Cores this process may run on: the affinity mask, then a container's CPU quota."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    try:
+        with open("/sys/fs/cgroup/cpu.max") as file:
+            quota, period = file.read().split()
+        if quota != "max":
+            cores = min(cores, max(1, int(quota) // int(period)))
+    except (OSError, ValueError):
+        pass
+    return max(1, cores)

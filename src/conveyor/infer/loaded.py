@@ -1,0 +1,62 @@
+"""A model that was loaded for inference, whatever it was stored as."""
+
+import dataclasses
+import functools
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from conveyor.infer.engine import Source
+from conveyor.infer.preprocessing import Preprocessing
+
+if TYPE_CHECKING:
+    from torch import nn
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """The network (none for an ONNX or OpenVINO file), the names of its classes and what it expects."""
+
+    module: "nn.Module | None"
+    class_names: tuple[str, ...]
+    preprocessing: Preprocessing
+    spec: dict[str, Any]
+    """Plain JSON: `name`, `version`, `num_classes`, `format`, `batch` (none: any), `options`, ..."""
+    artifact: Path | None = None
+    """The exported file that an engine opens directly."""
+
+    @property
+    def name(self) -> str:
+        return str(self.spec["name"])
+
+    @property
+    def version(self) -> str:
+        return str(self.spec.get("version", "1"))
+
+    @property
+    def num_classes(self) -> int:
+        return int(self.spec["num_classes"])
+
+    @property
+    def batch(self) -> int | None:
+        """The only batch size that the stored graph takes; none: any."""
+        return self.spec.get("batch")
+
+    def label(self, index: int) -> str:
+        """The name of a class, or its number where names are unknown."""
+        return self.class_names[index] if index < len(self.class_names) else str(index)
+
+    def source(self) -> Source:
+        """What engines are made from; the same object each time, so that a conversion is made once."""
+        return self._source
+
+    @functools.cached_property
+    def _source(self) -> Source:
+        if self.module is not None:
+            from conveyor.infer.graph import serving_graph
+
+            return Source(self.preprocessing, graph=serving_graph(self.module, self.preprocessing))
+        assert self.artifact is not None
+        onnx = self.artifact if self.artifact.suffix == ".onnx" else None
+        return Source(
+            self.preprocessing, onnx=onnx, openvino=None if onnx else self.artifact, batch=self.batch
+        )

@@ -1,0 +1,129 @@
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from tests.infer.small import small_net
+
+from conveyor.errors import UserError
+from conveyor.infer import auto, load_of_machine, throughput
+from conveyor.infer.engine import Source, as_source, in_batches, open_engine
+from conveyor.infer.preprocessing import Preprocessing
+from conveyor.infer.replicas import Replicas, core_groups
+from conveyor.infer.statistics import Repeat
+
+PREPROCESSING = Preprocessing(image_size=16, normalization="imagenet")
+IMAGES = np.random.default_rng(1).integers(0, 256, (5, 16, 16, 3), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def source() -> Source:
+    return as_source(small_net(), PREPROCESSING)
+
+
+@pytest.fixture(scope="module")
+def expected() -> np.ndarray:
+    x = torch.from_numpy(IMAGES).permute(0, 3, 1, 2) / 255
+    mean, std = torch.tensor([0.485, 0.456, 0.406]), torch.tensor([0.229, 0.224, 0.225])
+    with torch.inference_mode():
+        return small_net()((x - mean.view(3, 1, 1)) / std.view(3, 1, 1)).numpy()
+
+
+@pytest.mark.parametrize("name", ["torch", "onnxruntime", "openvino"])
+def test_every_engine_gives_the_models_own_answer(name: str, source: Source, expected: np.ndarray) -> None:
+    engine = open_engine(source, name, batch=5, threads=1)
+    np.testing.assert_allclose(engine(IMAGES), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(engine(IMAGES[1:4]), expected[1:4], rtol=1e-4, atol=1e-5, err_msg="another batch size")
+    read_only = IMAGES[:2].copy()
+    read_only.flags.writeable = False
+    np.testing.assert_allclose(engine(read_only), expected[:2], rtol=1e-4, atol=1e-5)
+    kept = engine(IMAGES[:1])
+    engine(IMAGES[1:2])
+    np.testing.assert_allclose(kept, expected[:1], rtol=1e-4, atol=1e-5, err_msg="a later call overwrote an answer")
+
+
+def test_wrong_images_are_refused(source: Source) -> None:
+    engine = open_engine(source, "torch", threads=1)
+    for wrong in (IMAGES.astype(np.float32), IMAGES[0], IMAGES[:, :8]):
+        with pytest.raises(ValueError, match="images must be uint8 of shape Nx16x16x3"):
+            engine(wrong)
+
+
+def test_unknown_engine_names_the_nearest(source: Source) -> None:
+    with pytest.raises(UserError, match="did you mean 'openvino'"):
+        open_engine(source, "openvin")
+
+
+def test_fixed_batch_is_cut_and_padded() -> None:
+    seen: list[int] = []
+
+    def run(images: np.ndarray) -> np.ndarray:
+        seen.append(len(images))
+        return images.reshape(len(images), -1)[:, :2].astype(np.float32)
+
+    np.testing.assert_array_equal(in_batches(run, IMAGES, 2), run(IMAGES))
+    assert seen == [2, 2, 2, 5]
+
+
+class TestAuto:
+    def test_a_quiet_choice_is_remembered(self, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(load_of_machine.Watch, "quiet", True)
+        cache = tmp_path / "engines.json"
+        first = auto.choose(source, batch=2, threads=1, cache=cache)
+        assert first.engine == min(first.milliseconds, key=first.milliseconds.__getitem__)
+        assert set(first.milliseconds) == {"torch", "onnxruntime", "openvino"}
+        monkeypatch.setattr(auto, "measure", lambda *_: pytest.fail("measured again"))
+        again = auto.choose(source, batch=2, threads=1, cache=cache)
+        assert (again.engine, again.remembered) == (first.engine, True)
+        assert "measured before" in again.text()
+
+    def test_a_choice_under_load_is_used_but_not_remembered(
+        self, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setattr(load_of_machine.Watch, "quiet", False)
+        monkeypatch.setattr(auto, "measure", lambda engines, batch: dict.fromkeys(engines, 2.0) | {"torch": 1.0})
+        choice = auto.choose(source, batch=2, threads=1, cache=tmp_path / "engines.json")
+        assert choice.engine == "torch"
+        assert "measured under load" in choice.text()
+        assert not (tmp_path / "engines.json").exists()
+
+    def test_a_damaged_cache_is_ignored(self, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        cache = tmp_path / "engines.json"
+        cache.write_text("{nonsense")
+        monkeypatch.setattr(load_of_machine.Watch, "quiet", True)
+        monkeypatch.setattr(auto, "measure", lambda engines, batch: dict.fromkeys(engines, 2.0) | {"openvino": 1.0})
+        assert auto.choose(source, batch=3, threads=1, cache=cache).engine == "openvino"
+        assert len(json.loads(cache.read_text())) == 1
+
+
+def test_quiet_means_little_foreign_work() -> None:
+    assert load_of_machine.is_quiet(0.05, cores=2)
+    assert not load_of_machine.is_quiet(0.9, cores=2)
+    assert not load_of_machine.is_quiet(0.6, cores=64)
+
+
+def test_core_groups_share_the_cores() -> None:
+    assert core_groups(8, 3) == [3, 3, 2]
+    assert core_groups(2, 4) == [1, 1, 1, 1]
+    assert core_groups(4, 1) == [4]
+
+
+def test_replicas_keep_the_order(source: Source, expected: np.ndarray) -> None:
+    with Replicas(lambda threads: open_engine(source, "onnxruntime", 1, threads), cores=2, replicas=2) as group:
+        answers = list(group.map(IMAGES[index % 5 : index % 5 + 1] for index in range(11)))
+    for index, answer in enumerate(answers):
+        np.testing.assert_allclose(answer[0], expected[index % 5], rtol=1e-4, atol=1e-5)
+
+
+def test_throughput_counts_every_batch(source: Source) -> None:
+    seen: list[Repeat] = []
+    measured = throughput.measure(
+        source, batch=4, repeat=3, engine="onnxruntime", replicas=2, cores=2, batches_per_repeat=5,
+        on_repeat=lambda number, repeat: seen.append(repeat),
+    )
+    assert [repeat.images for repeat in seen] == [40, 40, 40]
+    assert all(len(repeat.latencies) == 10 for repeat in seen)
+    assert measured.throughput.images_per_second > 0
+    assert measured.lines()[-1].startswith("latency avg:")
+    assert sum("samples/sec" in line for line in measured.lines()) == 4
