@@ -49,7 +49,8 @@ def test_constant() -> None:
 def test_cosine_against_formula() -> None:
     made = schedule(lr_schedule="cosine", peak=0.4)
     assert rates(made) == pytest.approx([0.2 * (1 + math.cos(math.pi * u / 100)) for u in range(100)], abs=1e-12)
-    assert made.rate(100) == pytest.approx(0, abs=1e-15) and made.rate(400) == pytest.approx(0, abs=1e-15)
+    assert made.rate(100) == pytest.approx(0, abs=1e-15)
+    assert made.rate(400) == pytest.approx(0, abs=1e-15)
 
 
 def test_cosine_with_horizon_stays_at_its_end() -> None:
@@ -90,7 +91,8 @@ def test_exponential_drops_evenly() -> None:
     made = schedule(lr_schedule="exponential", lr_decay=0.97, per_epoch=1251, total=350 * 1251)
     assert made.decay_every == Fraction(12, 5) * 1251
     first = math.ceil(2.4 * 1251)
-    assert made.rate(first - 1) == 1 and made.rate(first) == pytest.approx(0.97)
+    assert made.rate(first - 1) == 1
+    assert made.rate(first) == pytest.approx(0.97)
     assert made.rate(350 * 1251 - 1) == pytest.approx(0.97**145)
 
 
@@ -116,9 +118,7 @@ def test_polynomial_with_horizon_and_power() -> None:
 
 def test_warm_up_shift_values() -> None:
     """Nine warm-up updates: 1/10, 2/10, ... then the schedule from its start."""
-    made = schedule(
-        lr_schedule="cosine", lr_horizon="100up", warmup=9, warmup_mode="shift", warmup_form="from-first"
-    )
+    made = schedule(lr_schedule="cosine", lr_horizon="100up", warmup=9, warmup_mode="shift", warmup_form="from-first")
     assert rates(made, 9) == pytest.approx([u / 10 for u in range(1, 10)])
     plain = schedule(lr_schedule="cosine", lr_horizon="100up")
     assert [made.rate(u + 9) for u in range(120)] == rates(plain, 120)
@@ -183,7 +183,8 @@ def test_rate_stays_between_zero_and_peak(
         lr_schedule=form, lr_drops="3ep 6ep", warmup=warmup, warmup_mode=mode, warmup_form=warm_form, lr_every=every
     )
     rate = made.rate(update)
-    assert isinstance(rate, float) and 0 <= rate <= 1
+    assert isinstance(rate, float)
+    assert 0 <= rate <= 1
     assert made.rate(update) == rate
 
 

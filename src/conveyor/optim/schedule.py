@@ -69,20 +69,22 @@ class Schedule:
             passed = sum(clock > drop if self.drop_form == "passed" else clock >= drop for drop in self.drops)
             return self.factors[passed - 1] if passed else 1.0
         if self.form == "exponential":
-            return self.decay ** (clock // self.decay_every)
+            return float(self.decay ** (clock // self.decay_every))
         if self.form == "constant":
             return 1.0
         share = float(min(clock, self.horizon) / self.horizon) if self.horizon > 0 else 1.0
         if self.form == "cosine":
             return self.end + (1 - self.end) * 0.5 * (1 + math.cos(math.pi * share))
-        return self.end + (1 - self.end) * (1 - share) ** self.power
+        return self.end + (1 - self.end) * math.pow(1 - share, self.power)
 
     def _warm_factor(self, time: Fraction) -> float:
         if self.warmup_form == "from-first":
             return float((time + 1) / (self.warmup + 1))
         if self.warmup_form == "epochs":
             # With a warm-up that is no whole number of epochs the last, partial epoch would pass 1.
-            return min(1.0, float((time // self.updates_per_epoch + 1) * self.updates_per_epoch / Fraction(self.warmup)))
+            return min(
+                1.0, float((time // self.updates_per_epoch + 1) * self.updates_per_epoch / Fraction(self.warmup))
+            )
         return float(time / self.warmup)
 
 

@@ -1,0 +1,101 @@
+"""Rounding float32 to a 16-bit format: to nearest, or at random in proportion to the distance.
+
+Stochastic rounding adds random bits below the last kept one and cuts, all on the bits of the float32::
+
+    bfloat16  keeps the upper 16 bits, so 16 random bits are added to the lower 16
+    float16   keeps 10 of 23 mantissa bits, so 13 random bits are added; below 2^-14 (subnormal halves, spacing 2^-24)
+              the value is first moved up by 2^-14, where float32 has 13 bits below 2^-24 as well
+
+The magnitude is what is cut, so both signs behave alike. A value that the format holds is never changed. Above the
+largest half the upper neighbour is infinity (or, saturating, there is none). Infinity and NaN stay what they are.
+"""
+
+import torch
+from torch import Tensor
+
+_SUBNORMAL = 2.0**-14
+_CUT_BITS = {torch.float16: 13, torch.bfloat16: 16}
+_CHUNK = 1 << 16
+"""Elements worked on at once: a few arrays of this size stay in the second-level cache."""
+
+
+def round_nearest(values: Tensor, dtype: torch.dtype, *, saturate: bool = False) -> Tensor:
+    """`values` in `dtype`, to nearest, ties to even; saturating clamps to the largest finite number."""
+    if saturate and dtype == torch.float16 and values.dtype != dtype:
+        limit = torch.finfo(dtype).max
+        values = values.clamp(-limit, limit)
+    return values.to(dtype)
+
+
+def stochastic_round(
+    values: Tensor, dtype: torch.dtype, *, generator: torch.Generator | None = None, saturate: bool = False
+) -> Tensor:
+    """`values` (float32) in `dtype`, each up or down with probability proportional to the distance.
+
+    The expected result is the value itself, exactly for normal numbers and within 2^-38 for float16 subnormals.
+    """
+    rounded = torch.empty_like(values, dtype=dtype)
+    stochastic_round_into(rounded, values, generator=generator, saturate=saturate)
+    return rounded
+
+
+def stochastic_round_into(
+    out: Tensor, values: Tensor, *, generator: torch.Generator | None = None, saturate: bool = False
+) -> None:
+    """`stochastic_round` into an existing tensor of the half type, in pieces that fit the cache."""
+    if out.dtype not in _CUT_BITS:
+        raise TypeError(f"stochastic rounding goes to float16 or bfloat16, not {out.dtype}")
+    if values.numel() == 0:
+        return
+    if out.stride() != values.stride() or not _is_dense(values):
+        dense = values.to(torch.float32, copy=True, memory_format=torch.contiguous_format)
+        target = torch.empty_like(dense, dtype=out.dtype)
+        stochastic_round_into(target, dense, generator=generator, saturate=saturate)
+        out.copy_(target)
+        return
+    flat, flat_out = _flat(values), _flat(out)
+    pieces = [flat] if values.is_cuda else torch.split(flat, _CHUNK)
+    outs = [flat_out] if values.is_cuda else torch.split(flat_out, _CHUNK)
+    for piece, target in zip(pieces, outs, strict=True):
+        noise = _random_bits(piece.numel(), _CUT_BITS[out.dtype], piece.device, generator)
+        target.copy_(_cut(piece.float(), noise, out.dtype, saturate))
+
+
+def _cut(values: Tensor, noise: Tensor, dtype: torch.dtype, saturate: bool) -> Tensor:
+    """Add `noise` below the last kept bit and cut: float32 values that `dtype` holds exactly."""
+    mask = -(1 << _CUT_BITS[dtype])
+    if dtype == torch.float16:
+        offset = (values.abs() < _SUBNORMAL).to(torch.float32).mul_(_SUBNORMAL).copysign_(values)
+        words = (values + offset).view(torch.int32).add_(noise).bitwise_and_(mask)
+        cut = words.view(torch.float32).sub_(offset).copysign_(values)
+    else:
+        cut = (values.view(torch.int32) + noise).bitwise_and_(mask).view(torch.float32)
+    if saturate:
+        limit = torch.finfo(dtype).max
+        cut.clamp_(-limit, limit)
+    # Carries may have run through the bits of a NaN.
+    return torch.where(values.isnan(), values, cut)
+
+
+def _random_bits(count: int, width: int, device: torch.device, generator: torch.Generator | None) -> Tensor:
+    """int32 in [0, 2^width), width up to 16: four from each 64-bit draw, which is what the generator's time goes into."""
+    words = torch.empty((count + 3) // 4, dtype=torch.int64, device=device)
+    words.random_(-(2**63), None, generator=generator)
+    return words.view(torch.int16)[:count].to(torch.int32).bitwise_and_((1 << width) - 1)
+
+
+def _is_dense(values: Tensor) -> bool:
+    """Whether the elements fill their memory without gaps or overlap, in whatever order of dimensions."""
+    expected = 1
+    for stride, size in sorted(
+        (stride, size) for stride, size in zip(values.stride(), values.shape, strict=True) if size > 1
+    ):
+        if stride != expected:
+            return False
+        expected *= size
+    return True
+
+
+def _flat(values: Tensor) -> Tensor:
+    """The elements of a dense tensor in the order of memory, without a copy."""
+    return values.as_strided((values.numel(),), (1,), values.storage_offset())

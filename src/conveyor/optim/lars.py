@@ -1,0 +1,47 @@
+"""Layer-wise adaptive rate scaling."""
+
+import dataclasses
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from conveyor.optim.rules import TensorLists, add_l2
+
+
+@dataclasses.dataclass(frozen=True)
+class Lars:
+    """q = eta |w| / (|g| + d |w| + eps), or 1 if a norm is 0; m = mu m + L q (g + d w); w -= m.
+
+    d is the weight decay and belongs inside the momentum here. Layers that are not adapted have q = 1 and d = 0.
+    """
+
+    momentum: float
+    eta: float
+    epsilon: float
+    decay: float
+    adapted: bool = True
+
+    @property
+    def state(self) -> Mapping[str, float]:
+        return {"momentum": 0.0}
+
+    def update(
+        self, weights: list[Tensor], gradients: list[Tensor], state: TensorLists, *, rate: float, l2: float, step: int
+    ) -> None:
+        add_l2(weights, gradients, l2)
+        moments = state["momentum"]
+        torch._foreach_mul_(moments, self.momentum)
+        if self.adapted and weights:
+            ratios = self._ratios(weights, gradients)
+            torch._foreach_add_(gradients, weights, alpha=self.decay)
+            torch._foreach_mul_(gradients, list(ratios.unbind()))
+        torch._foreach_add_(moments, gradients, alpha=rate)
+        torch._foreach_sub_(weights, moments)
+
+    def _ratios(self, weights: list[Tensor], gradients: list[Tensor]) -> Tensor:
+        """The q of each layer; stays on the device."""
+        weight_norms = torch.stack(torch._foreach_norm(weights))
+        gradient_norms = torch.stack(torch._foreach_norm(gradients))
+        ratios = self.eta * weight_norms / (gradient_norms + self.decay * weight_norms + self.epsilon)
+        return torch.where((weight_norms > 0) & (gradient_norms > 0), ratios, torch.ones_like(ratios))

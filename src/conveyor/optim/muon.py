@@ -1,0 +1,73 @@
+"""Muon: momentum whose step is made orthogonal, for convolution filters seen as matrices."""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from conveyor.optim.rules import TensorLists, add_l2
+
+_COEFFICIENTS = (3.4445, -4.7750, 2.0315)
+"""Of the odd polynomial a x + b x^3 + c x^5; steep at 0, and it keeps singular values near 1 (about 0.7 to 1.2)."""
+_ITERATIONS = 5
+
+
+def is_filter(parameter: Tensor) -> bool:
+    """Whether Muon takes this parameter: a convolution filter that mixes channels (a depthwise one does not)."""
+    return parameter.dim() >= 3 and parameter.shape[1] > 1
+
+
+def orthogonalize(matrices: Tensor, iterations: int = _ITERATIONS) -> Tensor:
+    """The nearest (semi-)orthogonal matrices, roughly: U V^T of the singular value decomposition; [..., m, n].
+
+    Newton-Schulz iteration X <- a X + (b A + c A^2) X with A = X X^T, started from X / |X|. It works on the short side
+    and in bfloat16 on CUDA, where its error is far below what the iteration leaves.
+    """
+    a, b, c = _COEFFICIENTS
+    tall = matrices.shape[-2] > matrices.shape[-1]
+    x = matrices.mT if tall else matrices
+    x = x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-7)
+    if x.is_cuda:
+        x = x.bfloat16()
+    for _ in range(iterations):
+        gram = x @ x.mT
+        polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
+        x = torch.baddbmm(x, polynomial, x, beta=a, alpha=1.0)
+    x = x.to(matrices.dtype)
+    return x.mT if tall else x
+
+
+@dataclasses.dataclass(frozen=True)
+class Muon:
+    """m = mu m + g; w -= L sqrt(max(1, rows / columns)) orthogonal(m), or of g + mu m in Nesterov's form.
+
+    A filter [out, in, ...] is the matrix [out, in x ...]. Filters of one shape go through the iteration together.
+    """
+
+    momentum: float
+    nesterov: bool = False
+
+    @property
+    def state(self) -> Mapping[str, float]:
+        return {"momentum": 0.0}
+
+    def update(
+        self, weights: list[Tensor], gradients: list[Tensor], state: TensorLists, *, rate: float, l2: float, step: int
+    ) -> None:
+        add_l2(weights, gradients, l2)
+        moments = state["momentum"]
+        torch._foreach_mul_(moments, self.momentum)
+        torch._foreach_add_(moments, gradients)
+        if self.nesterov:
+            torch._foreach_add_(gradients, moments, alpha=self.momentum)
+        directions = gradients if self.nesterov else moments
+        by_shape: dict[torch.Size, list[int]] = defaultdict(list)
+        for position, weight in enumerate(weights):
+            by_shape[weight.shape].append(position)
+        for shape, positions in by_shape.items():
+            matrices = orthogonalize(torch.stack([directions[position].flatten(1) for position in positions]))
+            scale = max(1.0, matrices.shape[-2] / matrices.shape[-1]) ** 0.5
+            for position, matrix in zip(positions, matrices, strict=True):
+                weights[position].add_(matrix.reshape(shape), alpha=-rate * scale)

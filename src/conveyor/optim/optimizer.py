@@ -1,0 +1,265 @@
+"""The optimiser: a rule applied to named parameters, with decay, exclusions, masters and stochastic rounding."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from conveyor.errors import UserError
+from conveyor.numerics import keyed
+from conveyor.numerics.rounding import stochastic_round_into
+from conveyor.optim.kinds import excluded
+from conveyor.optim.lars import Lars
+from conveyor.optim.muon import Muon, is_filter
+from conveyor.optim.rules import Adam, Momentum, RmsProp, Rule
+from conveyor.options.optimizer import OptimizerOptions
+
+if TYPE_CHECKING:
+    from conveyor.options import Options
+
+_CHUNK = 1 << 22
+"""Elements that are widened to float32 at once when weights or state are kept in half precision."""
+
+
+@dataclasses.dataclass
+class _Group:
+    """Parameters that share a rule and their decays; the lists run in parallel."""
+
+    rule: Rule
+    decay: float
+    l2: float
+    names: list[str] = dataclasses.field(default_factory=list)
+    parameters: list[Tensor] = dataclasses.field(default_factory=list)
+    weights: list[Tensor] = dataclasses.field(default_factory=list)
+    """What is updated: the parameters themselves or their float32 masters."""
+    state: dict[str, list[Tensor]] = dataclasses.field(default_factory=dict)
+
+
+class Optimizer:
+    """Applies a rule to named parameters; all arithmetic is float32.
+
+    A weight and its state share a number format. A parameter in half precision gets a float32 master when `master` is
+    float32; otherwise (16.16) weight and state are widened, updated and rounded back, at random if `stochastic_seed`
+    is given: keyed by (seed, update, name), so the result does not depend on the layout.
+    """
+
+    def __init__(
+        self,
+        named_parameters: Iterable[tuple[str, Tensor]],
+        groups: Mapping[str, tuple[Rule, float, float]],
+        *,
+        master: torch.dtype = torch.float32,
+        stochastic_seed: int | None = None,
+        saturate: bool = False,
+    ) -> None:
+        """`groups` maps each name to its (rule, decoupled decay, L2)."""
+        self._seed = stochastic_seed
+        self._saturate = saturate
+        self._master = master
+        self.steps = 0
+        """Updates made; a skipped update does not count."""
+        self.names: list[str] = []
+        """The order in which `step` expects gradients."""
+        self._places: list[tuple[_Group, int]] = []
+        made: dict[tuple[Rule, float, float], _Group] = {}
+        for name, parameter in named_parameters:
+            key = groups[name]
+            group = made.setdefault(key, _Group(*key))
+            self.names.append(name)
+            self._places.append((group, len(group.names)))
+            weight = parameter.detach()
+            group.names.append(name)
+            group.parameters.append(weight)
+            group.weights.append(weight.to(master) if weight.dtype.itemsize < master.itemsize else weight)
+        self._groups = list(made.values())
+        for group in self._groups:
+            for kind, start in group.rule.state.items():
+                group.state[kind] = [torch.full_like(weight, start) for weight in group.weights]
+
+    @torch.no_grad()
+    def step(
+        self, gradients: Sequence[Tensor], lr: float, update: int, *, gradient_factor: float | Tensor = 1.0
+    ) -> None:
+        """One update from the mean gradients, in the order of `names`. The gradients may be overwritten.
+
+        `gradient_factor` multiplies them first (one over the loss scale, a clipping coefficient); in half precision
+        this happens after widening, so that small gradients do not vanish.
+        """
+        self.steps += 1
+        by_group: dict[int, list[Tensor | None]] = {id(group): [None] * len(group.names) for group in self._groups}
+        for (group, position), gradient in zip(self._places, gradients, strict=True):
+            by_group[id(group)][position] = gradient
+        for group in self._groups:
+            ordered = [gradient for gradient in by_group[id(group)] if gradient is not None]
+            if group.weights[0].dtype == torch.float32:
+                self._step_wide(group, group.weights, ordered, group.state, lr, gradient_factor)
+                self._publish(group, update)
+            else:
+                for piece in _pieces(group.weights):
+                    self._step_narrow(group, piece, ordered[piece], lr, gradient_factor, update)
+
+    def _step_wide(
+        self,
+        group: _Group,
+        weights: list[Tensor],
+        gradients: list[Tensor],
+        state: Mapping[str, list[Tensor]],
+        lr: float,
+        factor: float | Tensor,
+    ) -> None:
+        """One update of float32 weights, all lists of one group."""
+        gradients = [_laid_out_like(gradient, weight) for gradient, weight in zip(gradients, weights, strict=True)]
+        if isinstance(factor, Tensor) or factor != 1.0:
+            torch._foreach_mul_(gradients, factor)
+        l2 = group.l2
+        if group.decay:
+            # The L2 term sees the weight from before the decay: w - L (O(g + l2 w) + decay w).
+            if l2:
+                torch._foreach_add_(gradients, weights, alpha=l2)
+                l2 = 0.0
+            torch._foreach_mul_(weights, 1.0 - lr * group.decay)
+        group.rule.update(weights, gradients, state, rate=lr, l2=l2, step=self.steps)
+
+    def _step_narrow(
+        self, group: _Group, piece: slice, gradients: list[Tensor], lr: float, factor: float | Tensor, update: int
+    ) -> None:
+        """One update of weights and state kept in half precision: widen, update, round."""
+        narrow = {"": group.weights[piece]} | {kind: group.state[kind][piece] for kind in group.state}
+        wide = {kind: [value.float() for value in values] for kind, values in narrow.items()}
+        self._step_wide(group, wide[""], [gradient.float() for gradient in gradients], wide, lr, factor)
+        for kind, values in narrow.items():
+            for name, target, value in zip(group.names[piece], values, wide[kind], strict=True):
+                self._round(target, value, update, f"{kind}/{name}" if kind else name)
+
+    def _publish(self, group: _Group, update: int) -> None:
+        """Copy float32 masters to parameters kept in half precision."""
+        for name, parameter, weight in zip(group.names, group.parameters, group.weights, strict=True):
+            if parameter is not weight:
+                self._round(parameter, weight, update, name)
+
+    def _round(self, target: Tensor, value: Tensor, update: int, name: str) -> None:
+        if self._seed is not None:
+            source = keyed.generator(self._seed, update, name, device=value.device)
+            stochastic_round_into(target, value, generator=source, saturate=self._saturate)
+        elif self._saturate:
+            limit = torch.finfo(target.dtype).max
+            target.copy_(value.clamp(-limit, limit))
+        else:
+            target.copy_(value)
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """`kind/name` of every state tensor (not copied), masters as `master/name`, and `step`."""
+        found = {"step": torch.tensor(self.steps)}
+        for _, name, state in self._named_state():
+            found[name] = state
+        return found
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Take over state; names of other stages are passed over, one that is missing is an error."""
+        missing = [name for _, name, _ in self._named_state() if name not in state]
+        if missing:
+            raise UserError(
+                f"the checkpoint has no optimizer state {missing[0]!r} ({len(missing)} missing): resume with the "
+                "optimizer that wrote it, or start a new run from its weights"
+            )
+        for parameter, name, own in self._named_state():
+            stored = state[name]
+            if stored.shape != own.shape:
+                raise UserError(
+                    f"optimizer state {name!r} is {tuple(stored.shape)}, the model needs {tuple(own.shape)}"
+                )
+            own.copy_(stored)
+            if name.startswith("master/"):
+                parameter.copy_(own)
+        self.steps = int(state["step"]) if "step" in state else 0
+
+    def _named_state(self) -> Iterator[tuple[Tensor, str, Tensor]]:
+        """(parameter, `kind/name`, tensor) of all state."""
+        for group in self._groups:
+            for position, (name, parameter) in enumerate(zip(group.names, group.parameters, strict=True)):
+                if group.weights[position] is not parameter:
+                    yield parameter, f"master/{name}", group.weights[position]
+                for kind, values in group.state.items():
+                    yield parameter, f"{kind}/{name}", values[position]
+
+
+def make_optimizer(
+    options: "Options", named_parameters: Iterable[tuple[str, Tensor]], *, rmsprop_decay: float | None = None
+) -> Optimizer:
+    """The optimiser the options ask for; parameters that need no gradient are left out."""
+    chosen = options.optimizer
+    parameters = [(name, value) for name, value in named_parameters if value.requires_grad]
+    undecayed = excluded(parameters, chosen.decay_exclude)
+    unadapted = excluded(parameters, chosen.lars_exclude)
+    usual = make_rule(chosen, rmsprop_decay=rmsprop_decay)
+    groups: dict[str, tuple[Rule, float, float]] = {}
+    for name, value in parameters:
+        decayed = name not in undecayed
+        decay = chosen.weight_decay if decayed else 0.0
+        l2 = chosen.l2_regularization if decayed else 0.0
+        rule = usual
+        if chosen.optimizer == "lars":
+            rule = _lars(chosen, decay=decay, adapted=name not in unadapted)
+            decay = 0.0
+        elif chosen.optimizer == "muon" and is_filter(value):
+            rule = Muon(chosen.momentum, chosen.nesterov)
+        groups[name] = (rule, decay, l2)
+    half = getattr(torch, options.precision.half_type)
+    return Optimizer(
+        parameters,
+        groups,
+        master=half if options.precision.precision == "16.16" else torch.float32,
+        stochastic_seed=options.run.seed if options.precision.stochastic_rounding != "off" else None,
+        saturate=options.precision.saturate,
+    )
+
+
+def make_rule(chosen: OptimizerOptions, *, rmsprop_decay: float | None = None) -> Rule:
+    """The rule of the parameters that need no special care (with lars and muon: by momentum)."""
+    epsilon = chosen.optimizer_epsilon
+    if chosen.nesterov and chosen.optimizer not in ("momentum", "muon"):
+        raise UserError(f"--nesterov is a form of momentum, not of {chosen.optimizer}: choose --optimizer momentum")
+    match chosen.optimizer:
+        case "sgd":
+            return Momentum()
+        case "rmsprop":
+            default = 0.001 if chosen.rmsprop_form == "tensorflow" else 1e-8
+            decay = rmsprop_decay if rmsprop_decay is not None else chosen.rmsprop_decay
+            return RmsProp(
+                0.9 if decay is None else decay,
+                chosen.momentum,
+                default if epsilon is None else epsilon,
+                chosen.rmsprop_form,
+            )
+        case "adam" | "adamw":
+            return Adam(chosen.beta1, chosen.beta2, 1e-8 if epsilon is None else epsilon)
+        case _:
+            return Momentum(chosen.momentum, chosen.nesterov, chosen.momentum_form)
+
+
+def _lars(chosen: OptimizerOptions, *, decay: float, adapted: bool) -> Lars:
+    return Lars(
+        chosen.momentum, chosen.lars_eta, chosen.optimizer_epsilon or 0.0, decay if adapted else 0.0, adapted=adapted
+    )
+
+
+def _laid_out_like(gradient: Tensor, weight: Tensor) -> Tensor:
+    """The gradient with the weight's strides: fused kernels walk through memory and trust that both agree."""
+    if gradient.stride() == weight.stride() and gradient.dtype == weight.dtype:
+        return gradient
+    return torch.empty_like(weight).copy_(gradient)
+
+
+def _pieces(weights: Sequence[Tensor]) -> Iterator[slice]:
+    """Slices of neighbouring tensors with about `_CHUNK` elements together."""
+    start, elements = 0, 0
+    for position, weight in enumerate(weights):
+        elements += weight.numel()
+        if elements >= _CHUNK:
+            yield slice(start, position + 1)
+            start, elements = position + 1, 0
+    if start < len(weights):
+        yield slice(start, len(weights))

@@ -1,0 +1,254 @@
+"""Update rules against torch.optim, against numbers worked out by hand, and against their own promises."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from conveyor.errors import UserError
+from conveyor.optim import make_optimizer
+from conveyor.optim.kinds import excluded
+from conveyor.optim.muon import is_filter, orthogonalize
+from conveyor.options import Options
+
+
+def small_model() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.Flatten(), nn.Linear(8, 5)).to(
+        memory_format=torch.channels_last
+    )
+
+
+def gradients_like(model: nn.Module, update: int) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(update)
+    return [torch.randn(parameter.shape, generator=generator) for parameter in model.parameters()]
+
+
+def rates(update: int) -> float:
+    return 0.1 / (1 + update)
+
+
+Reference = Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+
+
+@pytest.mark.parametrize(
+    ("chosen", "reference"),
+    [
+        ({"optimizer": "sgd"}, lambda p: torch.optim.SGD(p, lr=1)),
+        ({"optimizer": "momentum"}, lambda p: torch.optim.SGD(p, lr=1, momentum=0.9)),
+        ({"optimizer": "momentum", "nesterov": True}, lambda p: torch.optim.SGD(p, lr=1, momentum=0.9, nesterov=True)),
+        (
+            {"optimizer": "momentum", "momentum": 0.8, "l2_regularization": 0.01},
+            lambda p: torch.optim.SGD(p, lr=1, momentum=0.8, weight_decay=0.01),
+        ),
+        (
+            {"optimizer": "rmsprop", "rmsprop_form": "torch", "rmsprop_decay": 0.95, "l2_regularization": 0.01},
+            lambda p: torch.optim.RMSprop(p, lr=1, alpha=0.95, momentum=0.9, eps=1e-8, weight_decay=0.01),
+        ),
+        ({"optimizer": "adam"}, lambda p: torch.optim.Adam(p, lr=1)),
+        (
+            {"optimizer": "adam", "l2_regularization": 0.1, "beta1": 0.8, "beta2": 0.99},
+            lambda p: torch.optim.Adam(p, lr=1, weight_decay=0.1, betas=(0.8, 0.99)),
+        ),
+        ({"optimizer": "adamw", "weight_decay": 0.05}, lambda p: torch.optim.AdamW(p, lr=1, weight_decay=0.05)),
+    ],
+)
+def test_equals_torch(chosen: dict[str, Any], reference: Reference) -> None:
+    mine, theirs = small_model(), small_model()
+    optimizer = make_optimizer(Options().replace(**chosen), mine.named_parameters())
+    torch_optimizer = reference(list(theirs.parameters()))
+    for update in range(5):
+        optimizer.step(gradients_like(mine, update), rates(update), update)
+        for parameter, gradient in zip(theirs.parameters(), gradients_like(theirs, update), strict=True):
+            parameter.grad = gradient
+        torch_optimizer.param_groups[0]["lr"] = rates(update)
+        torch_optimizer.step()
+    for (name, got), wanted in zip(mine.named_parameters(), theirs.parameters(), strict=True):
+        torch.testing.assert_close(got, wanted, rtol=2e-6, atol=2e-7, msg=name)
+
+
+def one_weight(value: float = 1.0, **chosen: Any) -> tuple[nn.Parameter, Callable[[float, float], float]]:
+    """A model of one weight; the function makes one update with a gradient and a rate and returns the weight."""
+    weight = nn.Parameter(torch.tensor([[value]]))
+    optimizer = make_optimizer(Options().replace(**chosen), [("weight", weight)])
+
+    def step(gradient: float, rate: float) -> float:
+        optimizer.step([torch.tensor([[gradient]])], rate, optimizer.steps)
+        return weight.item()
+
+    return weight, step
+
+
+def test_rate_form_of_momentum() -> None:
+    """m = 0.5 m + L g, w -= m: the old step is not rescaled when the rate changes."""
+    _, step = one_weight(optimizer="momentum", momentum=0.5, momentum_form="rate")
+    assert step(1.0, 0.1) == pytest.approx(0.9)
+    assert step(1.0, 0.01) == pytest.approx(0.9 - 0.06)
+    _, step = one_weight(optimizer="momentum", momentum=0.5, momentum_form="gradient")
+    assert step(1.0, 0.1) == pytest.approx(0.9)
+    assert step(1.0, 0.01) == pytest.approx(0.9 - 0.015)
+
+
+def test_rate_form_with_nesterov() -> None:
+    _, step = one_weight(optimizer="momentum", momentum=0.5, momentum_form="rate", nesterov=True)
+    assert step(1.0, 0.1) == pytest.approx(1 - (0.1 + 0.5 * 0.1))
+    assert step(2.0, 0.2) == pytest.approx(0.85 - (0.4 + 0.5 * 0.45))
+
+
+def test_rmsprop_in_tensorflow_form() -> None:
+    """s starts at 1, epsilon is inside the root, the rate is inside the momentum."""
+    _, step = one_weight(optimizer="rmsprop", momentum=0.9, rmsprop_decay=0.75)
+    square, moment, weight = 1.0, 0.0, 1.0
+    for gradient, rate in [(2.0, 0.1), (-1.0, 0.05), (0.5, 0.2)]:
+        square += 0.25 * (gradient**2 - square)
+        moment = 0.9 * moment + rate * gradient / math.sqrt(square + 0.001)
+        weight -= moment
+        assert step(gradient, rate) == pytest.approx(weight, rel=1e-6)
+
+
+@pytest.mark.parametrize("form", ["tensorflow", "torch"])
+def test_rmsprop_without_momentum(form: str) -> None:
+    _, step = one_weight(optimizer="rmsprop", momentum=0.0, rmsprop_decay=0.5, rmsprop_form=form, optimizer_epsilon=0.5)
+    root = math.sqrt(0.5 + 0.5 * 4 + 0.5) if form == "tensorflow" else math.sqrt(0.5 * 4) + 0.5
+    assert step(2.0, 0.1) == pytest.approx(1 - 0.1 * 2 / root)
+
+
+def test_decoupled_decay_and_l2_with_zero_gradient() -> None:
+    for optimizer in ("sgd", "momentum", "rmsprop", "adam", "adamw"):
+        _, step = one_weight(optimizer=optimizer, weight_decay=0.25)
+        assert step(0.0, 1.0) == pytest.approx(0.75), optimizer
+    _, step = one_weight(optimizer="sgd", l2_regularization=0.25)
+    assert step(0.0, 1.0) == pytest.approx(0.75)
+
+
+def test_decay_and_l2_together_both_see_the_old_weight() -> None:
+    _, step = one_weight(2.0, optimizer="sgd", weight_decay=0.25, l2_regularization=0.5)
+    assert step(1.0, 0.1) == pytest.approx(2 - 0.1 * (1 + 0.5 * 2 + 0.25 * 2))
+
+
+def test_decay_is_outside_momentum_and_l2_inside() -> None:
+    _, decayed = one_weight(optimizer="momentum", weight_decay=0.1)
+    _, inside = one_weight(optimizer="momentum", l2_regularization=0.1)
+    assert decayed(0.0, 1.0) == pytest.approx(inside(0.0, 1.0)) == pytest.approx(0.9)
+    assert decayed(0.0, 1.0) == pytest.approx(0.81)
+    assert inside(0.0, 1.0) == pytest.approx(0.9 - (0.9 * 0.1 + 0.09))
+
+
+def test_exclusion_kinds() -> None:
+    names = dict(small_model().named_parameters())
+    assert excluded(names.items(), ["norm"]) == {"1.weight", "1.bias"}
+    assert excluded(names.items(), ["bias"]) == {"0.bias", "1.bias", "3.bias"}
+    assert excluded(names.items(), ["1d"]) == {"0.bias", "1.weight", "1.bias", "3.bias"}
+    assert excluded(names.items(), ["3."]) == {"3.weight", "3.bias"}
+    assert excluded(names.items(), []) == set()
+
+
+@pytest.mark.parametrize("option", ["weight_decay", "l2_regularization"])
+def test_excluded_parameters_are_not_decayed(option: str) -> None:
+    model, before = small_model(), small_model()
+    chosen = {option: 0.5, "decay_exclude": ["norm"], "optimizer": "sgd"}
+    optimizer = make_optimizer(Options().replace(**chosen), model.named_parameters())
+    optimizer.step([torch.zeros_like(parameter) for parameter in model.parameters()], 0.1, 0)
+    for (name, got), was in zip(model.named_parameters(), before.parameters(), strict=True):
+        torch.testing.assert_close(got, was if name.startswith("1.") else was * 0.95, msg=name)
+
+
+def test_lars_by_hand() -> None:
+    chosen = {"optimizer": "lars", "weight_decay": 0.01, "lars_eta": 0.02, "momentum": 0.5}
+    weight, bias = nn.Parameter(torch.tensor([[3.0, 4.0]])), nn.Parameter(torch.tensor([1.0]))
+    optimizer = make_optimizer(Options().replace(**chosen), [("fc.weight", weight), ("fc.bias", bias)])
+    w, m = torch.tensor([[3.0, 4.0]]), torch.zeros(1, 2)
+    for update, rate in enumerate((0.1, 0.2)):
+        g = torch.tensor([[0.6, 0.8]])
+        q = 0.02 * w.norm() / (g.norm() + 0.01 * w.norm())
+        m = 0.5 * m + rate * q * (g + 0.01 * w)
+        w = w - m
+        optimizer.step([g.clone(), torch.tensor([2.0])], rate, update)
+        torch.testing.assert_close(weight.data, w)
+    assert bias.item() == pytest.approx(1 - 0.1 * 2 - (0.5 * 0.2 + 0.2 * 2))
+
+
+def test_lars_of_a_zero_weight_takes_the_plain_step() -> None:
+    _, step = one_weight(0.0, optimizer="lars")
+    assert step(1.0, 0.1) == pytest.approx(-0.1)
+
+
+def test_orthogonal_step_of_muon() -> None:
+    torch.manual_seed(0)
+    for shape in ((2, 16, 40), (1, 40, 16), (3, 12, 12)):
+        values = torch.linalg.svdvals(orthogonalize(torch.randn(shape)))
+        assert values.min() > 0.3
+        assert values.max() < 1.3
+    u, _, v = torch.linalg.svd(matrix := torch.randn(8, 30), full_matrices=False)
+    cosine = torch.nn.functional.cosine_similarity(orthogonalize(matrix[None])[0].flatten(), (u @ v).flatten(), dim=0)
+    assert cosine > 0.97
+
+
+def test_muon_takes_filters_and_leaves_the_rest_to_momentum() -> None:
+    model, twin = small_model(), small_model()
+    optimizer = make_optimizer(Options().replace(optimizer="muon", nesterov=True), model.named_parameters())
+    plain = make_optimizer(Options().replace(optimizer="momentum", nesterov=True), twin.named_parameters())
+    before = small_model()[0].weight
+    for update in range(2):
+        optimizer.step(gradients_like(model, update), 0.1, update)
+        plain.step(gradients_like(twin, update), 0.1, update)
+    for (name, got), other in zip(model.named_parameters(), twin.named_parameters(), strict=True):
+        if name != "0.weight":
+            assert torch.equal(got, other[1]), name
+    assert 0.5 < torch.linalg.matrix_norm((model[0].weight - before).flatten(1), 2) / 0.2 < 1.3
+    assert is_filter(torch.empty(8, 4, 3, 3))
+    assert not is_filter(torch.empty(8, 1, 3, 3))
+
+
+def test_gradient_factor_is_applied_first() -> None:
+    weight, other = nn.Parameter(torch.ones(3)), nn.Parameter(torch.ones(3))
+    first = make_optimizer(Options(), [("w", weight)])
+    second = make_optimizer(Options(), [("w", other)])
+    first.step([torch.full((3,), 8.0)], 0.1, 0, gradient_factor=1 / 8)
+    second.step([torch.full((3,), 8.0)], 0.1, 0, gradient_factor=torch.tensor(1 / 8))
+    assert torch.equal(weight, other)
+    assert weight[0].item() == pytest.approx(0.9)
+
+
+@pytest.mark.parametrize("optimizer", ["momentum", "rmsprop", "adam", "lars", "muon"])
+def test_state_continues_exactly(optimizer: str) -> None:
+    straight, resumed = small_model(), small_model()
+    options = Options().replace(optimizer=optimizer)
+    whole = make_optimizer(options, straight.named_parameters())
+    first = make_optimizer(options, resumed.named_parameters())
+    for update in range(4):
+        whole.step(gradients_like(straight, update), rates(update), update)
+    for update in range(2):
+        first.step(gradients_like(resumed, update), rates(update), update)
+    stored = {name: value.clone() for name, value in first.state_dict().items()}
+    second = make_optimizer(options, resumed.named_parameters())
+    second.load_state_dict(stored)
+    for update in range(2, 4):
+        second.step(gradients_like(resumed, update), rates(update), update)
+    for got, wanted in zip(resumed.parameters(), straight.parameters(), strict=True):
+        assert torch.equal(got, wanted)
+    assert second.steps == 4
+
+
+def test_state_names_and_missing_state() -> None:
+    model = small_model()
+    optimizer = make_optimizer(Options(), model.named_parameters())
+    assert set(optimizer.state_dict()) == {"step"} | {f"momentum/{name}" for name, _ in model.named_parameters()}
+    with pytest.raises(UserError, match=r"mean/0\.weight"):
+        make_optimizer(Options().replace(optimizer="adam"), model.named_parameters()).load_state_dict(
+            optimizer.state_dict()
+        )
+
+
+def test_frozen_parameters_are_left_out() -> None:
+    model = small_model()
+    model[0].weight.requires_grad_(False)
+    assert "0.weight" not in make_optimizer(Options(), model.named_parameters()).names
+
+
+def test_nesterov_without_momentum_is_refused() -> None:
+    with pytest.raises(UserError, match="nesterov"):
+        make_optimizer(Options().replace(optimizer="adam", nesterov=True), [])
