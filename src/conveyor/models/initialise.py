@@ -39,8 +39,7 @@ def scaled_fan_in_(weight: Tensor) -> None:
 
 def efficientnet_(weight: Tensor) -> None:
     """Variance scaling with scale 2: fan out for an ordinary convolution, fan in for a grouped one."""
-    fan_in, fan_out = _fans(weight)
-    truncated_normal_(weight, 2.0 / fan_out)
+    truncated_normal_(weight, 2.0 / _fans(weight)[1])
 
 
 def efficientnet_grouped_(weight: Tensor) -> None:
@@ -65,17 +64,22 @@ def dense_normal_(weight: Tensor) -> None:
     nn.init.normal_(weight, 0.0, 0.01)
 
 
-Filler = Callable[[Tensor], None]
+Filler = Callable[[Tensor], object]
 
 
 @torch.no_grad()
-def initialise(model: nn.Module, init: str, *, conv: Filler = kaiming_, dense: Filler | None = None, scale: int = 1) -> None:
+def initialise(
+    model: nn.Module, init: str, *, conv: Filler = kaiming_, dense: Filler | None = None, scale: int = 1
+) -> None:
     """Fill every weight of `model` in module order from torch's global generator.
 
     init: "torch" uses the family's `conv` and `dense` fillers (dense None keeps nn.Linear's own), "tensorflow" the
     variance scaling rules (`scale` 1: ResNet, 2: EfficientNet), "glorot-channels" the rule of the popart program.
     Norms start at weight 1 and bias 0. Biases start at 0, except those a None dense filler leaves to nn.Linear.
+    A model on the meta device has nothing to fill.
     """
+    if any(parameter.is_meta for parameter in model.parameters()):
+        return
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             _conv_filler(init, conv, scale, module.groups)(module.weight)

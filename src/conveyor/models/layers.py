@@ -38,7 +38,14 @@ class PaddedShortcut(nn.Module):
 
 
 def conv(
-    in_channels: int, out_channels: int, kernel: int, *, stride: int = 1, groups: int = 1, bias: bool = False, **more: Any
+    in_channels: int,
+    out_channels: int,
+    kernel: int,
+    *,
+    stride: int = 1,
+    groups: int = 1,
+    bias: bool = False,
+    **more: Any,
 ) -> nn.Conv2d:
     """A convolution with symmetric padding kernel // 2, so that stride 1 keeps the image size."""
     return nn.Conv2d(in_channels, out_channels, kernel, stride, kernel // 2, groups=groups, bias=bias, **more)

@@ -54,12 +54,14 @@ class BatchNorm(nn.BatchNorm2d):
         self.register_buffer("pending_var", torch.zeros(channels), persistent=False)
         self.register_buffer("pending_count", torch.zeros(1), persistent=False)
 
-    def forward(self, input: Tensor) -> Tensor:
-        """[N, C, H, W] to the same shape and memory format."""
-        x = input.float() if self.stable and input.dtype != torch.float32 else input
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, C, H, W] to the same shape, type and memory format."""
+        dtype = x.dtype
+        if self.stable:
+            x = x.float()
         if not self.training:
             y = F.batch_norm(x, self.running_mean, self.running_var, self.weight, self.bias, False, 0.0, self.eps)
-            return y.to(input.dtype)
+            return y.to(dtype)
         values = x.shape[0] * x.shape[2] * x.shape[3]
         if self.span_group is not None:
             y, mean, var = joined_batch_norm(x, self.weight, self.bias, self.eps, self.span_group)
@@ -77,7 +79,7 @@ class BatchNorm(nn.BatchNorm2d):
                 self.pending_mean += mean
                 self.pending_var += var
                 self.pending_count += 1
-        return y.to(input.dtype)
+        return y.to(dtype)
 
 
 class GroupNorm(nn.GroupNorm):
@@ -87,22 +89,25 @@ class GroupNorm(nn.GroupNorm):
     E[x^2] - E[x]^2, which loses everything when the mean is large beside the deviation.
     """
 
-    def __init__(self, groups: int, channels: int, eps: float = 1e-5, stable: bool = False, affine: bool = True) -> None:
+    def __init__(
+        self, groups: int, channels: int, eps: float = 1e-5, stable: bool = False, affine: bool = True
+    ) -> None:
         super().__init__(groups, channels, eps=eps, affine=affine)
         self.stable = stable
 
-    def forward(self, input: Tensor) -> Tensor:
-        """[N, C, H, W] to the same shape and memory format."""
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, C, H, W] to the same shape, type and memory format."""
         if not self.stable:
-            return super().forward(input)
-        x = input.float().unflatten(1, (self.num_groups, -1))
+            return super().forward(x)
+        dtype = x.dtype
+        x = x.float().unflatten(1, (self.num_groups, -1))
         mean = x.mean((2, 3, 4), keepdim=True)
         centred = x - mean
         var = centred.square().mean((2, 3, 4), keepdim=True)
         y = (centred * torch.rsqrt(var + self.eps)).flatten(1, 2)
         if self.affine:
             y = torch.addcmul(self.bias.view(1, -1, 1, 1), y, self.weight.view(1, -1, 1, 1))
-        return y.to(input.dtype)
+        return y.to(dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

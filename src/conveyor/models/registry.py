@@ -12,6 +12,7 @@ from conveyor.errors import UserError, did_you_mean
 from conveyor.models import catalogue
 from conveyor.models.layers import Block
 from conveyor.models.norms import NormChoice
+from conveyor.models.stochastic import name_layers
 from conveyor.options.model import ModelOptions
 
 Factory = Callable[..., nn.Module]
@@ -50,8 +51,12 @@ def registered() -> dict[str, Factory]:
     return dict(_registered)
 
 
-def build(name: str, num_classes: int = 1000, in_channels: int = 3, **options: Any) -> nn.Module:
+def build(
+    name: str, num_classes: int = 1000, in_channels: int = 3, image_size: int | None = None, **options: Any
+) -> nn.Module:
     """The model `name` with fresh weights from torch's global generator.
+
+    `image_size` matters to the few models whose layers depend on it (the toy models); the others take any size.
 
     An option that the model's family does not have is an error, so that none is ignored silently; one that is None
     takes the family's own value.
@@ -61,7 +66,7 @@ def build(name: str, num_classes: int = 1000, in_channels: int = 3, **options: A
     norm_given = {key: given.pop(key) for key in list(given) if key in _NORM_OPTIONS}
     parameters = inspect.signature(factory).parameters
     open_ended = any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters.values())
-    known = [key for key in parameters if key not in ("num_classes", "in_channels", "norm")]
+    known = [key for key in parameters if key not in ("num_classes", "in_channels", "image_size", "norm")]
     for key in given:
         if key not in known and not open_ended:
             raise UserError(f"{name} has no option {key!r}{did_you_mean(key, known)}.")
@@ -70,14 +75,18 @@ def build(name: str, num_classes: int = 1000, in_channels: int = 3, **options: A
         arguments["norm"] = _norm_choice(norm_defaults, norm_given)
     elif any(norm_given.values()):
         raise UserError(f"{name} lets no norm be chosen: leave out {', '.join(sorted(norm_given))}.")
-    return factory(num_classes=num_classes, in_channels=in_channels, **arguments)
+    if image_size is not None and "image_size" in parameters:
+        arguments["image_size"] = image_size
+    model = factory(num_classes=num_classes, in_channels=in_channels, **arguments)
+    name_layers(model)
+    return model
 
 
 def build_from(options: ModelOptions, **more: Any) -> nn.Module:
     """The model that the options' model section describes; `more` adds or overrides (num_classes, in_channels...)."""
     section = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     given = {key: value for key, value in section.items() if key not in _NOT_OF_THE_NETWORK and value is not None}
-    for key in ("num_classes", "in_channels"):
+    for key in ("num_classes", "in_channels", "image_size"):
         if section[key] is not None:
             given[key] = section[key]
     given.update({key: value for key, value in more.items() if key not in ("name", "model")})
@@ -114,7 +123,7 @@ def _imported(name: str) -> Factory:
         raise UserError(f"model {name!r} cannot be imported ({error}): give package.module:function.") from error
     if not callable(factory):
         raise UserError(f"model {name!r} is not a function that makes a module.")
-    return factory  # type: ignore[no-any-return]
+    return factory
 
 
 def _norm_choice(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> NormChoice:

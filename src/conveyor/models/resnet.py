@@ -60,7 +60,7 @@ class BasicBlock(Block):
         out = self.act1(self.bn1(self.conv1(x)))
         out = self.bn2(self.conv2(out))
         out += x if self.downsample is None else self.downsample(x)
-        return self.act2(out)  # type: ignore[no-any-return]
+        return self.act2(out)
 
     @property
     def last_norm(self) -> nn.Module:
@@ -94,7 +94,7 @@ class Bottleneck(Block):
         out = self.act2(self.bn2(self.conv2(out)))
         out = self.bn3(self.conv3(out))
         out += x if self.downsample is None else self.downsample(x)
-        return self.act3(out)  # type: ignore[no-any-return]
+        return self.act3(out)
 
     @property
     def last_norm(self) -> nn.Module:
@@ -146,7 +146,7 @@ class ResNet(nn.Module):
             x = self.maxpool(x)
         for name in self.stage_names:
             x = getattr(self, name)(x)
-        return self.fc(self.avgpool(x))  # type: ignore[no-any-return]
+        return self.fc(self.avgpool(x))
 
 
 def zero_last_gammas(model: nn.Module, rule: str) -> None:

@@ -21,7 +21,9 @@ class _JoinedBatchNorm(torch.autograd.Function):
     """
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, group: Any) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor, eps: float, group: Any
+    ) -> tuple[Tensor, Tensor, Tensor]:
         values = x.new_full((1,), x.shape[0] * x.shape[2] * x.shape[3], dtype=torch.float32)
         first = torch.cat([x.sum((0, 2, 3), dtype=torch.float32), values])
         dist.all_reduce(first, group=group)
@@ -50,10 +52,16 @@ class _JoinedBatchNorm(torch.autograd.Function):
         mean_gradient, mean_product = (joint / count).unbind()
         scale = _per_channel(weight * invstd)
         inner = gradient - _per_channel(mean_gradient) - normalised * _per_channel(mean_product)
-        return (scale * inner).to(normalised.dtype), sum_product.to(weight.dtype), sum_gradient.to(weight.dtype), None, None
+        return (
+            (scale * inner).to(normalised.dtype),
+            sum_product.to(weight.dtype),
+            sum_gradient.to(weight.dtype),
+            None,
+            None,
+        )
 
 
 def joined_batch_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, group: Any) -> tuple[Tensor, Tensor, Tensor]:
     """(normalised x, joint mean [C], joint unbiased variance [C]); every member of `group` must call it in step."""
-    result = _JoinedBatchNorm.apply(x, weight, bias, eps, group)  # type: ignore[no-untyped-call]
+    result = _JoinedBatchNorm.apply(x, weight, bias, eps, group)
     return cast(tuple[Tensor, Tensor, Tensor], result)

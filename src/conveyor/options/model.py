@@ -72,4 +72,10 @@ class ModelOptions:
     depth_coefficient: float | None = option(None, "Depth multiplier.", minimum=0.0)
     depth_divisor: int | None = option(None, "Channel counts are rounded to multiples of this.", minimum=1)
     top_width: int | None = option(None, "Channels of the last convolution of EfficientNet.", minimum=1)
+    padding: str | None = option(
+        None,
+        "Padding of strided EfficientNet and MobileNet convolutions: symmetric, or same (TensorFlow's, for weights from there).",
+        choices=("symmetric", "same"),
+    )
+    bypass: bool | None = option(None, "Identity around the SqueezeNet fire blocks whose widths agree.")
     proxy_epsilon: float | None = option(None, "Epsilon of proxy norm.", minimum=0.0)

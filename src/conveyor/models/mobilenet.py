@@ -1,0 +1,206 @@
+"""MobileNet v2 (Sandler et al. 2018) and v3 (Howard et al. 2019), with timm's module names."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from conveyor.errors import UserError
+from conveyor.models.grouped import spatial_conv
+from conveyor.models.initialise import dense_normal_, initialise
+from conveyor.models.layers import GlobalMean, conv
+from conveyor.models.mbconv import BlockPlan, make_activation, make_block, round_filters, with_drop_rates
+from conveyor.models.norms import NormChoice
+from conveyor.models.stochastic import Dropout
+
+# Stages of (kernel, inner channels, output channels, SE, activation, stride).
+_Row = tuple[int, int, int, bool, str, int]
+_LARGE: tuple[tuple[_Row, ...], ...] = (
+    ((3, 16, 16, False, "relu", 1),),
+    ((3, 64, 24, False, "relu", 2), (3, 72, 24, False, "relu", 1)),
+    ((5, 72, 40, True, "relu", 2), (5, 120, 40, True, "relu", 1), (5, 120, 40, True, "relu", 1)),
+    (
+        (3, 240, 80, False, "hardswish", 2),
+        (3, 200, 80, False, "hardswish", 1),
+        (3, 184, 80, False, "hardswish", 1),
+        (3, 184, 80, False, "hardswish", 1),
+    ),
+    ((3, 480, 112, True, "hardswish", 1), (3, 672, 112, True, "hardswish", 1)),
+    ((5, 672, 160, True, "hardswish", 2), (5, 960, 160, True, "hardswish", 1), (5, 960, 160, True, "hardswish", 1)),
+)
+_SMALL: tuple[tuple[_Row, ...], ...] = (
+    ((3, 16, 16, True, "relu", 2),),
+    ((3, 72, 24, False, "relu", 2), (3, 88, 24, False, "relu", 1)),
+    ((5, 96, 40, True, "hardswish", 2), (5, 240, 40, True, "hardswish", 1), (5, 240, 40, True, "hardswish", 1)),
+    ((5, 120, 48, True, "hardswish", 1), (5, 144, 48, True, "hardswish", 1)),
+    ((5, 288, 96, True, "hardswish", 2), (5, 576, 96, True, "hardswish", 1), (5, 576, 96, True, "hardswish", 1)),
+)
+# (expansion is 1 in the first stage) repeats, output channels, stride of v2's stages.
+_V2 = ((1, 16, 1), (2, 24, 2), (3, 32, 2), (4, 64, 2), (3, 96, 1), (3, 160, 2), (1, 320, 1))
+
+
+class MobileNetV2(nn.Module):
+    """Stem, inverted residual blocks, 1x1 convolution, global mean, dropout, dense layer; relu6 throughout."""
+
+    def __init__(
+        self, plans: Sequence[Sequence[BlockPlan]], top: int, dropout: float, num_classes: int, in_channels: int
+    ) -> None:
+        super().__init__()
+        first, last = plans[0][0], plans[-1][-1]
+        norm, stem = first.norm, first.in_channels
+        self.conv_stem = spatial_conv(in_channels, stem, 3, 2, group_dim=None, bias=norm.conv_bias, same=first.same)
+        self.bn1 = norm.layer(stem)
+        self.act1 = norm.activation(make_activation(first.activation), stem)
+        self.blocks = nn.Sequential(*(nn.Sequential(*(make_block(plan) for plan in stage)) for stage in plans))
+        self.conv_head = conv(last.out_channels, top, 1, bias=norm.conv_bias)
+        self.bn2 = norm.layer(top)
+        self.act2 = norm.activation(make_activation(first.activation), top)
+        self.global_pool = GlobalMean()
+        self.dropout = Dropout(dropout)
+        self.classifier = nn.Linear(top, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(self.act1(self.bn1(self.conv_stem(x))))
+        x = self.global_pool(self.act2(self.bn2(self.conv_head(x))))
+        return self.classifier(self.dropout(x))
+
+
+class ConvNormAct(nn.Module):
+    """1x1 convolution, norm, hard swish: the last feature layer of v3."""
+
+    def __init__(self, in_channels: int, out_channels: int, norm: NormChoice) -> None:
+        super().__init__()
+        self.conv = conv(in_channels, out_channels, 1, bias=norm.conv_bias)
+        self.bn1 = norm.layer(out_channels)
+        self.act = norm.activation(nn.Hardswish(), out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.act(self.bn1(self.conv(x)))
+
+
+class MobileNetV3(nn.Module):
+    """Stem, blocks, 1x1 convolution; then the mean, and only behind it the wide layer, which costs little there."""
+
+    def __init__(
+        self,
+        plans: Sequence[Sequence[BlockPlan]],
+        features: int,
+        top: int,
+        dropout: float,
+        num_classes: int,
+        in_channels: int,
+    ) -> None:
+        super().__init__()
+        first, last = plans[0][0], plans[-1][-1]
+        norm, stem = first.norm, first.in_channels
+        self.conv_stem = spatial_conv(in_channels, stem, 3, 2, group_dim=None, bias=norm.conv_bias, same=first.same)
+        self.bn1 = norm.layer(stem)
+        self.act1 = norm.activation(nn.Hardswish(), stem)
+        stages = [nn.Sequential(*(make_block(plan) for plan in stage)) for stage in plans]
+        self.blocks = nn.Sequential(*stages, nn.Sequential(ConvNormAct(last.out_channels, features, norm)))
+        self.global_pool = nn.AdaptiveAvgPool2d(1)
+        self.conv_head = nn.Conv2d(features, top, 1)
+        self.act2 = nn.Hardswish()
+        self.flatten = nn.Flatten()
+        self.dropout = Dropout(dropout)
+        self.classifier = nn.Linear(top, num_classes)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.blocks(self.act1(self.bn1(self.conv_stem(x))))
+        x = self.act2(self.conv_head(self.global_pool(x)))
+        return self.classifier(self.dropout(self.flatten(x)))
+
+
+def _plans_v2(
+    width: float, ratio: int, divisor: int, group_dim: int, norm: NormChoice, same: bool
+) -> list[list[BlockPlan]]:
+    plans: list[list[BlockPlan]] = []
+    channels = round_filters(32 * width, divisor)
+    for number, (repeats, filters, stride) in enumerate(_V2):
+        stage = []
+        for index in range(repeats):
+            out = round_filters(filters * width, divisor)
+            stage.append(
+                BlockPlan(
+                    in_channels=channels,
+                    out_channels=out,
+                    expanded=channels * (ratio if number else 1),
+                    kernel=3,
+                    stride=stride if index == 0 else 1,
+                    squeezed=0,
+                    activation="relu6",
+                    norm=norm,
+                    group_dim=group_dim,
+                    same=same,
+                )
+            )
+            channels = out
+        plans.append(stage)
+    return plans
+
+
+def _plans_v3(
+    table: tuple[tuple[_Row, ...], ...], width: float, divisor: int, group_dim: int, norm: NormChoice, same: bool
+) -> list[list[BlockPlan]]:
+    plans: list[list[BlockPlan]] = []
+    channels = round_filters(16 * width, divisor)
+    for rows in table:
+        stage = []
+        for kernel, inner, out, squeeze, activation, stride in rows:
+            expanded = round_filters(inner * width, divisor)
+            stage.append(
+                BlockPlan(
+                    in_channels=channels,
+                    out_channels=round_filters(out * width, divisor),
+                    expanded=expanded,
+                    kernel=kernel,
+                    stride=stride,
+                    squeezed=round_filters(expanded // 4, divisor) if squeeze else 0,
+                    activation=activation,
+                    norm=norm,
+                    group_dim=group_dim,
+                    same=same,
+                    se_activation="relu",
+                    hard_gate=True,
+                )
+            )
+            channels = stage[-1].out_channels
+        plans.append(stage)
+    return plans
+
+
+def make(
+    *,
+    variant: str,
+    num_classes: int,
+    in_channels: int,
+    norm: NormChoice,
+    width_coefficient: float = 1.0,
+    depth_divisor: int = 8,
+    expand_ratio: int | None = None,
+    group_dim: int = 1,
+    dropout: float = 0.2,
+    survival: float = 1.0,
+    top_width: int | None = None,
+    padding: str = "symmetric",
+    init: str = "torch",
+) -> MobileNetV2 | MobileNetV3:
+    """A MobileNet; `variant` is v2, v3_small or v3_large. The expansion ratio can be chosen for v2 only."""
+    same = padding == "same"
+    model: MobileNetV2 | MobileNetV3
+    if variant == "v2":
+        plans = _plans_v2(width_coefficient, expand_ratio or 6, depth_divisor, group_dim, norm, same)
+        top = top_width or round_filters(1280 * max(1.0, width_coefficient), depth_divisor)
+        model = MobileNetV2(with_drop_rates(plans, survival), top, dropout, num_classes, in_channels)
+    else:
+        if expand_ratio is not None:
+            raise UserError("MobileNet v3 prescribes the expansion of each block: leave out expand_ratio.")
+        table, default_top = (_LARGE, 1280) if variant == "v3_large" else (_SMALL, 1024)
+        plans = _plans_v3(table, width_coefficient, depth_divisor, group_dim, norm, same)
+        features = 6 * plans[-1][-1].out_channels
+        model = MobileNetV3(
+            with_drop_rates(plans, survival), features, top_width or default_top, dropout, num_classes, in_channels
+        )
+    initialise(model, init, dense=dense_normal_, scale=2)
+    if init == "torch" and isinstance(model, MobileNetV3):
+        dense_normal_(model.conv_head.weight)
+    return model

@@ -1,0 +1,94 @@
+"""Dropout and drop connect whose random numbers depend on (seed, update, slot, layer) and on nothing else.
+
+Where and in which order the micro-batches run therefore never changes what is dropped.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from conveyor.numerics.keyed import uniform
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """Which micro-batch is being computed; several slots when their samples stand one behind the other in one batch."""
+
+    seed: int
+    update: int
+    slots: tuple[int, ...]
+
+
+_key: ContextVar[Key | None] = ContextVar("stochastic_key", default=None)
+
+
+def current() -> Key | None:
+    """The key in force; None: random numbers come from torch's global generator."""
+    return _key.get()
+
+
+@contextmanager
+def use(key: Key | None) -> Iterator[None]:
+    """Run with `key`: recomputation gives back here what `current()` was in the first pass."""
+    token = _key.set(key)
+    try:
+        yield
+    finally:
+        _key.reset(token)
+
+
+def keyed(seed: int, update: int, slot: int | Sequence[int]) -> AbstractContextManager[None]:
+    """Context: every dropout inside draws for this micro-batch (or for these, when several form one batch)."""
+    return use(Key(seed, update, (slot,) if isinstance(slot, int) else tuple(slot)))
+
+
+class Stochastic(nn.Module):
+    """A layer that drops at random in training. `label` tells the layers of a model apart; `name_layers` sets it."""
+
+    def __init__(self, rate: float) -> None:
+        super().__init__()
+        self.rate = rate
+        self.label = ""
+
+    def kept(self, x: Tensor, per_sample: int) -> Tensor:
+        """[N, per_sample] of x's type: 1 / (1 - rate) where kept (probability 1 - rate), else 0."""
+        key = current()
+        if key is None:
+            draws = torch.rand(x.shape[0], per_sample, device=x.device)
+        else:
+            slots = torch.tensor(key.slots, dtype=torch.int64, device=x.device)
+            count = x.shape[0] // len(key.slots) * per_sample
+            draws = uniform(key.seed, key.update, slots, self.label, count=count).view(-1, per_sample)
+        return (draws >= self.rate).to(x.dtype).div_(1.0 - self.rate) if self.rate < 1.0 else torch.zeros_like(draws)
+
+    def extra_repr(self) -> str:
+        return f"rate={self.rate:g}"
+
+
+class Dropout(Stochastic):
+    """Each value of [N, F] is zeroed with probability `rate`, the others are divided by 1 - rate."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0.0:
+            return x
+        return x * self.kept(x, x[0].numel()).view(x.shape)
+
+
+class DropConnect(Stochastic):
+    """Each sample of [N, C, H, W] is zeroed as a whole with probability `rate`, the others are divided by 1 - rate."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        if not self.training or self.rate == 0.0:
+            return x
+        return x * self.kept(x, 1).view(-1, 1, 1, 1)
+
+
+def name_layers(model: nn.Module) -> None:
+    """Give each dropping layer its module path as its label, before the model is cut into stages."""
+    for name, module in model.named_modules():
+        if isinstance(module, Stochastic):
+            module.label = name
