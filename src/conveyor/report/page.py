@@ -1,0 +1,72 @@
+"""The report as one HTML file: everything inline, no network, below 300 kB."""
+
+import datetime
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from conveyor.errors import UserError
+from conveyor.files import write_atomically
+from conveyor.report import compare, sections
+from conveyor.report.inputs import Run, read_run
+from conveyor.version import __version__
+
+TEMPLATES = Path(__file__).parent / "template"
+SIZE_LIMIT = 300_000
+IMAGE_BUDGET = 110_000
+
+
+def write_report(folders: Sequence[str | Path], target: str | Path | None = None) -> Path:
+    """Report one run, or compare several; returns the file written (default: report.html in the first run's folder)."""
+    if not folders:
+        raise UserError("a report needs at least one run folder")
+    runs = [read_run(folder) for folder in folders]
+    path = Path(target) if target else runs[0].folder / ("report.html" if len(runs) == 1 else "comparison.html")
+    write_atomically(path, render(runs))
+    return path
+
+
+def render(runs: Sequence[Run], now: datetime.datetime | None = None) -> str:
+    """The HTML text. Images are left out one by one until the page is below the limit."""
+    budget = IMAGE_BUDGET
+    while True:
+        page = _fill(sections.of_run(runs[0], budget) if len(runs) == 1 else compare.of_runs(runs), now)
+        if len(page.encode()) < SIZE_LIMIT or budget == 0:
+            return page
+        budget = 0 if budget < 20_000 else budget // 2
+
+
+def _fill(context: dict[str, Any], now: datetime.datetime | None) -> str:
+    import jinja2
+    from markupsafe import Markup
+
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        undefined=jinja2.StrictUndefined,
+    )
+    written = (now or datetime.datetime.now().astimezone()).strftime("%Y-%m-%d %H:%M")
+    defaults: dict[str, Any] = dict.fromkeys(
+        (
+            "tiles",
+            "comparison",
+            "charts",
+            "time_split",
+            "layout",
+            "gantt",
+            "classes",
+            "mistakes",
+            "options",
+            "command",
+            "notes",
+        )
+    )
+    return environment.get_template("page.html").render(
+        **(defaults | {"tables": []} | context),
+        style=Markup(environment.get_template("style.css").render()),
+        script=Markup((TEMPLATES / "script.js").read_text(encoding="utf-8")),
+        version=__version__,
+        written=written,
+    )

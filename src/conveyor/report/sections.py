@@ -1,0 +1,299 @@
+"""What the page of a single run shows: each function turns part of a `Run` into values for the template, or None."""
+
+import base64
+import io
+from typing import Any
+
+from markupsafe import Markup
+
+from conveyor.errors import UserError
+from conveyor.layout import deal_slots, parse_layout
+from conveyor.monitor.records import readable_rate, readable_time
+from conveyor.options import specs
+from conveyor.options.coerce import to_plain
+from conveyor.report import cells, pictures, svg
+from conveyor.report.inputs import Confusion, Mistake, Run
+
+PHASE_NAMES = {
+    "data": "waiting for data", "reduce": "gradient exchange", "update": "optimiser", "validate": "validation",
+    "checkpoint": "checkpoints", "start": "start-up",
+}  # fmt: skip
+
+
+def of_run(run: Run, image_budget: int) -> dict[str, Any]:
+    """The template's values for one run."""
+    spec = run.spec
+    made_of = [
+        str(spec.get("model") or run.options.get("model") or ""),
+        str(spec.get("data") or run.options.get("data") or ""),
+    ]
+    state = str(run.result.get("reason", "")) or "unfinished"
+    return {
+        "title": run.name,
+        "subtitle": " · ".join([part for part in made_of if part] + [state]),
+        "tiles": tiles(run),
+        "charts": charts(run),
+        "time_split": time_split(run),
+        "layout": layout(run),
+        "gantt": gantt(run),
+        "classes": classes(run.confusion),
+        "mistakes": mistake_sheet(run, image_budget),
+        "tables": profile_tables(run),
+        "options": options(run),
+        "command": spec.get("command"),
+        "notes": list(spec.get("notes", [])),
+    }
+
+
+def summary(run: Run) -> dict[str, float | None]:
+    """The figures by which runs are compared; None where the run does not tell."""
+    accuracies = run.series("accuracy", of_validation=True)
+    last = run.metrics[-1] if run.metrics else {}
+    rates = [rate for _, rate in run.series("images_per_second")]
+    counted = rates[1:] or rates
+
+    def of(source: dict[str, Any], key: str) -> float | None:
+        value = source.get(key)
+        return float(value) if isinstance(value, int | float) else None
+
+    best = max((accuracy for _, accuracy in accuracies), default=None)
+    return {
+        "best": best if best is not None else of(run.result, "best_accuracy"),
+        "best_epoch": next((epoch for epoch, accuracy in accuracies if accuracy == best), None),
+        "last": accuracies[-1][1] if accuracies else of(run.result, "accuracy"),
+        "loss": of(last, "loss"),
+        "rate": of(run.result, "images_per_second") or (sum(counted) / len(counted) if counted else None),
+        "seconds": of(run.result, "seconds") or of(last, "seconds"),
+        "updates": of(run.result, "updates") or of(last, "update"),
+        "epochs": of(last, "epoch"),
+        "memory": max((value for _, value in run.series("memory_mib")), default=None),
+        "peak_share": of(last, "peak_share"),
+    }
+
+
+def tiles(run: Run) -> list[dict[str, str]]:
+    """The figures at the top."""
+    known, spec, made = summary(run), run.spec, []
+
+    def tile(label: str, value: str, note: str = "") -> None:
+        made.append({"label": label, "value": value, "note": note})
+
+    if known["best"] is not None:
+        at = f"epoch {known['best_epoch']:.4g}" if known["best_epoch"] is not None else ""
+        last = f"last {known['last']:.2f} %" if known["last"] not in (None, known["best"]) else ""
+        tile("Validation accuracy", f"{known['best']:.2f} %", ", ".join(part for part in (at, last) if part))
+    if known["loss"] is not None:
+        tile("Training loss", f"{known['loss']:.4f}", "last log point")
+    if known["rate"] is not None:
+        share = f"{100 * known['peak_share']:.0f} % of the GEMM rate" if known["peak_share"] else "images per second"
+        tile("Throughput", f"{readable_rate(known['rate'])} img/s", share)
+    if known["seconds"] is not None:
+        updates = f"{known['updates']:.0f} updates, {known['epochs'] or 0:.4g} epochs" if known["updates"] else ""
+        tile("Time", readable_time(known["seconds"]), updates)
+    if "global_batch" in spec:
+        parts = f"{spec.get('micro_batch')} x {spec.get('accumulation')} x {spec.get('replicas')}"
+        tile("Global batch", str(spec["global_batch"]), f"{parts} (micro, accumulation, replicas)")
+    if known["memory"] is not None:
+        tile("Peak memory", f"{known['memory']:,.0f} MiB".replace(",", " "), "largest worker")
+    return made
+
+
+def charts(run: Run) -> list[dict[str, Any]]:
+    """Learning curves, rates and memory over the epochs; charts without values are left out."""
+    percent = lambda value: f"{value:g} %"  # noqa: E731
+    wanted = [
+        ("Loss", [("training", "loss", False, 0), ("validation", "loss", True, 1)], (None, None), svg.compact),
+        ("Accuracy", [("training", "accuracy", False, 0), ("validation", "accuracy", True, 1), ("validation, top 5", "accuracy_top5", True, 2)], (None, None), percent),
+        ("Learning rate", [("learning rate", "lr", False, 4)], (0.0, None), svg.compact),
+        ("Throughput in images per second", [("training", "images_per_second", False, 2)], (0.0, None), svg.compact),
+        ("Loss scale", [("loss scale", "loss_scale", False, 4)], (0.0, None), svg.compact),
+        ("Gradient norm", [("gradient norm", "gradient_norm", False, 5)], (0.0, None), svg.compact),
+        ("Memory in MiB", [("largest worker", "memory_mib", False, 7)], (0.0, None), svg.compact),
+    ]  # fmt: skip
+    drawn = []
+    for title, lines, y_range, form in wanted:
+        series = [
+            svg.Series(name, run.series(column, of_validation=of_validation), colour, dots=of_validation)
+            for name, column, of_validation, colour in lines
+        ]
+        picture = svg.line_chart(series, label=f"{title} over epochs", y_range=y_range, y_format=form)
+        if picture:
+            legend = [(one.name, one.colour) for one in series if one.points]
+            drawn.append({"title": title, "svg": Markup(picture), "legend": legend if len(legend) > 1 else []})
+    return drawn
+
+
+def time_split(run: Run) -> dict[str, Any] | None:
+    """Shares of the phases of a run."""
+    phases = [(name, seconds) for name, seconds in run.timing.items() if seconds > 0]
+    total = sum(seconds for _, seconds in phases)
+    if not total:
+        return None
+    colours = {name: pictures.PHASE_COLOURS.get(name, 7) for name, _ in phases}
+    bar = svg.stacked_bar(
+        [(PHASE_NAMES.get(name, name), seconds, colours[name]) for name, seconds in phases],
+        label="Shares of the phases",
+    )
+    parts = [
+        {
+            "name": PHASE_NAMES.get(name, name),
+            "share": f"{100 * seconds / total:.1f} %",
+            "time": readable_time(seconds) if seconds >= 1 else f"{1e3 * seconds:.0f} ms",
+            "colour": colours[name],
+        }
+        for name, seconds in phases
+    ]
+    return {"bar": Markup(bar), "parts": parts}
+
+
+def layout(run: Run) -> dict[str, Any] | None:
+    """The picture of lanes and stages."""
+    spec = run.spec
+    try:
+        lanes, depth = parse_layout(str(spec.get("layout", "")))
+    except UserError:
+        return None
+    stages, slots = int(spec.get("stages", 1)), int(spec.get("slots", 1))
+    picture = pictures.layout_picture(
+        lanes=lanes, depth=depth, stages=stages, slots=deal_slots(slots, lanes),
+        split_points=[str(name) for name in spec.get("split_points", [])], threads=int(spec.get("threads", 1)),
+    )  # fmt: skip
+    note = (
+        f"{spec.get('replicas', 1)} replicas x {stages} stages x accumulation {spec.get('accumulation', 1)} = {slots} slots "
+        f"of {spec.get('micro_batch', '?')} images per update, on {lanes * depth} worker{'s' if lanes * depth > 1 else ''} "
+        f"with {spec.get('threads', 1)} thread{'s' if int(spec.get('threads', 1)) > 1 else ''} each"
+    )
+    return {"svg": Markup(picture), "note": note}
+
+
+def gantt(run: Run) -> dict[str, Any] | None:
+    """Busy and idle times of all workers."""
+    picture = pictures.gantt(run.spans)
+    if not picture:
+        return None
+    present = [name for name in pictures.PHASE_COLOURS if any(span["phase"] == name for span in run.spans)]
+    note = (
+        "Measured times of every worker. The numbers are slots; the share at the right is the time a worker was busy."
+    )
+    return {"svg": Markup(picture), "note": note, "legend": [(name, pictures.PHASE_COLOURS[name]) for name in present]}
+
+
+def classes(confusion: Confusion | None) -> dict[str, Any] | None:
+    """The confusion matrix, the weakest classes and the most frequent confusions."""
+    if confusion is None or not confusion.counts:
+        return None
+    recalls, totals = confusion.recalls(), confusion.totals()
+    wrong: dict[int, tuple[int, int]] = {}
+    for (truth, predicted), count in confusion.counts.items():
+        if truth != predicted and count > wrong.get(truth, (0, 0))[0]:
+            wrong[truth] = (count, predicted)
+    weakest = sorted((recall, index) for index, recall in enumerate(recalls) if recall is not None)[:12]
+    rows = [
+        (
+            cells.text(confusion.classes[index]), cells.percent(100 * recall, 1), cells.count(totals[index]),
+            cells.text(confusion.classes[wrong[index][1]] if index in wrong else ""),
+        )
+        for recall, index in weakest
+    ]  # fmt: skip
+    worst = sorted(((count, pair) for pair, count in confusion.counts.items() if pair[0] != pair[1]), reverse=True)[:8]
+    pairs = [
+        (cells.text(confusion.classes[truth]), cells.text(confusion.classes[predicted]), cells.count(count))
+        for count, (truth, predicted) in worst
+    ]
+    return {
+        "matrix": Markup(pictures.confusion_matrix(confusion)),
+        "head": [("class", False), ("right", True), ("images", True), ("most often taken for", False)],
+        "rows": rows,
+        "pair_head": [("true", False), ("taken for", False), ("times", True)],
+        "pairs": pairs,
+    }
+
+
+def mistake_sheet(run: Run, budget: int) -> list[dict[str, Any]]:
+    """Misclassified images as data URIs, as many as fit into `budget` bytes."""
+    names = run.confusion.classes if run.confusion else []
+    sheet = []
+    for mistake in run.mistakes:
+        source, tiny = _picture(mistake)
+        budget -= len(source)
+        if budget < 0:
+            break
+        if source:
+            sheet.append(
+                {
+                    "source": source,
+                    "tiny": tiny,
+                    "label": _name(names, mistake.label),
+                    "predicted": _name(names, mistake.predicted),
+                    "confidence": f"{100 * mistake.confidence:.0f} %" if mistake.confidence else "",
+                }
+            )
+    return sheet
+
+
+def _picture(mistake: Mistake) -> tuple[str, bool]:
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        with Image.open(mistake.path) as image:
+            small = image.convert("RGB")
+    except (OSError, UnidentifiedImageError):
+        return "", False
+    small.thumbnail((96, 96))
+    buffer = io.BytesIO()
+    small.save(buffer, "WEBP", quality=82, method=4)
+    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}", max(small.size) <= 40
+
+
+def _name(names: list[str], index: int) -> str:
+    return names[index] if 0 <= index < len(names) else f"class {index}"
+
+
+def profile_tables(run: Run) -> list[dict[str, Any]]:
+    """Tables of the heaviest layers and operators, when the run was profiled."""
+    tables = []
+    if run.layers:
+        tables.append(
+            {
+                "id": "layers", "title": "Heaviest layers", "svg": None,
+                "note": "Forward time and memory that each layer's outputs hold, from the profiled updates.",
+                "head": [("layer", False), ("kind", False), ("output", False), ("calls", True), ("forward ms", True), ("share", True), ("output MiB", True), ("peak MiB", True)],
+                "rows": [
+                    (
+                        cells.text(layer["name"]), cells.text(layer["kind"]), cells.text(layer["shape"]), cells.count(layer["calls"]),
+                        cells.milliseconds(layer["seconds"]), cells.percent(100 * layer["share"], 1),
+                        cells.mebibytes(layer["bytes"]), cells.mebibytes(layer.get("peak_bytes", 0)),
+                    )
+                    for layer in run.layers[:40]
+                ],
+            }
+        )  # fmt: skip
+    if run.operators:
+        tables.append(
+            {
+                "id": "operators", "title": "Heaviest operators", "note": "Own time, without the operators that they call.", "svg": None,
+                "head": [("operator", False), ("input shapes", False), ("calls", True), ("own ms", True), ("share", True)],
+                "rows": [
+                    (
+                        cells.text(row["name"]), cells.text(row["shapes"]), cells.count(row["calls"]),
+                        cells.milliseconds(row["seconds"]), cells.percent(100 * row["share"], 1),
+                    )
+                    for row in run.operators[:30]
+                ],
+            }
+        )  # fmt: skip
+    return tables
+
+
+def options(run: Run) -> dict[str, Any] | None:
+    """The resolved options; those at their defaults are folded away."""
+    if not run.options:
+        return None
+    changed, others = [], []
+    for name, value in run.options.items():
+        known = specs().get(name.replace("-", "_"))
+        row = (cells.text(name.replace("_", "-")), cells.text(value), cells.text(known.about.doc if known else ""))
+        is_default = known is not None and to_plain(known.default) == value
+        (others if is_default else changed).append(row)
+    head = [("option", False), ("value", False), ("meaning", False)]
+    return {"title": "Options", "head": head, "rows": changed, "others": others}

@@ -1,0 +1,151 @@
+"""The report's HTML: complete, well formed, small, without the network, whatever is missing in the run folder."""
+
+import html.parser
+import json
+import re
+import shutil
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+
+import pytest
+from make_run import make_run
+
+from conveyor.cli import main
+from conveyor.errors import UserError
+from conveyor.report import inputs
+from conveyor.report.page import SIZE_LIMIT, render, write_report
+
+VOID = {"meta", "link", "br", "img"}
+
+
+class Balance(html.parser.HTMLParser):
+    """Checks that every element is closed in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.seen: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: object) -> None:
+        self.seen.append(tag)
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: object) -> None:
+        self.seen.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+def checked(text: str) -> Balance:
+    balance = Balance()
+    balance.feed(text)
+    balance.close()
+    assert balance.open == []
+    for picture in re.findall(r"<svg.*?</svg>", text, re.DOTALL):
+        ElementTree.fromstring(picture)
+    links = re.findall(r"""(?:src|href)=["'](?!data:)[^"']*|url\(|@import""", text)
+    assert links == []
+    return balance
+
+
+def test_everything_is_there(run_folder: Path) -> None:
+    path = write_report([run_folder])
+    text = path.read_text()
+    checked(text)
+    assert len(text.encode()) < SIZE_LIMIT
+    for section in (
+        "curves",
+        "time",
+        "layout",
+        "timeline",
+        "classes",
+        "mistakes",
+        "layers",
+        "operators",
+        "options",
+        "notes",
+    ):
+        assert f'<section id="{section}">' in text
+    for words in (
+        "88.36 %",
+        "446 img/s",
+        "18min 40s",
+        "most often taken for",
+        "conveyor train --model resnet20",
+        "gradient exchange 4.7 %",
+    ):
+        assert words in text
+
+
+@pytest.mark.parametrize("missing", ["metrics.csv", "validation.csv", "timing.json", "confusion.json", "mistakes", "options.yml", "timeline.json", "spec.json", "result.json", "profile"])  # fmt: skip
+def test_any_file_may_be_missing(run_folder: Path, tmp_path: Path, missing: str) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run_folder, copy)
+    gone = copy / missing
+    shutil.rmtree(gone) if gone.is_dir() else gone.unlink()
+    checked(render([inputs.read_run(copy)]))
+
+
+def test_a_run_that_has_just_begun(tmp_path: Path) -> None:
+    (tmp_path / "options.yml").write_text("model: resnet8\n")
+    (tmp_path / "metrics.csv").write_text("update,epoch,loss\n1,0.1,nan\n2,0.2,2.5\n3,0.")
+    run = inputs.read_run(tmp_path)
+    assert run.series("loss") == [(0.2, 2.5)]
+    text = render([run])
+    checked(text)
+    assert "unfinished" in text
+
+
+def test_a_thousand_classes_and_large_pictures_stay_below_the_limit(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "large", classes=1000, mistakes=40, image_side=224)
+    text = render([inputs.read_run(folder)])
+    assert len(text.encode()) < SIZE_LIMIT
+    assert 'class="matrix pixels"' in text
+    assert text.count("data:image/webp") >= 8
+
+
+def test_names_are_escaped(tmp_path: Path) -> None:
+    folder = make_run(tmp_path / "run", mistakes=0)
+    bad = "<script>alert(1)</script>"
+    (folder / "confusion.json").write_text(
+        json.dumps({"classes": [bad, "b"], "counts": [[0, 0, 3], [0, 1, 2], [1, 1, 4]]})
+    )
+    text = render([inputs.read_run(folder)])
+    checked(text)
+    assert bad not in text
+    assert text.count("<script>") == 1
+
+
+def test_comparison_shows_what_differs(run_folder: Path, tmp_path: Path) -> None:
+    other = make_run(tmp_path / "other", shift=1.5, mistakes=0)
+    text = write_report([run_folder, other], tmp_path / "c.html").read_text()
+    checked(text)
+    rows = re.findall(r"<td>([a-z-]+)</td><td[^>]*>(\S+)</td><td[^>]*>(\S+)</td>", text[text.index("options-table") :])
+    assert rows == [("seed", "0", "15")]
+
+
+def test_confusion_counts_sparse_and_dense_agree() -> None:
+    dense = inputs._confusion({"classes": ["a", "b"], "matrix": [[3, 1], [0, 4]]})
+    sparse = inputs._confusion({"classes": ["a", "b"], "counts": [[0, 0, 3], [0, 1, 1], [1, 1, 4]]})
+    assert dense == sparse
+    assert dense is not None
+    assert dense.recalls() == [0.75, 1.0]
+
+
+def test_the_command(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["report", str(run_folder), "--output", str(tmp_path / "x.html")]) == 0
+    assert str(tmp_path / "x.html") in capsys.readouterr().out
+    assert main(["report", str(tmp_path / "absent")]) == 2
+    assert "is not a run folder" in capsys.readouterr().err
+    with pytest.raises(UserError, match="holds no run"):
+        inputs.read_run(tmp_path)
+
+
+def test_a_damaged_file_is_named(run_folder: Path, tmp_path: Path) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run_folder, copy)
+    (copy / "timing.json").write_text("{")
+    with pytest.raises(UserError, match=r"timing\.json cannot be read"):
+        inputs.read_run(copy)
