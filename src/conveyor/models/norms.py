@@ -1,8 +1,5 @@
 """Normalisation layers, and batch norm whose running statistics change once per weight update."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,18 +9,9 @@ from torch.nn import functional as F
 
 from conveyor.errors import UserError
 from conveyor.models.span import joined_batch_norm
+from conveyor.numerics.context import frozen_statistics, statistics_are_frozen
 
-_statistics_are_frozen: ContextVar[bool] = ContextVar("statistics_are_frozen", default=False)
-
-
-@contextmanager
-def frozen_statistics() -> Iterator[None]:
-    """Inside, a training forward adds nothing to the pending statistics (the second pass of recomputation)."""
-    token = _statistics_are_frozen.set(True)
-    try:
-        yield
-    finally:
-        _statistics_are_frozen.reset(token)
+__all__ = ["BatchNorm", "GroupNorm", "NormChoice", "commit", "discard", "frozen_statistics", "pending"]
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -74,7 +62,7 @@ class BatchNorm(nn.BatchNorm2d):
             # With momentum 1 the kernel writes the batch's statistics into the buffers: no second pass over x.
             mean, var = torch.zeros((2, self.num_features), dtype=self.pending_mean.dtype, device=x.device).unbind()
             y = F.batch_norm(x, mean, var, self.weight, self.bias, True, 1.0, self.eps)
-        if not _statistics_are_frozen.get():
+        if not statistics_are_frozen():
             with torch.no_grad():
                 self.pending_mean += mean
                 self.pending_var += var

@@ -3,47 +3,13 @@
 Where and in which order the micro-batches run therefore never changes what is dropped.
 """
 
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor, nn
 
+from conveyor.numerics.context import Key, current, keyed, use
 from conveyor.numerics.keyed import uniform
 
-
-@dataclass(frozen=True, slots=True)
-class Key:
-    """Which micro-batch is being computed; several slots when their samples stand one behind the other in one batch."""
-
-    seed: int
-    update: int
-    slots: tuple[int, ...]
-
-
-_key: ContextVar[Key | None] = ContextVar("stochastic_key", default=None)
-
-
-def current() -> Key | None:
-    """The key in force; None: random numbers come from torch's global generator."""
-    return _key.get()
-
-
-@contextmanager
-def use(key: Key | None) -> Iterator[None]:
-    """Run with `key`: recomputation gives back here what `current()` was in the first pass."""
-    token = _key.set(key)
-    try:
-        yield
-    finally:
-        _key.reset(token)
-
-
-def keyed(seed: int, update: int, slot: int | Sequence[int]) -> AbstractContextManager[None]:
-    """Context: every dropout inside draws for this micro-batch (or for these, when several form one batch)."""
-    return use(Key(seed, update, (slot,) if isinstance(slot, int) else tuple(slot)))
+__all__ = ["DropConnect", "Dropout", "Key", "Stochastic", "current", "keyed", "name_layers", "use"]
 
 
 class Stochastic(nn.Module):
