@@ -47,13 +47,13 @@ def _loader() -> Any:
         pass
 
     def mapping(loader: Any, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
+        seen: set[str] = set()
         for key_node, _ in node.value:
-            key = loader.construct_object(key_node, deep=True)
-            if isinstance(key, str) and key != "<<" and key in seen:
-                raise yaml.YAMLError(f"the key {key!r} stands twice (line {key_node.start_mark.line + 1})")
-            if isinstance(key, str):
-                seen.add(key)
+            if key_node.tag == "tag:yaml.org,2002:str":
+                if key_node.value in seen:
+                    line = key_node.start_mark.line + 1
+                    raise yaml.YAMLError(f"the key {key_node.value!r} stands twice (line {line})")
+                seen.add(key_node.value)
         loader.flatten_mapping(node)
         result: dict[Any, Any] = yaml.SafeLoader.construct_mapping(loader, node, deep=True)
         return result

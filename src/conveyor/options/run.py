@@ -42,8 +42,8 @@ class EventOptions:
         minimum=1,
         changes_result=False,
     )
-    training: bool = option(True, "Train; without it only validate.")
-    validation: bool = option(True, "Validate.", changes_result=False)
+    training: bool = option(True, "Train; with --no-training only validate.")
+    validation: bool = option(True, "Measure the accuracy on the validation images.", changes_result=False)
     validation_mode: str = option(
         "during",
         "during: at log points of whole epochs; after: all checkpoints at the end.",

@@ -1,0 +1,131 @@
+"""Conveyor beside its peers: the same model, batch and threads, alternating rounds, in one run."""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from conveyor.bench.limits import gemm_rate, inference_flops, training_flops
+from conveyor.bench.records import Record, Sample, make_record, ratios
+from conveyor.bench.rounds import Contestant, Match, play, script
+from conveyor.errors import UserError
+
+OURS = "conveyor"
+PEER_ENVIRONMENTS = "CONVEYOR_PEERS"
+"""Folder with one virtual environment for each peer that cannot live beside ours: `$CONVEYOR_PEERS/keras/bin/python`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is run: a model at an image size, with a batch."""
+
+    model: str
+    image_size: int
+    batch: int
+    classes: int = 1000
+
+    def label(self, kind: str) -> str:
+        return f"{kind}-{self.model}-{self.image_size}px-b{self.batch}"
+
+
+TRAINING = (Setting("resnet50", 224, 16), Setting("efficientnet-b0", 224, 16), Setting("resnet20", 32, 128, 10))
+INFERENCE_BATCHES = {
+    "resnet50": (1, 4, 16, 32, 64, 90),
+    "resnext101": (1, 2, 4, 8, 16),
+    "efficientnet-b0": (1, 8, 16, 32),
+}
+INFERENCE = tuple(Setting(model, 224, batch) for model, batches in INFERENCE_BATCHES.items() for batch in batches)
+
+
+def training_contestants(setting: Setting, threads: int) -> list[Contestant]:
+    """Ours first, then the loops that a user would write or take instead."""
+    base = {
+        "model": setting.model, "image_size": setting.image_size, "batch": setting.batch, "classes": setting.classes,
+        "threads": threads,
+    }  # fmt: skip
+    return [
+        _contestant(OURS, "conveyor_training", base),
+        _contestant("plain PyTorch, NCHW", "plain_pytorch", base),
+        _contestant("plain PyTorch, channels_last", "plain_pytorch", {**base, "channels_last": True}),
+        _contestant("Lightning Trainer", "lightning_trainer", base, "lightning"),
+        _contestant("Keras on TensorFlow", "keras_training", {**base, "backend": "tensorflow"}, "keras"),
+        _contestant("Keras on JAX", "keras_training", {**base, "backend": "jax"}, "keras-jax"),
+    ]
+
+
+def inference_contestants(setting: Setting, threads: int) -> list[Contestant]:
+    base = {"model": setting.model, "image_size": setting.image_size, "batch": setting.batch, "threads": threads}
+    return [
+        _contestant(OURS, "inference", {**base, "engine": "conveyor"}),
+        _contestant("torch eager", "inference", {**base, "engine": "torch"}),
+        _contestant("torch channels_last", "inference", {**base, "engine": "torch", "channels_last": True}),
+        _contestant("ONNX Runtime", "inference", {**base, "engine": "onnxruntime"}),
+        _contestant("OpenVINO", "inference", {**base, "engine": "openvino"}),
+        _contestant("Keras on TensorFlow", "keras_inference", {**base, "backend": "tensorflow"}, "keras"),
+    ]
+
+
+def compete(
+    kind: str,
+    setting: Setting,
+    *,
+    threads: int,
+    rounds: int,
+    steps: int | None = None,
+    only: Sequence[str] = (),
+    report: Callable[[str, int, float], None] = lambda name, number, rate: None,
+) -> tuple[Match, Record]:
+    """Measure one setting; the record holds every contestant's rates, our ratios to them, and the share of the roof."""
+    makers = {"training": training_contestants, "inference": inference_contestants}
+    contestants = [each for each in makers[kind](setting, threads) if not only or each.name in (OURS, *only)]
+    wanted = steps or default_steps(kind, setting)
+    before = gemm_rate(threads, 3)
+    match = play(contestants, rounds=rounds, steps=wanted, threads=threads, report=report)
+    after = gemm_rate(threads, 3)
+    if OURS not in match.rates:
+        raise UserError(f"{setting.label(kind)}: our own side could not run: {match.absent[OURS]}")
+    results = {f"{name} rate": match.sample(name) for name in match.rates}
+    for name in match.rates:
+        if name != OURS:
+            results[f"ratio to {name}"] = ratios(match.rates[OURS], match.rates[name])
+    roof = Sample("GFLOP/s", before.values + after.values)
+    results["GEMM"] = roof
+    flops = flops_per_image(kind, setting)
+    results["share of GEMM"] = Sample("%", tuple(rate * flops / roof.high / 1e7 for rate in match.rates[OURS]))
+    record = make_record(
+        setting.label(kind), results, kind=kind, model=setting.model, image_size=setting.image_size, batch=setting.batch,
+        threads=threads, rounds=rounds, steps=wanted, absent=match.absent,
+    )  # fmt: skip
+    return match, record
+
+
+def flops_per_image(kind: str, setting: Setting) -> float:
+    """Floating-point operations of one image, from the model's multiply-adds at the setting's image size."""
+    from conveyor.models.units import multiply_adds
+
+    macs = multiply_adds(setting.model, setting.image_size, setting.classes)
+    return training_flops(macs) if kind == "training" else inference_flops(macs)
+
+
+def default_steps(kind: str, setting: Setting) -> int:
+    """Steps of a round: a few seconds of work."""
+    pixels = setting.batch * setting.image_size**2
+    per_step = 4e6 if kind == "training" else 2e7
+    return max(1, round(per_step / pixels)) if setting.image_size > 64 else 10
+
+
+def _contestant(name: str, program: str, asked: dict[str, Any], environment: str = "") -> Contestant:
+    return Contestant(name, [_python(environment), script(program), json.dumps(asked)])
+
+
+def _python(environment: str) -> str:
+    """The interpreter of a peer's own environment, if there is one; else ours."""
+    folder = os.environ.get(PEER_ENVIRONMENTS)
+    if environment and folder:
+        own = Path(folder) / environment / "bin" / "python"
+        if own.exists():
+            return str(own)
+    return sys.executable

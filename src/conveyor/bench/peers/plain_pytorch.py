@@ -1,0 +1,49 @@
+"""The training loop everybody writes: plain PyTorch, one process, all threads; NCHW or channels_last; eager or compiled."""
+
+from protocol import serve, settings
+
+
+def main() -> None:
+    import torch
+    from torch import nn
+
+    from conveyor.models import build
+
+    asked = settings()
+    torch.manual_seed(0)
+    torch.set_num_threads(asked["threads"])
+    model = _plain(build(asked["model"], num_classes=asked["classes"]))
+    images = torch.randn(asked["batch"], 3, asked["image_size"], asked["image_size"])
+    labels = torch.randint(0, asked["classes"], (asked["batch"],))
+    if asked.get("channels_last"):
+        model = model.to(memory_format=torch.channels_last)
+        images = images.to(memory_format=torch.channels_last)
+    criterion = nn.CrossEntropyLoss()
+    optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=1e-4)
+    model.train()
+    forward = torch.compile(model) if asked.get("compile") else model
+
+    def step() -> None:
+        loss = criterion(forward(images), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        loss.item()
+
+    serve(step, asked["batch"], asked.get("warmup", 2))
+
+
+def _plain(module):  # type: ignore[no-untyped-def]
+    """The same network with torch's own batch norm, as the loop's author would have it."""
+    from torch import nn
+
+    for name, child in module.named_children():
+        if isinstance(child, nn.BatchNorm2d) and type(child) is not nn.BatchNorm2d:
+            setattr(module, name, nn.BatchNorm2d(child.num_features, child.eps, child.momentum))
+        else:
+            _plain(child)
+    return module
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,184 @@
+"""Results as structured records: what was measured, how often, with what spread, on which machine and commit."""
+
+import datetime
+import json
+import platform
+import statistics
+import subprocess
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from conveyor.errors import UserError
+from conveyor.files import write_atomically
+from conveyor.layout import usable_cores
+from conveyor.version import __version__
+
+LIBRARIES = ("torch", "numpy", "onnxruntime", "openvino", "simplejpeg", "pillow")
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """Repeated values of one quantity."""
+
+    unit: str
+    values: tuple[float, ...]
+
+    @property
+    def n(self) -> int:
+        return len(self.values)
+
+    @property
+    def median(self) -> float:
+        return statistics.median(self.values)
+
+    @property
+    def low(self) -> float:
+        return min(self.values)
+
+    @property
+    def high(self) -> float:
+        return max(self.values)
+
+    def __str__(self) -> str:
+        spread = f" ({self.low:.3g}..{self.high:.3g}, n={self.n})" if self.n > 1 else " (n=1)"
+        return f"{self.median:.4g} {self.unit}{spread}"
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One benchmark's results with everything needed to judge them."""
+
+    name: str
+    results: dict[str, Sample]
+    conditions: dict[str, Any] = field(default_factory=dict)
+    machine: dict[str, Any] = field(default_factory=dict)
+    time: str = ""
+
+    def to_json(self) -> str:
+        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str, where: str) -> "Record":
+        try:
+            plain = json.loads(text)
+            results = {key: Sample(value["unit"], tuple(value["values"])) for key, value in plain["results"].items()}
+            return cls(plain["name"], results, plain["conditions"], plain["machine"], plain["time"])
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise UserError(f"{where} is not a benchmark record: {error}") from None
+
+    def save(self, folder: Path) -> Path:
+        """Write the record under a name of its own, with its time."""
+        path = folder / f"{self.name}-{self.time.replace(':', '').replace('-', '')[:15]}.json"
+        write_atomically(path, self.to_json())
+        return path
+
+
+def make_record(name: str, results: dict[str, Sample], **conditions: Any) -> Record:
+    """A record of results measured just now, here."""
+    now = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
+    return Record(name, results, conditions, machine(), now)
+
+
+def load_record(path: str | Path) -> Record:
+    try:
+        text = Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read the record {path}: {error}") from None
+    return Record.from_json(text, str(path))
+
+
+def machine() -> dict[str, Any]:
+    """What the figures depend on: processor, cores, memory, load, versions, commit."""
+    import psutil
+
+    return {
+        "processor": _processor(),
+        "cores": usable_cores(),
+        "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
+        "load_before": round(psutil.getloadavg()[0], 2),
+        "system": f"{platform.system()} {platform.release()}",
+        "python": platform.python_version(),
+        "conveyor": __version__,
+        "commit": _commit(),
+        "libraries": {name: version for name in LIBRARIES if (version := _version(name))},
+    }
+
+
+def _processor() -> str:
+    try:
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _commit() -> str:
+    """The commit of the source tree, marked when it has uncommitted changes; empty outside a checkout."""
+    here = Path(__file__).resolve().parent
+    try:
+        commit = subprocess.run(
+            ["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True, timeout=10
+        )
+        changes = subprocess.run(
+            ["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True, timeout=10
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return ""
+    if commit.returncode != 0:
+        return ""
+    return commit.stdout.strip() + ("+" if changes.stdout.strip() else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """How a quantity of one record compares with another's."""
+
+    metric: str
+    before: Sample
+    after: Sample
+
+    @property
+    def ratio(self) -> float:
+        return self.after.median / self.before.median if self.before.median else float("nan")
+
+    @property
+    def beyond_noise(self) -> bool:
+        """True if the spreads do not overlap and the medians differ by more than each side's own half spread."""
+        if min(self.before.n, self.after.n) < 2:
+            return False
+        apart = self.after.low > self.before.high or self.after.high < self.before.low
+        half_spread = max(self.before.high - self.before.low, self.after.high - self.after.low) / 2
+        return apart and abs(self.after.median - self.before.median) > half_spread
+
+    @property
+    def verdict(self) -> str:
+        if min(self.before.n, self.after.n) < 2:
+            return "cannot tell (one value)"
+        if not self.beyond_noise:
+            return "within the noise"
+        return f"{'higher' if self.ratio > 1 else 'lower'}, beyond the noise"
+
+
+def compare(before: Record, after: Record) -> list[Difference]:
+    """Every quantity that both records hold."""
+    common = [metric for metric in before.results if metric in after.results]
+    if not common:
+        raise UserError(f"the records {before.name} and {after.name} have no quantity in common")
+    return [Difference(metric, before.results[metric], after.results[metric]) for metric in common]
+
+
+def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Sample:
+    """Round by round ratios of two quantities measured in alternation."""
+    return Sample("x", tuple(mine / other for mine, other in zip(ours, theirs, strict=True)))

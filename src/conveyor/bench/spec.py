@@ -1,0 +1,209 @@
+"""Benchmark specifications in YAML: the originals' format (commands and patterns over their text) and ours.
+
+A top-level entry with `cmd` is a benchmark; entries without are anchors for YAML references. Keys:
+
+- `cmd`: the command; shell variables are expanded, `{name}` is replaced from `parameters`;
+- `parameters`: name -> list (or comma-separated text); the benchmark runs for every combination;
+- `env`, `location`: variables and the folder it runs in;
+- `data`: metric -> `regexp` with one group, `skip` (first matches dropped), `reduction_type` (`mean` or `final`);
+- `metrics`: instead of patterns, a list of names found in the structured record that `conveyor` commands write;
+- `output`: pairs of column title and metric or parameter.
+"""
+
+import itertools
+import os
+import re
+import shlex
+import string
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from conveyor.errors import UserError, did_you_mean
+from conveyor.options.file import read_mapping
+
+KNOWN_KEYS = {
+    "cmd", "parameters", "env", "location", "data", "metrics", "output", "description", "small", "timeout",
+    "requirements_path", "required_apt_packages_path", "pre_run_commands", "generated",
+}  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Pattern:
+    """How a metric is read from the text that a command prints."""
+
+    regexp: re.Pattern[str]
+    skip: int = 0
+    reduction: str = "mean"
+
+    def read(self, text: str) -> float | None:
+        """The mean (or the last) of all matches but the first `skip`; None if nothing is left."""
+        values = []
+        for match in self.regexp.finditer(text):
+            try:
+                values.append(float(match[1].strip().rstrip("%").replace(",", "")))
+            except ValueError:
+                continue
+        values = values[self.skip :]
+        if not values:
+            return None
+        return values[-1] if self.reduction == "final" else sum(values) / len(values)
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One run of a benchmark: the command with its parameters filled in."""
+
+    benchmark: str
+    parameters: dict[str, str]
+    command: list[str]
+    env: dict[str, str]
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        inside = ",".join(f"{key}={value}" for key, value in self.parameters.items())
+        return f"{self.benchmark}[{inside}]" if inside else self.benchmark
+
+
+@dataclass(frozen=True, slots=True)
+class Benchmark:
+    """An entry of a specification."""
+
+    name: str
+    command: str
+    description: str = ""
+    parameters: dict[str, list[str]] = field(default_factory=dict)
+    env: dict[str, str] = field(default_factory=dict)
+    location: str = ""
+    patterns: dict[str, Pattern] = field(default_factory=dict)
+    metrics: tuple[str, ...] = ()
+    output: tuple[tuple[str, str], ...] = ()
+    small: str = ""
+    timeout: float | None = None
+    source: Path = Path()
+
+    def cases(self, small: bool = False, environment: Mapping[str, str] | None = None) -> list[Case]:
+        """Every combination of the parameters; with `small` the entry's own shortening is appended."""
+        names = list(self.parameters)
+        found = []
+        for values in itertools.product(*self.parameters.values()):
+            chosen = dict(zip(names, values, strict=True))
+            env = {key: _expand(value, environment) for key, value in self.env.items()}
+            known = {**(os.environ if environment is None else environment), **env}
+            text = " ".join([_fill(self.command, chosen, self.name), *([self.small] if small and self.small else [])])
+            found.append(
+                Case(self.name, chosen, shlex.split(_expand(text, known)), env, self.source.parent / self.location)
+            )
+        return found
+
+
+def read_spec(path: str | Path) -> dict[str, Benchmark]:
+    """All benchmarks of a file, in its order."""
+    file = Path(path)
+    entries = read_mapping(file)
+    found = {
+        str(name): _benchmark(str(name), entry, file)
+        for name, entry in entries.items()
+        if isinstance(entry, dict) and "cmd" in entry
+    }
+    if not found:
+        raise UserError(f"{file} holds no benchmark: an entry needs a `cmd`")
+    return found
+
+
+def choose(benchmarks: dict[str, Benchmark], names: Iterable[str]) -> list[Benchmark]:
+    """The benchmarks called `names`, or all."""
+    wanted = list(names)
+    for name in wanted:
+        if name not in benchmarks:
+            raise UserError(f"there is no benchmark {name!r}{did_you_mean(name, benchmarks)}")
+    return [benchmarks[name] for name in wanted] if wanted else list(benchmarks.values())
+
+
+def _benchmark(name: str, entry: dict[str, Any], file: Path) -> Benchmark:
+    where = f"{file}: {name}"
+    for key in entry:
+        if key not in KNOWN_KEYS:
+            raise UserError(f"{where}: there is no key {key!r}{did_you_mean(str(key), KNOWN_KEYS)}")
+    if not isinstance(entry["cmd"], str):
+        raise UserError(f"{where}: cmd should be one text, not {entry['cmd']!r}")
+    return Benchmark(
+        name=name,
+        command=" ".join(entry["cmd"].split()),
+        description=" ".join(str(entry.get("description") or "").split()),
+        parameters=_parameters(entry.get("parameters"), where),
+        env={str(key): str(value) for key, value in _mapping(entry, "env", where).items()},
+        location=str(entry.get("location") or ""),
+        patterns={
+            str(metric): _pattern(metric, about, where) for metric, about in _mapping(entry, "data", where).items()
+        },
+        metrics=tuple(entry.get("metrics") or ()),
+        output=_output(entry.get("output"), where),
+        small=str(entry.get("small") or ""),
+        timeout=entry.get("timeout"),
+        source=file,
+    )
+
+
+def _mapping(entry: dict[str, Any], key: str, where: str) -> dict[Any, Any]:
+    found = entry.get(key) or {}
+    if isinstance(found, list) and all(isinstance(part, dict) for part in found):
+        found = {name: value for part in found for name, value in part.items()}
+    if not isinstance(found, dict):
+        raise UserError(f"{where}: {key} should hold 'name: value' lines, not {found!r}")
+    return found
+
+
+def _parameters(found: Any, where: str) -> dict[str, list[str]]:
+    if found is None:
+        return {}
+    if isinstance(found, list):
+        found = {name: value for part in found if isinstance(part, dict) for name, value in part.items()}
+    if not isinstance(found, dict):
+        raise UserError(f"{where}: parameters should be 'name: list' lines, not {found!r}")
+    return {
+        str(name): [str(value).strip() for value in (values if isinstance(values, list) else str(values).split(","))]
+        for name, values in found.items()
+    }
+
+
+def _pattern(metric: str, about: Any, where: str) -> Pattern:
+    if not isinstance(about, dict) or "regexp" not in about:
+        raise UserError(f"{where}: the metric {metric!r} needs a regexp")
+    try:
+        regexp = re.compile(about["regexp"])
+    except re.error as error:
+        raise UserError(f"{where}: the regexp of {metric!r} is wrong: {error}") from None
+    if regexp.groups != 1:
+        raise UserError(f"{where}: the regexp of {metric!r} should have one group, not {regexp.groups}")
+    reduction = about.get("reduction_type", "mean")
+    if reduction not in ("mean", "final"):
+        raise UserError(f"{where}: reduction_type of {metric!r} is {reduction!r}; choose mean or final")
+    return Pattern(regexp, int(about.get("skip", 0)), reduction)
+
+
+def _output(found: Any, where: str) -> tuple[tuple[str, str], ...]:
+    pairs = []
+    for item in found or []:
+        if isinstance(item, dict) and len(item) == 1:
+            ((title, metric),) = item.items()
+        elif isinstance(item, list) and len(item) == 2:
+            title, metric = item
+        else:
+            raise UserError(f"{where}: output should hold pairs of title and metric, not {item!r}")
+        pairs.append((str(title), str(metric)))
+    return tuple(pairs)
+
+
+def _fill(text: str, values: Mapping[str, str], name: str) -> str:
+    for key in re.findall(r"\{([A-Za-z_][A-Za-z_0-9-]*)\}", text):
+        if key not in values:
+            raise UserError(f"{name}: the command names {{{key}}}, which is not among its parameters")
+        text = text.replace(f"{{{key}}}", values[key])
+    return text
+
+
+def _expand(text: str, environment: Mapping[str, str] | None) -> str:
+    return string.Template(text).safe_substitute(os.environ if environment is None else environment)

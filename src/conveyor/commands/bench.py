@@ -1,0 +1,220 @@
+"""`conveyor bench`: run specifications, compare with peers in the same run, keep and compare records."""
+
+import argparse
+from pathlib import Path
+
+from conveyor.errors import UserError, did_you_mean
+
+HELP = "Run benchmarks, measure beside other programs, compare records."
+
+SPECS = Path(__file__).parent.parent / "bench" / "specs"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+
+    run = actions.add_parser("run", help="run the benchmarks of a specification")
+    run.add_argument("--spec", required=True, help="a file, or the name of a shipped one (see `bench list`)")
+    run.add_argument("--benchmark", nargs="+", default=[], metavar="NAME", help="only these")
+    run.add_argument("--small", action="store_true", help="the size that a laptop finishes")
+    run.add_argument("--repeats", type=int, default=1, help="runs of each case [1]")
+    _add_out(run)
+
+    actions.add_parser("list", help="list the shipped specifications and their benchmarks")
+
+    compare = actions.add_parser("compare", help="say whether two records differ beyond the noise")
+    compare.add_argument("before")
+    compare.add_argument("after")
+
+    peers = actions.add_parser("peers", help="measure beside other programs, in alternating rounds")
+    peers.add_argument("kind", choices=("training", "inference"))
+    peers.add_argument("--model", nargs="+", default=[], help="only these models")
+    peers.add_argument("--batch", nargs="+", type=int, default=[], help="only these batch sizes")
+    peers.add_argument("--image-size", type=int, help="another image size")
+    peers.add_argument("--only", nargs="+", default=[], metavar="PEER", help="only these peers, by their names")
+    peers.add_argument("--rounds", type=int, default=5, help="alternating rounds [5]")
+    peers.add_argument("--steps", type=int, help="steps of a round; default: a few seconds")
+    peers.add_argument("--threads", type=int, help="threads of each program; default: all cores")
+    _add_out(peers)
+
+    limits = actions.add_parser("limits", help="measure the float32 GEMM rate and the memory bandwidth")
+    limits.add_argument("--threads", type=int, help="default: all cores")
+    _add_out(limits)
+
+    page = actions.add_parser("page", help="write README.md and the plots from the records")
+    _add_out(page)
+
+    everything = actions.add_parser(
+        "all", help="limits, peers and the small specifications, then the page (`make bench`)"
+    )
+    everything.add_argument("--rounds", type=int, default=3, help="alternating rounds [3]")
+    _add_out(everything)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    actions = {
+        "run": _run, "list": _list, "compare": _compare, "peers": _peers, "limits": _limits, "page": _page, "all": _all,
+    }  # fmt: skip
+    return actions[arguments.action](arguments)
+
+
+def _add_out(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--out", type=Path, default=Path("benchmarks"), metavar="FOLDER", help="where records go [benchmarks]"
+    )
+
+
+def find_spec(name: str) -> Path:
+    """A file as given, or a shipped specification by its name."""
+    if Path(name).exists():
+        return Path(name)
+    shipped = {path.stem: path for path in SPECS.glob("*.yml")}
+    if name.removesuffix(".yml") in shipped:
+        return shipped[name.removesuffix(".yml")]
+    raise UserError(f"there is no specification {name!r}{did_you_mean(name, shipped)}")
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    from conveyor.bench import runner
+    from conveyor.bench.spec import choose, read_spec
+    from conveyor.files import write_atomically
+    from conveyor.monitor import progress
+
+    chosen = choose(read_spec(find_spec(arguments.spec)), arguments.benchmark)
+    folder = arguments.out / "records"
+    total = sum(len(benchmark.cases(arguments.small)) for benchmark in chosen) * arguments.repeats
+    with progress.track(total, "Benchmarks", unit="run") as bar:
+
+        def report(outcome: runner.Outcome) -> None:
+            bar.advance(1)
+            progress.say(
+                f"{outcome.case.name}: {outcome.failure or _metrics(outcome.metrics)} ({outcome.seconds:.1f} s)"
+            )
+
+        outcomes, _ = runner.run_all(
+            chosen, small=arguments.small, folder=folder, repeats=arguments.repeats, report=report
+        )
+    titles, rows = runner.table(chosen, outcomes)
+    _print_table(titles, rows)
+    write_atomically(folder / "last-run.csv", runner.to_csv(titles, rows))
+    failed = [outcome for outcome in outcomes if not outcome.ok]
+    if failed:
+        print(f"{len(failed)} of {len(outcomes)} runs failed; their output is in {folder}")
+    return 1 if failed else 0
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from conveyor.bench.spec import read_spec
+
+    for path in sorted(SPECS.glob("*.yml")):
+        print(f"{path.stem}:")
+        for benchmark in read_spec(path).values():
+            print(f"  {benchmark.name:<36} {benchmark.description}")
+    return 0
+
+
+def _compare(arguments: argparse.Namespace) -> int:
+    from conveyor.bench.records import compare, load_record
+
+    rows = [
+        [
+            difference.metric,
+            str(difference.before),
+            str(difference.after),
+            f"{difference.ratio:.3f}",
+            difference.verdict,
+        ]
+        for difference in compare(load_record(arguments.before), load_record(arguments.after))
+    ]
+    _print_table(["quantity", "before", "after", "after / before", "verdict"], rows)
+    return 0
+
+
+def _peers(arguments: argparse.Namespace) -> int:
+    import dataclasses
+
+    from conveyor.bench.compete import INFERENCE, TRAINING, Setting
+
+    settings: tuple[Setting, ...] = TRAINING if arguments.kind == "training" else INFERENCE
+    chosen = [setting for setting in settings if not arguments.model or setting.model in arguments.model]
+    if not chosen:
+        known = sorted({setting.model for setting in settings})
+        raise UserError(f"no setting for {' '.join(arguments.model)}{did_you_mean(arguments.model[0], known)}")
+    if arguments.batch:
+        firsts = {setting.model: setting for setting in chosen}
+        chosen = [dataclasses.replace(setting, batch=batch) for setting in firsts.values() for batch in arguments.batch]
+    if arguments.image_size:
+        chosen = [dataclasses.replace(setting, image_size=arguments.image_size) for setting in chosen]
+    for setting in chosen:
+        _compete(arguments.kind, setting, arguments)
+    return 0
+
+
+def _compete(kind: str, setting: object, arguments: argparse.Namespace) -> None:
+    from conveyor.bench.compete import Setting, compete
+    from conveyor.bench.tables import peers_rows
+    from conveyor.layout import usable_cores
+    from conveyor.monitor import progress
+
+    assert isinstance(setting, Setting)
+
+    def report(name: str, number: int, rate: float) -> None:
+        progress.say(f"  round {number + 1}: {name} {rate:.2f} img/s")
+
+    progress.say(f"{setting.label(kind)}:")
+    _, record = compete(
+        kind,
+        setting,
+        threads=getattr(arguments, "threads", None) or usable_cores(),
+        rounds=arguments.rounds,
+        steps=getattr(arguments, "steps", None),
+        only=getattr(arguments, "only", ()),
+        report=report,
+    )
+    record.save(arguments.out / "records")
+    _print_table(["setting", "program", "img/s", "conveyor / it", ""], peers_rows([record]))
+
+
+def _limits(arguments: argparse.Namespace) -> int:
+    from conveyor.bench.limits import gemm_rate, memory_bandwidth
+    from conveyor.bench.records import make_record
+    from conveyor.layout import usable_cores
+
+    threads = getattr(arguments, "threads", None) or usable_cores()
+    results = {"GEMM": gemm_rate(threads), "memory bandwidth": memory_bandwidth(threads)}
+    make_record("limits", results, threads=threads).save(arguments.out / "records")
+    for name, sample in results.items():
+        print(f"{name}: {sample}")
+    return 0
+
+
+def _page(arguments: argparse.Namespace) -> int:
+    from conveyor.bench.tables import write_page
+
+    print(f"wrote {write_page(arguments.out)}")
+    return 0
+
+
+def _all(arguments: argparse.Namespace) -> int:
+    """Within 45 minutes on two cores: limits, training and inference beside the peers, the small specifications."""
+    from conveyor.bench.compete import INFERENCE, TRAINING
+
+    _limits(arguments)
+    for setting in TRAINING:
+        _compete("training", setting, arguments)
+    for setting in INFERENCE:
+        if setting.batch in (1, 16):
+            _compete("inference", setting, arguments)
+    for name in ("scaling",):
+        _run(argparse.Namespace(spec=name, benchmark=[], small=True, repeats=1, out=arguments.out))
+    return _page(arguments)
+
+
+def _metrics(metrics: dict[str, float]) -> str:
+    return ", ".join(f"{name} {value:.4g}" for name, value in metrics.items())
+
+
+def _print_table(titles: list[str], rows: list[list[str]]) -> None:
+    from conveyor.monitor.table import format_table
+
+    print(format_table(titles, rows))

@@ -1,0 +1,57 @@
+"""Records keep what they were given; a difference is called one only beyond the noise."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conveyor.bench.records import Difference, Record, Sample, compare, load_record, make_record, ratios
+from conveyor.errors import UserError
+
+values = st.lists(st.floats(0.1, 1e6), min_size=1, max_size=5).map(tuple)
+
+
+@given(values)
+def test_a_record_is_read_back(numbers: tuple[float, ...]) -> None:
+    record = make_record("x", {"rate": Sample("img/s", numbers)}, batch=3)
+    assert Record.from_json(record.to_json(), "here") == record
+
+
+def test_a_record_says_where_it_was_made(tmp_path: Path) -> None:
+    record = make_record("x", {"rate": Sample("img/s", (1.0,))}, threads=2)
+    assert {"processor", "cores", "commit", "libraries", "python", "load_before"} <= set(record.machine)
+    assert record.machine["libraries"]["torch"].startswith("2.")
+    assert load_record(record.save(tmp_path)) == record
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "verdict"),
+    [
+        ((10, 11, 12), (10.5, 11.2, 12.5), "within the noise"),
+        ((10, 10.1, 10.2), (12, 12.1, 12.3), "higher, beyond the noise"),
+        ((10, 10.1, 10.2), (8, 8.1, 8.3), "lower, beyond the noise"),
+        ((10, 14), (14.1, 14.2), "higher, beyond the noise"),
+        ((10,), (20,), "cannot tell (one value)"),
+    ],
+)
+def test_verdicts(before: tuple[float, ...], after: tuple[float, ...], verdict: str) -> None:
+    assert Difference("rate", Sample("x", before), Sample("x", after)).verdict == verdict
+
+
+def test_compare_needs_something_in_common() -> None:
+    one, other = (make_record("x", {name: Sample("", (1.0,))}) for name in "ab")
+    with pytest.raises(UserError, match="in common"):
+        compare(one, other)
+
+
+def test_damaged_records_are_named(tmp_path: Path) -> None:
+    for number, text in enumerate(["", "[]", "{}", '{"results": 3}', '{"name": 1, "results": {"a": {}}}']):
+        path = tmp_path / f"{number}.json"
+        path.write_text(text)
+        with pytest.raises(UserError, match=f"{number}.json"):
+            load_record(path)
+
+
+def test_ratios_go_round_by_round() -> None:
+    assert ratios([2, 6], [1, 2]).values == (2, 3)

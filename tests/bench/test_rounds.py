@@ -1,0 +1,74 @@
+"""Contestants in processes of their own: alternation, absence with a reason, chatter passed over."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from conveyor.bench.compete import Setting, compete
+from conveyor.bench.records import Sample, make_record
+from conveyor.bench.rounds import Contestant, play
+from conveyor.bench.tables import newest_records, peers_rows, write_page
+
+GOOD = """
+import json, sys
+print('chatter')
+print(json.dumps({'ready': True}), flush=True)
+for line in sys.stdin:
+    steps = json.loads(line)['steps']
+    open(sys.argv[1], 'a').write(sys.argv[2])
+    print(json.dumps({'seconds': 2.0, 'images': steps * int(sys.argv[3])}), flush=True)
+"""
+
+
+def contestant(name: str, code: str, *words: str) -> Contestant:
+    return Contestant(name, [sys.executable, "-c", code, *words])
+
+
+def test_rounds_alternate_and_absentees_say_why(tmp_path: Path) -> None:
+    order = tmp_path / "order"
+    match = play(
+        [
+            contestant("a", GOOD, str(order), "a", "10"),
+            contestant("b", GOOD, str(order), "b", "20"),
+            contestant("missing", 'print(\'{"unavailable": "not installed"}\')'),
+            contestant("crash", "raise SystemExit('it broke')"),
+            contestant("dies", "print('{\"ready\": true}', flush=True); input(); raise SystemExit('later')"),
+        ],
+        rounds=3,
+        steps=4,
+        threads=1,
+    )
+    assert order.read_text() == "abbaab"
+    assert match.rates == {"a": [20, 20, 20], "b": [40, 40, 40]}
+    assert match.absent == {"missing": "not installed", "crash": "it broke", "dies": "later"}
+    assert match.best() == "b"
+
+
+@pytest.mark.parametrize("kind", ["training", "inference"])
+def test_a_real_competition(kind: str) -> None:
+    peers = ["plain PyTorch, NCHW", "torch eager"]
+    match, record = compete(kind, Setting("resnet8", 16, 4, 10), threads=1, rounds=2, steps=1, only=peers)
+    assert set(match.rates) == {"conveyor", peers[0] if kind == "training" else peers[1]}
+    assert record.results["share of GEMM"].median > 0
+    assert len(record.results[f"ratio to {peers[0] if kind == 'training' else peers[1]}"].values) == 2
+
+
+def test_the_page_keeps_rows_in_which_a_peer_is_ahead(tmp_path: Path) -> None:
+    results = {
+        "conveyor rate": Sample("img/s", (10.0, 11.0)),
+        "plain rate": Sample("img/s", (20.0, 21.0)),
+        "ratio to plain": Sample("x", (0.5, 0.52)),
+        "share of GEMM": Sample("%", (70.0, 71.0)),
+    }
+    record = make_record("training-x", results, absent={"keras": "No module named 'keras'"})
+    record.save(tmp_path / "records")
+    make_record("limits", {"GEMM": Sample("GFLOP/s", (150.0, 151.0))}).save(tmp_path / "records")
+    rows = peers_rows([record])
+    assert rows[1][1:] == ["plain", "20.5 (20..21, n=2)", "0.51x (0.50..0.52)", "behind"]
+    assert "No module named 'keras'" in rows[2][4]
+    page = write_page(tmp_path).read_text()
+    assert "behind" in page
+    assert "GFLOP/s" in page
+    assert (tmp_path / "peers.svg").read_text().startswith("<svg")
+    assert set(newest_records(tmp_path / "records")) == {"training-x", "limits"}

@@ -1,0 +1,78 @@
+"""The runner with real commands: a failing one is reported and the rest goes on."""
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from conveyor.bench import runner
+from conveyor.bench.records import load_record
+from conveyor.bench.spec import read_spec
+
+PROGRAM = f"""
+good:
+  description: prints rates
+  parameters: {{n: '3,5'}}
+  cmd: {sys.executable} -c "[print('throughput:', {{n}} * i, 'samples/sec') for i in (1, 2, 4)]"
+  data: {{throughput: {{regexp: 'throughput: *(.*?) samples', skip: 1}}}}
+  output: [[rate, throughput], [size, n]]
+bad:
+  cmd: {sys.executable} -c "import sys; print('the reason'); sys.exit(3)"
+  data: {{throughput: {{regexp: '(x)'}}}}
+silent:
+  cmd: {sys.executable} -c "print('hello')"
+  data: {{throughput: {{regexp: 'rate (x)'}}}}
+slow:
+  cmd: {sys.executable} -c "import time; time.sleep(60)"
+  timeout: 0.5
+  data: {{throughput: {{regexp: 'rate (x)'}}}}
+absent:
+  cmd: no-such-program-anywhere
+  data: {{throughput: {{regexp: 'rate (x)'}}}}
+structured:
+  cmd: {sys.executable} -c "import json, os; f = open(os.environ['CONVEYOR_METRICS_FILE'], 'a'); [print(json.dumps(dict(throughput=r, loss=1 / r)), file=f) for r in (1, 10, 20)]"
+  metrics: [throughput, loss]
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "spec.yml"
+    path.write_text(PROGRAM)
+    return path
+
+
+def test_failures_do_not_stop_the_rest(spec: Path, tmp_path: Path) -> None:
+    benchmarks = list(read_spec(spec).values())
+    outcomes, records = runner.run_all(benchmarks, small=False, folder=tmp_path / "out")
+    found = {outcome.case.name: outcome for outcome in outcomes}
+    assert found["good[n=3]"].metrics == {"throughput": 9}
+    assert found["good[n=5]"].metrics == {"throughput": 15}
+    assert "exit code 3: the reason" in found["bad"].failure
+    assert "was not found" in found["silent"].failure
+    assert "no end within 0.5 s" in found["slow"].failure
+    assert "cannot start no-such-program-anywhere" in found["absent"].failure
+    assert found["structured"].metrics == {"throughput": 15, "loss": 0.05}
+    assert [record.name for record in records] == ["good_n=3", "good_n=5", "structured"]
+    assert load_record(next((tmp_path / "out").glob("good_n=5*.json"))).results["throughput"].values == (15,)
+    titles, rows = runner.table(benchmarks, outcomes)
+    assert titles == ["benchmark", "rate", "size", "throughput", "loss", "seconds", "result"]
+    assert rows[0][:3] == ["good[n=3]", "9", "3"]
+
+
+def test_from_the_command_line(spec: Path, tmp_path: Path, conveyor: Callable[..., tuple[int, str, str]]) -> None:
+    words = ["bench", "run", "--spec", spec, "--out", tmp_path, "--benchmark"]
+    code, out, _ = conveyor(*words, "good")
+    assert code == 0
+    assert "good[n=5]" in out
+    code, out, _ = conveyor(*words, "good", "bad")
+    assert code == 1
+    assert "1 of 3 runs failed" in out
+    assert (tmp_path / "records" / "last-run.csv").read_text().startswith("benchmark,rate,size")
+    records = sorted((tmp_path / "records").glob("good*.json"))
+    code, out, _ = conveyor("bench", "compare", records[0], records[1])
+    assert code == 0
+    assert "cannot tell" in out
+    code, _, error = conveyor("bench", "run", "--spec", "nowhere")
+    assert (code, "nowhere" in error) == (2, True)

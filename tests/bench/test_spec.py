@@ -1,0 +1,99 @@
+"""Specifications: both formats, every combination of parameters, metrics read as the format says, mistakes named."""
+
+from pathlib import Path
+
+import pytest
+
+from conveyor.bench.spec import choose, read_spec
+from conveyor.commands.bench import SPECS
+from conveyor.errors import UserError
+
+ORIGINAL = """
+common: &common
+  data:
+    throughput:
+      regexp: 'throughput: *(.*?) samples\\/sec'
+      skip: 2
+    accuracy:
+      reduction_type: final
+      regexp: 'accuracy: *(.*?) \\%'
+  output:
+    - [samples/sec, throughput]
+    - [batchsize, batch]
+infer:
+  <<: *common
+  description: |
+    Inference at
+    two batch sizes.
+  parameters:
+    batch: 1,4
+    size: 32, 64
+  env:
+    PLACE: /data
+  cmd: >-
+    python3 run.py --batch {batch}
+    --size {size} --dir $PLACE/x
+"""
+
+
+@pytest.fixture
+def spec(tmp_path: Path) -> Path:
+    path = tmp_path / "benchmarks.yml"
+    path.write_text(ORIGINAL)
+    return path
+
+
+def test_every_combination_of_parameters(spec: Path) -> None:
+    (benchmark,) = read_spec(spec).values()
+    assert benchmark.description == "Inference at two batch sizes."
+    cases = benchmark.cases()
+    assert [tuple(case.parameters.values()) for case in cases] == [("1", "32"), ("1", "64"), ("4", "32"), ("4", "64")]
+    assert cases[2].command == ["python3", "run.py", "--batch", "4", "--size", "32", "--dir", "/data/x"]
+    assert cases[2].name == "infer[batch=4,size=32]"
+    assert cases[2].folder == spec.parent
+
+
+def test_metrics_skip_and_reduce(spec: Path) -> None:
+    (benchmark,) = read_spec(spec).values()
+    text = "".join(f"throughput: {rate} samples/sec, accuracy: {rate / 2} %\n" for rate in (1, 2, 30, 50))
+    assert benchmark.patterns["throughput"].read(text) == 40
+    assert benchmark.patterns["accuracy"].read(text) == 25
+    assert benchmark.patterns["throughput"].read("nothing") is None
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("a: {x: 1}", "holds no benchmark"),
+        ("a: {cmd: [x]}", "cmd should be one text"),
+        ("a: {cmd: x, dat: {}}", "'data'"),
+        ("a: {cmd: x, data: {m: {regexp: '('}}}", "regexp of 'm' is wrong"),
+        ("a: {cmd: x, data: {m: {regexp: 'abc'}}}", "one group"),
+        ("a: {cmd: x, data: {m: {}}}", "needs a regexp"),
+        ("a: {cmd: x, data: {m: {regexp: '(a)', reduction_type: median}}}", "mean or final"),
+        ("a: {cmd: x, output: [a]}", "pairs"),
+    ],
+)
+def test_mistakes_are_named(text: str, words: str, tmp_path: Path) -> None:
+    path = tmp_path / "wrong.yml"
+    path.write_text(text)
+    with pytest.raises(UserError, match=words) as caught:
+        read_spec(path)
+    assert "wrong.yml" in str(caught.value)
+
+
+def test_unknown_names_and_parameters(spec: Path, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="'infer'"):
+        choose(read_spec(spec), ["infr"])
+    other = tmp_path / "other.yml"
+    other.write_text("a: {cmd: 'run {batch}'}")
+    with pytest.raises(UserError, match="batch"):
+        read_spec(other)["a"].cases()
+
+
+@pytest.mark.parametrize("path", sorted(SPECS.glob("*.yml")), ids=lambda path: path.stem)
+def test_shipped_specifications_are_right(path: Path) -> None:
+    for benchmark in read_spec(path).values():
+        assert benchmark.description
+        assert benchmark.cases(small=True)
+        assert benchmark.metrics or benchmark.patterns
