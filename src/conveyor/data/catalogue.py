@@ -7,7 +7,8 @@ import dataclasses
 import os
 from pathlib import Path
 
-from conveyor.data import folders
+from conveyor.data import folders, locate
+from conveyor.data.sources import SOURCES
 from conveyor.errors import UserError, did_you_mean
 from conveyor.options.data import DataOptions
 
@@ -160,6 +161,8 @@ def info(options: DataOptions) -> DatasetInfo:
         found = known()[name]
         if name == "imagenet" and not (options.generated_data or options.synthetic_data):
             found = _as_on_disk(found, data_dir(options))
+        elif name in SOURCES:
+            found = _counted(found, options)
         return found.with_limits(options)
     folder = data_dir(options)
     if folder is None:
@@ -176,6 +179,18 @@ def info(options: DataOptions) -> DatasetInfo:
         class_names=listing.classes,
         title=f"images in {folder.name}",
     ).with_limits(options)
+
+
+def _counted(found: DatasetInfo, options: DataOptions) -> DatasetInfo:
+    """Images in the files of a folder that was named: a copy cut short counts as what it is."""
+    folder = data_dir(options)
+    if folder is None or options.generated_data or options.synthetic_data:
+        return found
+    copy = locate.search(found.name, folder)
+    counts = locate.count_images(copy) if copy is not None else None
+    if counts is None:
+        return found
+    return dataclasses.replace(found, train_images=counts["train"], validation_images=counts["validation"])
 
 
 def _as_on_disk(imagenet: DatasetInfo, folder: Path | None) -> DatasetInfo:

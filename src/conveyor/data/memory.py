@@ -32,7 +32,7 @@ class MemoryDataset:
                 f"labels run from {labels.min()} to {labels.max()}, but the data set has {num_classes} classes: "
                 "the files do not belong to it"
             )
-        self.images = torch.from_numpy(np.ascontiguousarray(images))
+        self.images = torch.from_numpy(np.require(images, requirements=["C", "W"]))
         self.labels = torch.from_numpy(labels.astype(np.int64))
         self.num_classes = num_classes
         self.class_names = tuple(class_names)

@@ -2,9 +2,14 @@
 
 from collections.abc import Callable
 
-from conveyor.data import catalogue
+import numpy as np
+
+from conveyor.data import catalogue, cifar
+from conveyor.data.acquire import obtain
 from conveyor.data.batch import Dataset
 from conveyor.data.catalogue import DatasetInfo
+from conveyor.data.idx import read_idx
+from conveyor.data.locate import Copy
 from conveyor.data.memory import GeneratedDataset, MemoryDataset, Pixels, SyntheticDataset, embedded_digits
 from conveyor.errors import UserError
 from conveyor.options import Options
@@ -40,10 +45,33 @@ def open_dataset(options: Options, split: str, image_size: int | None = None, ch
         )
     if info.name in _openers:
         return _openers[info.name](options, split, size, depth)
-    if info.name == "digits":
-        return _memory(info, *embedded_digits(split)).limited(count)
+    if info.kind == "memory":
+        return _open_memory(info, options, split).limited(count)
     raise UserError(f"the data set {info.name} is known but cannot be opened: register an opener for it")
 
 
-def _memory(info: DatasetInfo, images: Pixels, labels: Pixels) -> MemoryDataset:
-    return MemoryDataset(images, labels, info.num_classes, info.class_names)
+def _open_memory(info: DatasetInfo, options: Options, split: str) -> MemoryDataset:
+    if info.name == "digits":
+        return MemoryDataset(*embedded_digits(split), info.num_classes, info.class_names)
+    copy = obtain(info.name, options.data)
+    images, labels = read_copy(copy, split)
+    return MemoryDataset(images, labels, info.num_classes, info.class_names or cifar.class_names(copy.folder))
+
+
+def read_copy(copy: Copy, split: str) -> tuple[Pixels, Pixels]:
+    """Images uint8 [N, H, W, C] and labels uint8 [N] of a small data set's files."""
+    train = split == "train"
+    if copy.source.name in ("mnist", "fashion-mnist"):
+        prefix = "train" if train else "t10k"
+        images, labels = (read_idx(copy.files[f"{prefix}-{kind}-ubyte"]) for kind in ("images-idx3", "labels-idx1"))
+        if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
+            raise UserError(
+                f"{copy.folder} has {len(images)} images and {len(labels)} labels of {split}: fetch it again"
+            )
+        return images[..., None], labels
+    chosen = [path for name, path in copy.files.items() if name.startswith("test") != train]
+    label_bytes = 2 if copy.source.name == "cifar100" else 1
+    parts = [
+        cifar.read_binary(path, label_bytes) if copy.layout == "plain" else cifar.read_python(path) for path in chosen
+    ]
+    return np.concatenate([images for images, _ in parts]), np.concatenate([labels for _, labels in parts])

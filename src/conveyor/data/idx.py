@@ -1,0 +1,45 @@
+"""The idx format of MNIST: big-endian header (type, sizes), then the values; gzip or not."""
+
+import gzip
+import zlib
+from math import prod
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from conveyor.errors import UserError
+
+_UINT8 = 0x08
+_LARGEST = 1 << 31
+
+
+def read_idx(path: Path) -> npt.NDArray[np.uint8]:
+    """The array of unsigned bytes in an idx file; a short, long or foreign file is an error that names it."""
+    content = read_maybe_zipped(path)
+    if len(content) < 4 or content[:2] != b"\0\0":
+        raise UserError(f"{path} is not an idx file: it does not begin with two zero bytes")
+    kind, dimensions = content[2], content[3]
+    header = 4 + 4 * dimensions
+    if kind != _UINT8 or not 1 <= dimensions <= 4 or len(content) < header:
+        raise UserError(f"{path} is not an idx file of bytes: type {kind:#x} with {dimensions} dimensions")
+    shape = tuple(int(size) for size in np.frombuffer(content, ">u4", dimensions, 4))
+    if len(content) - header != prod(shape):
+        raise UserError(
+            f"{path} has {len(content) - header} values, but its header says {' x '.join(map(str, shape))}: fetch it again"
+        )
+    return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
+
+
+def read_maybe_zipped(path: Path) -> bytes:
+    """The content of a file, unzipped when it is a gzip file whatever its name."""
+    with open(path, "rb") as file:
+        zipped = file.read(2) == b"\x1f\x8b"
+    try:
+        if not zipped:
+            return path.read_bytes()
+        with gzip.open(path) as file:
+            content = file.read(_LARGEST)
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise UserError(f"{path} is damaged ({error}): fetch it again") from None
+    return content
