@@ -17,6 +17,7 @@ from typing import Any
 from conveyor.checkpoint import tensors
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
+from conveyor.files import sync_folder
 from conveyor.version import __version__
 
 MANIFEST = "manifest"
@@ -107,15 +108,6 @@ def tidy(parent: Path) -> None:
                 continue
         if entry.name.startswith((TEMPORARY, DISCARDED, REPLACED)):
             shutil.rmtree(entry, ignore_errors=True)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make the folder's entries durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _put_in_place(temporary: Path, folder: Path) -> None:

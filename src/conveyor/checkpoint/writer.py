@@ -8,6 +8,7 @@ from pathlib import Path
 
 from conveyor.checkpoint import folder as one
 from conveyor.checkpoint.state import Buffers, State
+from conveyor.errors import UserError
 
 _logger = logging.getLogger(__name__)
 
@@ -19,7 +20,7 @@ class BackgroundWriter:
     written (disk full) leaves the older ones untouched and is reported; training goes on and tries again at the next.
     """
 
-    def __init__(self, after: Callable[[Path], None] | None = None) -> None:
+    def __init__(self, after: Callable[[Path, State], None] | None = None) -> None:
         self._after = after
         self._buffers = Buffers()
         self._thread: threading.Thread | None = None
@@ -43,14 +44,16 @@ class BackgroundWriter:
     def _write(self, folder: Path, state: State) -> None:
         try:
             one.save(folder, state)
+            self.problem = None
+            self.written.append(folder)
+            if self._after is not None:
+                self._after(folder, state)
         except OSError as problem:
             self.problem = explain(folder, problem)
             _logger.error("%s", self.problem)
-            return
-        self.problem = None
-        self.written.append(folder)
-        if self._after is not None:
-            self._after(folder)
+        except UserError as problem:
+            self.problem = str(problem)
+            _logger.error("%s", self.problem)
 
 
 def explain(folder: Path, problem: OSError) -> str:

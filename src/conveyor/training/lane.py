@@ -5,7 +5,7 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-from conveyor.data.feed import Batch
+from conveyor.data.batch import Batch
 
 
 class Lane(Protocol):

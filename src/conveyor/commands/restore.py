@@ -1,0 +1,56 @@
+"""`conveyor restore`: go on with a run from its newest complete checkpoint."""
+
+import argparse
+from pathlib import Path
+
+from conveyor.errors import UserError
+from conveyor.options import Options
+from conveyor.options.parser import add_options
+
+HELP = "Go on with a stored run, to its stored end, with its stored options."
+SECTION = "Train"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from conveyor.commands.train import add_dry_run
+
+    add_dry_run(parser)
+    add_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    given = dict(getattr(arguments, "given", None) or {})
+    path = given.pop("checkpoint_path", None)
+    if path is None:
+        raise UserError("say what to go on with: --checkpoint-path RUN (its newest complete checkpoint) or one checkpoint")
+    from conveyor.commands.train import dry_run, execute
+
+    options = restored_options(Path(path), given)
+    if arguments.dry_run:
+        return dry_run(options, as_json=arguments.json, plot=arguments.plot, command="restore")
+    return execute(options)
+
+
+def restored_options(path: Path, overrides: dict[str, object]) -> Options:
+    """The stored options, set up to go on from `path`: in the run's own folder if its newest checkpoint is meant."""
+    from conveyor.checkpoint import store
+    from conveyor.training import rundir
+    from conveyor.training.stored import overridden, stored_options
+
+    found = store.locate(path)
+    run_folder = found.run
+    if not found.single and not any(entry.name.isdigit() for entry in found.checkpoints):
+        # Nothing was saved yet: begin again with the same options.
+        return overridden(rundir.read_options(path), overrides).replace(run_dir=str(path), resume="auto")
+    checkpoint, state = store.load_newest(path)
+    options = overridden(stored_options(run_folder, state.options), overrides)
+    newer = [] if run_folder is None else [
+        entry for entry in store.listing(run_folder) if entry.name.isdigit() and int(entry.name) > state.update
+    ]
+    if run_folder is not None and not (found.single and newer):
+        return options.replace(run_dir=str(run_folder), resume="auto", checkpoint_path=None)
+    # An older checkpoint: the newer ones stay untouched, the run branches off into a folder of its own.
+    if "run_dir" not in overrides:
+        home = run_folder or path.resolve()
+        options = options.replace(run_dir=str(home.with_name(f"{home.name}-from-{state.update}")))
+    return options.replace(checkpoint_path=str(checkpoint), resume="no")

@@ -1,0 +1,69 @@
+"""`conveyor train`: train a network, or with --dry-run say what would be done."""
+
+import argparse
+import json
+
+from conveyor.errors import UserError
+from conveyor.options import Options
+from conveyor.options.parser import add_config, add_options, options_from
+
+HELP = "Train a network; without any option a small one on the embedded digits."
+SECTION = "Train"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    add_config(parser)
+    add_dry_run(parser)
+    add_options(parser)
+
+
+def add_dry_run(parser: argparse.ArgumentParser) -> None:
+    """Flags that look at a run without starting it."""
+    parser.add_argument("--dry-run", action="store_true", help="Print the plan and stop; needs no data on the disk.")
+    parser.add_argument("--json", action="store_true", help="With --dry-run: one JSON object on standard output.")
+    parser.add_argument("--plot", metavar="FILE", help="With --dry-run: draw the learning rate into this picture.")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    options = options_from(arguments)
+    if arguments.json and not arguments.dry_run:
+        raise UserError("--json belongs to --dry-run; for JSON log lines during training use --json-logs")
+    if arguments.dry_run:
+        return dry_run(options, as_json=arguments.json, plot=arguments.plot)
+    return execute(options)
+
+
+def dry_run(options: Options, *, as_json: bool = False, plot: str | None = None, command: str = "train") -> int:
+    """Print what `options` mean. Standard output holds the JSON object alone."""
+    from conveyor.training.describe import describe, plot_schedule
+    from conveyor.training.spec import resolve
+
+    spec = resolve(options)
+    if plot is not None:
+        plot_schedule(spec, plot)
+    print(json.dumps(spec.to_json(command), indent=1) if as_json else describe(spec))
+    return 0
+
+
+def execute(options: Options) -> int:
+    """Train (or, with --no-training, only validate); returns the exit code."""
+    if not options.events.training:
+        from conveyor.commands.validate import execute as validate
+
+        return validate(options)
+    from conveyor.launch.start import start
+
+    result = start(options)
+    if not result:
+        return 0
+    if options.run.report:
+        _write_report(result["folder"])
+    if not options.run.json_logs:
+        print(f"run folder: {result['folder']}")
+    return 128 + int(result["signal"]) if result["signal"] is not None and result["reason"] == "interrupted" else 0
+
+
+def _write_report(folder: str) -> None:
+    from conveyor.report.page import write_report
+
+    write_report([folder])

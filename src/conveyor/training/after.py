@@ -1,0 +1,90 @@
+"""After the last update: averages, validation of all checkpoints, and the files that the report reads."""
+
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from conveyor.checkpoint import store
+from conveyor.files import write_atomically
+from conveyor.monitor.observers import Observer
+from conveyor.training.averages import average_after_training
+from conveyor.training.checkpoints import validate_checkpoints
+from conveyor.training.events import Events
+from conveyor.training.mistakes import write_confusion, write_mistakes
+from conveyor.training.session import Session
+from conveyor.training.validators import Validation
+
+
+class Result(TypedDict):
+    """How a run ended; plain values, so that it travels from a worker to whoever started it."""
+
+    folder: str
+    updates: int
+    reason: str
+    accuracy: float | None
+    best_accuracy: float | None
+    best_update: int | None
+    signal: int | None
+
+
+def finish(
+    session: Session,
+    folder: Path,
+    events: Events,
+    validation: Validation | None,
+    observers: Sequence[Observer],
+    received: signal.Signals | None,
+) -> Result:
+    """Leave the run folder complete; every worker calls it."""
+    spec, world, stopping = session.spec, session.world, session.stopping
+    options = spec.options.events
+    reason = session.reason or "done"
+    if reason != "interrupted":
+        if world.is_main:
+            average_after_training(folder, spec)
+        world.barrier()
+        if validation is not None and (options.validation_mode == "after" or options.average_last or options.average_decay):
+            only_averages = options.validation_mode != "after"
+            validate_checkpoints(session, folder, validation, observers, only_averages=only_averages)
+    validated = stopping.best_update >= 0
+    result = Result(
+        folder=str(folder),
+        updates=session.update,
+        reason=reason,
+        accuracy=session.last_accuracy,
+        best_accuracy=stopping.best_accuracy if validated else None,
+        best_update=stopping.best_update if validated else None,
+        signal=None if received is None else int(received),
+    )
+    if world.is_main:
+        write_atomically(folder / "timing.json", json.dumps(session.timing.seconds))
+        if events.last_result is not None and events.last_result.confusion is not None:
+            write_confusion(folder, events.last_result.confusion, spec.data.class_names)
+        if validation is not None:
+            write_mistakes(folder, validation.mistakes.kept)
+        record: dict[str, Any] = {
+            "updates": session.update,
+            "epochs": session.epoch,
+            "seconds": stopping.seconds,
+            "images_per_second": session.meter.mean_rate(),
+            "reason": reason,
+        }
+        if session.last_accuracy is not None:
+            record["accuracy"] = session.last_accuracy
+        if validated:
+            record |= {"best_accuracy": stopping.best_accuracy, "best_update": stopping.best_update}
+        for observer in observers:
+            observer.end(record)
+    return result
+
+
+def best_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint with the best validation, else the newest one."""
+    best = store.read_best(folder)
+    path = folder / store.CHECKPOINTS / str(best[0]) if best is not None else None
+    if path is not None and path.is_dir():
+        return path
+    numbered = [entry for entry in store.listing(folder) if entry.name.isdigit()]
+    return numbered[-1] if numbered else None

@@ -1,0 +1,105 @@
+"""Put the parts of a run together: model, lane, optimiser, data, clocks."""
+
+from dataclasses import dataclass
+
+from torch import nn
+
+from conveyor import optim
+from conveyor.checkpoint.state import State
+from conveyor.data import open_dataset
+from conveyor.data.batch import Dataset
+from conveyor.data.feed import TrainingFeed
+from conveyor.data.prepare import Prepare
+from conveyor.layout import deal_slots
+from conveyor.numerics.loss_scale import make_loss_scale
+from conveyor.numerics.precision import Precision
+from conveyor.optim.average import Ema
+from conveyor.training import build
+from conveyor.training.meter import Meter, Timing
+from conveyor.training.session import Session
+from conveyor.training.spec import RunSpec
+from conveyor.training.start import check_fits
+from conveyor.training.stopping import Stopping
+from conveyor.training.update import Updater
+from conveyor.training.validators import Validation
+from conveyor.training.world import World
+
+
+@dataclass(frozen=True, slots=True)
+class Own:
+    """What a caller from Python brings along instead of naming it."""
+
+    model: nn.Module | None = None
+    train_data: Dataset | None = None
+    validation_data: Dataset | None = None
+
+
+def make_prepare(spec: RunSpec, world: World) -> Prepare:
+    """What turns 8-bit images into the network's input."""
+    precision = Precision.from_options(spec.options.precision)
+    return Prepare(
+        spec.options,
+        spec.data,
+        world.device,
+        precision.input_dtype(world.device),
+        image_size=spec.image_size,
+        channels=spec.in_channels,
+    )
+
+
+def make_session(spec: RunSpec, world: World, own: Own, state: State | None, prepare: Prepare) -> Session:
+    """The run in memory, standing where `state` was saved."""
+    options, timing = spec.options, Timing()
+    if state is not None:
+        check_fits(state, spec)
+    model = build.place_model(build.build_model(spec, own=own.model, state=state), spec, world.device)
+    lane = build.build_lane(spec, world, model, prepare, timing)
+    named = [(lane.names[name], parameter) for name, parameter in lane.module.named_parameters()]
+    decay = options.optimizer.ema_decay
+    session = Session(
+        spec=spec,
+        world=world,
+        lane=lane,
+        updater=Updater(
+            lane,
+            world,
+            optim.make_optimizer(options, named, rmsprop_decay=spec.rmsprop_decay),
+            make_loss_scale(options),
+            options.optimizer.clip_norm,
+            None if decay is None else Ema(lane.module, decay),
+        ),
+        meter=Meter(world.device, world, timing),
+        stopping=Stopping.from_options(options),
+        timing=timing,
+    )
+    if state is not None:
+        session.load(state)
+    return session
+
+
+def make_feed(spec: RunSpec, world: World, own: Own, prepare: Prepare, start_update: int) -> TrainingFeed:
+    """This lane's micro-batches from `start_update` on."""
+    options = spec.options
+    dataset = own.train_data or open_dataset(options, "train", spec.image_size, spec.in_channels)
+    return TrainingFeed(
+        dataset,
+        spec.topology,
+        updates_per_epoch=spec.updates_per_epoch,
+        slots=deal_slots(spec.topology.slots, world.lanes, options.model.bn_span)[world.lane],
+        start_update=start_update,
+        stop_update=spec.updates_total,
+        seed=options.run.seed,
+        shuffle=options.data.shuffle,
+        prefetch=options.data.prefetch,
+        threads=options.data.loader_threads,
+        transform=prepare.on_host(True),
+        pin=world.device.type == "cuda",
+    )
+
+
+def make_validation(spec: RunSpec, world: World, own: Own, prepare: Prepare) -> Validation | None:
+    """The validation set, if there is one and it is wanted."""
+    if not spec.options.events.validation or (spec.validation_images == 0 and own.validation_data is None):
+        return None
+    dataset = own.validation_data or open_dataset(spec.options, "validation", spec.image_size, spec.in_channels)
+    return Validation(spec, world, dataset, prepare, own.model)

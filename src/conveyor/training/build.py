@@ -1,0 +1,79 @@
+"""From options to a lane that can run: the order of the transforms on a model, on one page.
+
+norm choice -> weights (init, load, or resume) -> memory format -> precision -> recompute -> cut into stages -> lane
+"""
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import nn
+
+from conveyor import models
+from conveyor.data.prepare import Prepare
+from conveyor.layout import deal_slots
+from conveyor.options.units import size_in_bytes
+from conveyor.training.lane import Lane
+from conveyor.training.loss import Loss
+from conveyor.training.meter import Timing
+from conveyor.training.spec import RunSpec
+from conveyor.training.step import FoldedLane
+from conveyor.training.weights import load_into, start_weights
+from conveyor.training.world import World
+
+if TYPE_CHECKING:
+    from conveyor.checkpoint.state import State
+
+
+def build_model(spec: RunSpec, *, own: nn.Module | None = None, state: "State | None" = None) -> nn.Module:
+    """The network with its weights, on the CPU: from the seed, from `--weights`, or from a checkpoint."""
+    options = spec.options
+    if own is not None:
+        model = own
+    else:
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(options.run.seed)
+            model = models.build_from(
+                options.model, name=spec.model_name, num_classes=spec.num_classes, in_channels=spec.in_channels
+            )
+    if state is not None:
+        load_into(model, state.model, "the checkpoint")
+    elif options.model.weights is not None:
+        start_weights(model, options.model)
+    return model
+
+
+def place_model(model: nn.Module, spec: RunSpec, device: torch.device, *, train: bool = True) -> nn.Module:
+    """Memory format, precision and recomputation, in this order; the model is changed in place."""
+    from conveyor.numerics import recompute
+    from conveyor.numerics.precision import Precision
+
+    model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    Precision.from_options(spec.options.precision).apply(model)
+    if train and spec.options.batch.recompute:
+        recompute.apply(model, spec.options.batch.recompute, models.blocks(model))
+    return model
+
+
+def build_lane(spec: RunSpec, world: World, model: nn.Module, prepare: Prepare, timing: Timing) -> Lane:
+    """What runs this worker's slots: the whole model, or its stage of a pipeline."""
+    options, topology = spec.options, spec.topology
+    span = options.model.bn_span
+    slots = deal_slots(topology.slots, world.lanes, span)[world.lane]
+    loss = Loss.from_options(options, spec.num_classes)
+    if world.depth > 1:
+        from conveyor.pipeline.lane import StageLane
+
+        return StageLane(spec=spec, world=world, model=model, slots=slots, loss=loss, prepare=prepare, timing=timing)
+    reducer = world.reducer(model.parameters(), size_in_bytes(options.layout.bucket_size))
+    return FoldedLane(
+        model,
+        slots,
+        total_slots=topology.slots,
+        span=span,
+        loss=loss,
+        prepare=prepare,
+        reducer=reducer,
+        timing=timing,
+        seed=options.run.seed,
+        metrics=not options.events.disable_metrics,
+    )

@@ -1,0 +1,49 @@
+"""Validation of saved checkpoints: each in turn, in ascending order, averaged ones last."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from conveyor.checkpoint import folder as one
+from conveyor.checkpoint import store
+from conveyor.checkpoint.state import State
+from conveyor.monitor.observers import Observer
+from conveyor.training.session import Session
+from conveyor.training.validators import Validation
+
+_logger = logging.getLogger(__name__)
+
+
+def readable(paths: Sequence[Path]) -> Iterator[tuple[Path, State]]:
+    """Each complete checkpoint with its state; a damaged one is named and passed over."""
+    for path in paths:
+        try:
+            yield path, one.load(path)
+        except one.Damaged as problem:
+            _logger.warning("%s", problem)
+
+
+def records(paths: Sequence[Path], validation: Validation) -> Iterator[tuple[dict[str, Any], State]]:
+    """Validate the checkpoints in their order; every worker runs this in step."""
+    for path, state in readable(paths):
+        averaged = not path.name.isdigit()
+        result = validation.of_state(state)
+        update = -1 if averaged else state.update
+        yield result.record(path.name, update, float(state.progress.get("epoch", 0.0))), state
+
+
+def validate_checkpoints(
+    session: Session, folder: Path, validation: Validation, observers: Sequence[Observer], *, only_averages: bool
+) -> None:
+    """After training: every checkpoint of the run, or only the averaged ones."""
+    paths = [path for path in store.listing(folder) if not (only_averages and path.name.isdigit())]
+    for record, state in records(paths, validation):
+        if record["update"] >= 0:
+            session.last_accuracy = record["accuracy"]
+            session.stopping.judge(record["accuracy"], state.update)
+            best = store.read_best(folder)
+            if session.world.is_main and (best is None or record["accuracy"] > best[1]):
+                store.write_best(folder, state.update, record["accuracy"])
+        for observer in observers:
+            observer.validation(record)

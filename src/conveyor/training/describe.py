@@ -1,0 +1,54 @@
+"""A run in words, before it starts (no torch here)."""
+
+from conveyor.options.units import format_fraction
+from conveyor.training.spec import RunSpec
+
+
+def describe(spec: RunSpec) -> str:
+    """The plan that `--dry-run` prints for a person."""
+    topology, events, options = spec.topology, spec.events, spec.options
+    rate = f"{options.schedule.lr_schedule}, peak {spec.peak_lr:.6g}"
+    if spec.warmup_updates:
+        rate += f", warm-up {spec.warmup_updates} updates ({options.schedule.warmup_mode})"
+    splits = f", split at {' '.join(spec.split_points)}" if spec.split_points else ""
+    lines = [
+        f"model       {spec.model_name}, {spec.image_size}x{spec.image_size}x{spec.in_channels}, {spec.num_classes} classes",
+        f"data        {spec.data.name}: {spec.data.train_images:,} images, {spec.validation_images:,} for validation",
+        f"batch       {topology.micro_batch} x accumulation {topology.accumulation} x {topology.replicas} replicas "
+        f"= {topology.global_batch} per update, {topology.stages} stage{'s' if topology.stages > 1 else ''}{splits}",
+        f"length      {format_fraction(spec.epochs)} epochs of {spec.updates_per_epoch} updates = {spec.updates_total} updates",
+        f"optimiser   {options.optimizer.optimizer}, precision {options.precision.precision}, loss scale {options.precision.loss_scale}",
+        f"rate        {rate}",
+        f"events      log every {_every(events.updates_per_log)}, checkpoint every {_every(events.updates_per_checkpoint)}, "
+        f"{events.calls} host calls of {events.updates_per_call}",
+        spec.layout_note.replace("layout ", "layout      ", 1),
+    ]
+    if options.events.validation:
+        lines.insert(7, f"validation  {spec.validation_images:,} images in batches of {spec.validation_batch}")
+    lines += [f"note        {note}" for note in spec.notes]
+    lines.append(f"command     {options.command_text('train')}")
+    return "\n".join(lines)
+
+
+def _every(updates: int) -> str:
+    return f"{updates} updates" if updates else "never"
+
+
+def plot_schedule(spec: RunSpec, path: str) -> None:
+    """The learning rate over the run as a picture; the file's ending chooses the format."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    total, points = spec.updates_total, 2000
+    stride = max(1, total // points)
+    updates = [*range(0, total, stride), total - 1] if total else [0]
+    figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")
+    axes.step([u / spec.updates_per_epoch for u in updates], [spec.schedule.rate(u) for u in updates], where="post")
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("learning rate")
+    axes.set_title(f"{spec.options.schedule.lr_schedule}, peak {spec.peak_lr:.4g}, {total} updates")
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

@@ -1,0 +1,118 @@
+"""What happens between updates: log points, validations, checkpoints. Counted over the whole run, never within an epoch."""
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from conveyor.checkpoint import store
+from conveyor.checkpoint.state import State
+from conveyor.checkpoint.writer import BackgroundWriter
+from conveyor.monitor.observers import Observer
+from conveyor.training.session import Session
+from conveyor.training.validate import Accuracy
+from conveyor.training.validators import Validation
+
+
+class Events:
+    """Looks at the clock after each update. Every worker has one; only the main one writes and talks."""
+
+    def __init__(
+        self,
+        session: Session,
+        folder: Path,
+        observers: Sequence[Observer],
+        validation: Validation | None,
+        peak_share: Callable[[float], float | None] | None = None,
+    ) -> None:
+        self._session, self._folder, self._observers = session, folder, observers
+        self._validation = validation
+        self._peak_share = peak_share
+        self.writer = BackgroundWriter(after=self._after_save)
+        self.last_result: Accuracy | None = None
+        self._saved_at: int | None = None
+
+    def __enter__(self) -> "Events":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        self.writer.wait()
+
+    def after_update(self, rate: float) -> None:
+        """The log point, validation and checkpoint that are due now, in this order."""
+        session = self._session
+        spec, update = session.spec, session.update
+        last = update == spec.updates_total
+        if update % spec.events.updates_per_call == 0 or last:
+            for observer in self._observers:
+                observer.tick(update)
+        if spec.events.logs_at(update, spec.updates_total) or session.reason is not None:
+            self._log(rate)
+        if self._validates_at(update, last):
+            with session.meter.paused():
+                self.validate()
+        if self._saves_at(update, last):
+            with session.meter.paused():
+                self.save()
+
+    def _log(self, rate: float) -> None:
+        session, updater = self._session, self._session.updater
+        record: dict[str, Any] = {"update": session.update, "epoch": session.epoch, "lr": rate}
+        record |= session.meter.read(session.spec.topology.global_batch, not session.spec.options.events.disable_metrics)
+        record["seconds"] = session.stopping.seconds
+        if updater.loss_scale.dynamic or updater.loss_scale.value != 1.0:
+            record["loss_scale"] = updater.loss_scale.value
+        if updater.skipped:
+            record["skipped_updates"] = updater.skipped
+        if updater.gradient_norm is not None:
+            record["gradient_norm"] = float(updater.gradient_norm)
+        share = self._peak_share(record["images_per_second"]) if self._peak_share is not None else None
+        if share is not None:
+            record["peak_share"] = share
+        for observer in self._observers:
+            observer.log(record)
+
+    def _validates_at(self, update: int, last: bool) -> bool:
+        options, session = self._session.spec.options.events, self._session
+        if self._validation is None or session.reason == "interrupted":
+            return False
+        epoch, rest = divmod(update, session.spec.updates_per_epoch)
+        return last or session.reason is not None or (rest == 0 and epoch % options.epochs_per_validation == 0)
+
+    def validate(self) -> None:
+        """Validate the weights as they are now; the result may end the run."""
+        session = self._session
+        assert self._validation is not None
+        result = self.last_result = self._validation.of_session(session)
+        session.last_accuracy = result.top1
+        session.validated_at = session.update
+        verdict = session.stopping.judge(result.top1, session.update)
+        session.reason = session.reason or verdict
+        for observer in self._observers:
+            observer.validation(result.record(str(session.update), session.update, session.epoch))
+
+    def _saves_at(self, update: int, last: bool) -> bool:
+        events = self._session.spec.events
+        ending = last or self._session.reason in ("target reached", "patience")
+        return (
+            events.saves_at(update)
+            or (ending and events.updates_per_checkpoint > 0)
+            or self._session.reason in ("interrupted", "time")
+        )
+
+    def save(self) -> None:
+        """Write a checkpoint in the background."""
+        session = self._session
+        if self._saved_at == session.update:
+            return
+        state = session.state()
+        if session.world.is_main:
+            self.writer.save(self._folder / store.CHECKPOINTS / str(session.update), state)
+        self._saved_at = session.update
+
+    def _after_save(self, folder: Path, state: State) -> None:
+        """In the writer's thread: remember the best, delete what need not be kept."""
+        accuracy, best = state.progress["last_accuracy"], store.read_best(self._folder)
+        if state.progress["validated_at"] == state.update and (best is None or accuracy > best[1]):
+            store.write_best(self._folder, state.update, accuracy)
+        store.prune(self._folder, self._session.spec.options.events.checkpoints_to_keep)

@@ -1,0 +1,111 @@
+"""Loss, accuracy, throughput and phase times between two log points; nothing is read from the device before one."""
+
+import resource
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conveyor.training.loss import LOSS, SAMPLES, TOP1
+from conveyor.training.world import World
+
+PHASES = ("data", "forward", "backward", "reduce", "update")
+
+
+class Timing:
+    """Seconds of host time by phase, since the start of this part of the run."""
+
+    def __init__(self) -> None:
+        self.seconds = dict.fromkeys(PHASES, 0.0)
+        self._last = time.perf_counter()
+
+    def begin(self) -> None:
+        """The next `mark` measures from here."""
+        self._last = time.perf_counter()
+
+    def mark(self, phase: str) -> None:
+        """The time since the last `begin` or `mark` was spent on `phase`."""
+        now = time.perf_counter()
+        self.seconds[phase] += now - self._last
+        self._last = now
+
+
+class Meter:
+    """Tallies on the device, times on the host. Events (validation, checkpoints) do not count as training time."""
+
+    def __init__(self, device: torch.device, world: World, timing: Timing) -> None:
+        self._world, self._timing = world, timing
+        self._sum = torch.zeros(5, dtype=torch.float64, device=device)
+        self._last = torch.zeros_like(self._sum)
+        self._updates = 0
+        self._mark = time.perf_counter()
+        self._data_mark = 0.0
+        self._rates: list[tuple[float, float]] = []
+
+    def add(self, tally: Tensor) -> None:
+        """One more update."""
+        self._sum += tally
+        self._last = tally
+        self._updates += 1
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """Time inside is not training time."""
+        started = time.perf_counter()
+        try:
+            yield
+        finally:
+            self._mark += time.perf_counter() - started
+
+    def read(self, global_batch: int, metrics: bool = True) -> dict[str, Any]:
+        """The means since the last log point, over all workers; starts the next period."""
+        both = torch.stack([self._sum, self._last])
+        self._world.sum_over_all([both])
+        total, last = both.tolist()
+        elapsed = max(time.perf_counter() - self._mark, 1e-9)
+        images = self._updates * global_batch
+        waited = self._timing.seconds["data"] - self._data_mark
+        record: dict[str, Any] = {}
+        if metrics and total[SAMPLES] and last[SAMPLES]:
+            record["loss"] = total[LOSS] / total[SAMPLES]
+            record["loss_batch"] = last[LOSS] / last[SAMPLES]
+            record["accuracy"] = 100 * total[TOP1] / total[SAMPLES]
+            record["accuracy_batch"] = 100 * last[TOP1] / last[SAMPLES]
+        record["images_per_second"] = images / elapsed
+        record["update_seconds"] = elapsed / max(1, self._updates)
+        record["data_wait"] = waited / elapsed
+        record["memory_mib"] = peak_memory(self._sum.device)
+        self._rates.append((images, elapsed))
+        self._sum.zero_()
+        self._updates = 0
+        self._data_mark = self._timing.seconds["data"]
+        self._mark = time.perf_counter()
+        return record
+
+    def mean_rate(self) -> float:
+        """Images per second over the log periods without the first, which warms up; with it if there is no other."""
+        counted = self._rates[1:] or self._rates
+        return sum(images for images, _ in counted) / max(1e-9, sum(elapsed for _, elapsed in counted))
+
+    def state(self) -> dict[str, Any]:
+        """The open period's sums over all workers, for the checkpoint."""
+        total = self._sum.clone()
+        self._world.sum_over_all([total])
+        return {"sum": total.tolist(), "updates": self._updates}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on in the open period; the main worker holds the sums of all."""
+        if self._world.is_main:
+            self._sum.copy_(torch.tensor(state["sum"], dtype=torch.float64))
+        # The time of the interrupted period is lost, so its updates do not count towards the throughput.
+        self._updates = 0
+
+
+def peak_memory(device: torch.device) -> float:
+    """MiB: the most memory allocated on the accelerator, or resident on the host."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

@@ -1,0 +1,35 @@
+"""Asked to leave: SIGTERM and SIGUSR1 (and the first SIGINT) end a run after the update in work, with a checkpoint."""
+
+import signal
+import threading
+from types import FrameType, TracebackType
+from typing import Any
+
+LEAVE = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+
+
+class Signals:
+    """Remembers the first signal instead of dying of it; a second SIGINT is the usual KeyboardInterrupt.
+
+    Handlers can only be set in the main thread; elsewhere (a notebook's worker thread) nothing is caught.
+    """
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+        self._before: dict[signal.Signals, Any] = {}
+
+    def __enter__(self) -> "Signals":
+        if threading.current_thread() is threading.main_thread():
+            for number in LEAVE:
+                self._before[number] = signal.signal(number, self._remember)
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self._before.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)
+        self._before.clear()
+
+    def _remember(self, number: int, frame: FrameType | None) -> None:
+        if self.received is not None and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        self.received = self.received or signal.Signals(number)

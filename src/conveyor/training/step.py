@@ -1,0 +1,110 @@
+"""A folded lane: this worker holds the whole model and runs its slots one after the other."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from conveyor.data.batch import Batch, Target
+from conveyor.data.prepare import Prepare
+from conveyor.models import stochastic
+from conveyor.training.loss import Loss, tally
+from conveyor.training.meter import Timing
+from conveyor.training.world import GradientReducer
+
+
+def span_groups(slots: Sequence[int], span: int) -> list[tuple[int, ...]]:
+    """The slots that share batch-norm statistics, when all of them are here; else each slot by itself.
+
+    >>> span_groups(range(4), 2)
+    [(0, 1), (2, 3)]
+    """
+    groups: dict[int, list[int]] = {}
+    for slot in slots:
+        groups.setdefault(slot // span, []).append(slot)
+    return [
+        part
+        for group in groups.values()
+        for part in ([tuple(group)] if len(group) == span else [(slot,) for slot in group])
+    ]
+
+
+class FoldedLane:
+    """Slot gradients of the whole model. A batch-norm span that lies in this lane is one bigger forward pass."""
+
+    def __init__(
+        self,
+        module: nn.Module,
+        slots: Sequence[int],
+        *,
+        total_slots: int,
+        span: int,
+        loss: Loss,
+        prepare: Prepare,
+        reducer: GradientReducer,
+        timing: Timing,
+        seed: int,
+        metrics: bool = True,
+    ) -> None:
+        self.module = module
+        self.names = {name: name for name in module.state_dict()}
+        self._groups = span_groups(slots, span)
+        self._total_slots = total_slots
+        self._loss, self._prepare, self._reducer, self._timing = loss, prepare, reducer, timing
+        self._seed, self._metrics = seed, metrics
+        self.recent: list[list[Batch]] = []
+        """The batches of the last update, for the search for a bad layer."""
+
+    def gradients(self, batches: Iterator[Batch], update: int, loss_scale: float) -> Tensor:
+        """See `Lane.gradients`: p.grad = sum over the lane's slots of d(loss_scale / slots x loss)."""
+        total = torch.zeros(5, dtype=torch.float64, device=self._prepare.device)
+        self.recent = []
+        self._timing.begin()
+        for number, group in enumerate(self._groups):
+            parts = [next(batches) for _ in group]
+            self.recent.append(parts)
+            images, target = self.inputs(parts)
+            self._timing.mark("data")
+            with stochastic.keyed(self._seed, update, group):
+                logits = self.module(images)
+                loss = self._loss(logits, target)
+                self._timing.mark("forward")
+                if number == len(self._groups) - 1:
+                    self._reducer.start()
+                (loss * (loss_scale * len(group) / self._total_slots)).backward()  # type: ignore[no-untyped-call]
+            total += tally(loss, logits, target.labels, slots=len(group), accuracy=self._metrics)
+            self._timing.mark("backward")
+        self._reducer.finish()
+        self._timing.mark("reduce")
+        return total
+
+    def inputs(self, parts: list[Batch]) -> tuple[Tensor, Target]:
+        """The prepared images and targets of one forward pass: one slot, or the slots of a span one behind the other."""
+        prepared = [self._prepare(batch, True) for batch in parts]
+        if len(prepared) == 1:
+            return prepared[0]
+        images = torch.cat([images for images, _ in prepared]).contiguous(memory_format=torch.channels_last)
+        labels = torch.cat([target.labels for _, target in prepared])
+        terms = [target.mixed for _, target in prepared]
+        if all(term is None for term in terms):
+            return images, Target(labels)
+        return images, Target(labels, _joined_terms([target for _, target in prepared]))
+
+    def logits(self, images: Tensor) -> Tensor:
+        """The forward pass alone."""
+        result = self.module(images)
+        assert isinstance(result, Tensor)
+        return result
+
+
+def _joined_terms(targets: list[Target]) -> list[tuple[Tensor, Tensor]]:
+    """Label terms of several batches as those of one; a batch with fewer terms gets terms of weight 0."""
+    lists = [target.mixed or [(target.labels, torch.ones_like(target.labels, dtype=torch.float32))] for target in targets]
+    longest = max(len(terms) for terms in lists)
+    padded = [
+        terms + [(target.labels, torch.zeros_like(terms[0][1]))] * (longest - len(terms))
+        for terms, target in zip(lists, targets, strict=True)
+    ]
+    return [
+        (torch.cat([terms[i][0] for terms in padded]), torch.cat([terms[i][1] for terms in padded])) for i in range(longest)
+    ]

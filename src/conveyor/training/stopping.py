@@ -1,0 +1,73 @@
+"""When a run ends before its last update: time, accuracy, patience."""
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+from conveyor.options import Options
+from conveyor.options.units import seconds
+
+
+@dataclass(slots=True)
+class Stopping:
+    """The rules and what they need to remember; `state` goes into the checkpoint."""
+
+    max_seconds: float | None
+    target_accuracy: float | None
+    patience: int | None
+    best_accuracy: float = -1.0
+    best_update: int = -1
+    without_better: int = 0
+    seconds_before: float = 0.0
+    """Training time of the parts of the run before this one."""
+    _started: float = field(default_factory=time.monotonic)
+
+    @classmethod
+    def from_options(cls, options: Options) -> "Stopping":
+        limit = options.length.max_time
+        return cls(
+            max_seconds=None if limit is None else seconds(limit),
+            target_accuracy=options.length.target_accuracy,
+            patience=options.length.patience,
+        )
+
+    def start(self) -> None:
+        """The clock of this part of the run begins."""
+        self._started = time.monotonic()
+
+    @property
+    def seconds(self) -> float:
+        """Training time over all parts of the run."""
+        return self.seconds_before + time.monotonic() - self._started
+
+    def out_of_time(self) -> bool:
+        """Whether this part of the run has used up `--max-time`."""
+        return self.max_seconds is not None and time.monotonic() - self._started >= self.max_seconds
+
+    def judge(self, accuracy: float, update: int) -> str | None:
+        """Hear of a validation; the reason to stop, if it is one. `accuracy` in percent."""
+        if accuracy > self.best_accuracy:
+            self.best_accuracy, self.best_update, self.without_better = accuracy, update, 0
+        else:
+            self.without_better += 1
+        if self.target_accuracy is not None and accuracy >= self.target_accuracy:
+            return "target reached"
+        if self.patience is not None and self.without_better >= self.patience:
+            return "patience"
+        return None
+
+    def state(self) -> dict[str, Any]:
+        """What a resumed run must know."""
+        return {
+            "best_accuracy": self.best_accuracy,
+            "best_update": self.best_update,
+            "without_better": self.without_better,
+            "seconds": self.seconds,
+        }
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Go on from `state`."""
+        self.best_accuracy = float(state["best_accuracy"])
+        self.best_update = int(state["best_update"])
+        self.without_better = int(state["without_better"])
+        self.seconds_before = float(state["seconds"])

@@ -1,0 +1,61 @@
+"""From the gradients of an update to new weights: norm, unscaling, clipping, the rule, norm statistics, averages."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conveyor.models import norms
+from conveyor.optim import Optimizer
+from conveyor.training.lane import Lane
+from conveyor.training.world import World
+
+
+class Updater:
+    """Applies one update; `skipped` counts those that a dynamic loss scale had to throw away."""
+
+    def __init__(
+        self, lane: Lane, world: World, optimizer: Optimizer, loss_scale: Any, clip_norm: float | None, ema: Any = None
+    ) -> None:
+        self._lane, self._world = lane, world
+        self.optimizer, self.loss_scale, self.ema = optimizer, loss_scale, ema
+        self._clip_norm = clip_norm
+        named = {lane.names[name]: parameter for name, parameter in lane.module.named_parameters()}
+        self._parameters = [named[name] for name in optimizer.names]
+        self.skipped = 0
+        self.gradient_norm: Tensor | None = None
+        """The global norm of the last mean gradient before clipping, when it was needed; on the device."""
+
+    def apply(self, update: int, lr: float) -> None:
+        """Use up the gradients. They are sums over all slots of this stage, scaled by the loss scale."""
+        gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
+        scale = self.loss_scale.value
+        factor: float | Tensor = 1.0 / scale
+        finite = True
+        if self._clip_norm is not None or self.loss_scale.dynamic:
+            squares = global_square(gradients)
+            self._world.sum_over_stages([squares])
+            self.gradient_norm = squares.sqrt() / scale
+            if self.loss_scale.dynamic:
+                finite = bool(squares.isfinite())
+            if self._clip_norm is not None:
+                factor = (self._clip_norm / (self.gradient_norm + 1e-6)).clamp(max=1.0).float() / scale
+        if self._world.lanes > 1:
+            self._world.all_reduce_sum(norms.pending(self._lane.module))
+        if finite:
+            self.optimizer.step(gradients, lr, update, gradient_factor=factor)
+            norms.commit(self._lane.module)
+            if self.ema is not None:
+                self.ema.update()
+        else:
+            norms.discard(self._lane.module)
+            self.skipped += 1
+        self.loss_scale.update(not finite, gradients)
+        for parameter in self._parameters:
+            parameter.grad = None
+
+
+def global_square(gradients: list[Tensor]) -> Tensor:
+    """The sum of squares of all elements, float64, a scalar on the device; overflow of a half gradient shows as inf."""
+    norms_of = torch._foreach_norm([g.float() if g.dtype.itemsize < 4 else g for g in gradients])
+    return torch.stack([norm.double() for norm in norms_of]).square().sum()

@@ -1,0 +1,120 @@
+"""Accuracy over a whole validation set: every image counted once, padding masked, whatever the batch and the layout."""
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from conveyor.data.batch import Batch, Target
+from conveyor.training.loss import LOSS, SAMPLES, TOP1, TOP5, Loss, tally
+from conveyor.training.world import World
+
+CONFUSION_CLASSES = 200
+"""Up to this many classes the confusion counts are kept (C^2 numbers)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """The result of one validation; percentages, exact counts."""
+
+    top1: float
+    top5: float
+    images: int
+    loss: float
+    seconds: float
+    latencies: tuple[float, ...] = ()
+    """Seconds of each forward pass with its transfer, when asked for."""
+    confusion: Tensor | None = field(default=None, compare=False)
+    """int64 [C, C]: images by (label, answer)."""
+
+    def record(self, name: str, update: int, epoch: float) -> dict[str, Any]:
+        """The fields of `monitor.records` for a validation."""
+        record: dict[str, Any] = {
+            "name": name,
+            "update": update,
+            "epoch": epoch,
+            "accuracy": self.top1,
+            "accuracy_top5": self.top5,
+            "loss": self.loss,
+            "images": self.images,
+            "seconds": self.seconds,
+            "images_per_second": self.images / self.seconds if self.seconds > 0 else 0.0,
+        }
+        if self.latencies:
+            ordered = sorted(self.latencies)
+            record["latency_avg_ms"] = 1e3 * sum(ordered) / len(ordered)
+            for key, share in (("latency_p99_ms", 0.99), ("latency_p999_ms", 0.999), ("latency_max_ms", 1.0)):
+                record[key] = 1e3 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+        return record
+
+
+def validate(
+    model: nn.Module,
+    feed: Iterable[Batch],
+    prepare: Callable[[Batch, bool], tuple[Tensor, Target]],
+    world: World,
+    *,
+    num_classes: int,
+    latency: bool = False,
+    on_batch: Callable[[Batch, Tensor], None] | None = None,
+) -> Accuracy:
+    """Run `feed` (this worker's share) through `model` in evaluation mode and sum over all workers.
+
+    `on_batch(batch, logits)` sees each batch's valid part, to collect mistakes.
+    """
+    totals = torch.zeros(5, dtype=torch.float64, device=world.device)
+    confusion = torch.zeros(num_classes**2 if num_classes <= CONFUSION_CLASSES else 0, dtype=torch.int64, device=world.device)
+    criterion, latencies = Loss(), []
+    started = time.perf_counter()
+    with evaluating(model):
+        for batch in feed:
+            begun = time.perf_counter()
+            # Not around the whole loop: the feed makes its buffers inside next(), and other threads write to them.
+            with torch.inference_mode():
+                images, target = prepare(batch, False)
+                logits = model(images)[: batch.num_valid].float()
+            if latency:
+                _wait(world.device)
+                latencies.append(time.perf_counter() - begun)
+            if batch.num_valid == 0:
+                continue
+            labels = target.labels[: batch.num_valid]
+            totals += tally(criterion(logits, Target(labels)), logits, labels)
+            if confusion.numel():
+                confusion += torch.bincount(labels * num_classes + logits.argmax(dim=1), minlength=num_classes**2)
+            if on_batch is not None:
+                on_batch(batch, logits)
+    world.sum_over_all([totals, confusion])
+    sums = totals.tolist()
+    images_seen = round(sums[SAMPLES])
+    share = 100.0 / max(1, images_seen)
+    return Accuracy(
+        top1=sums[TOP1] * share,
+        top5=sums[TOP5] * share,
+        images=images_seen,
+        loss=sums[LOSS] / max(1, images_seen),
+        seconds=time.perf_counter() - started,
+        latencies=tuple(latencies),
+        confusion=confusion.view(num_classes, num_classes).cpu() if confusion.numel() else None,
+    )
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Any:
+    """Evaluation mode inside, every module's own mode again afterwards."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, mode in modes:
+            module.training = mode
+
+
+def _wait(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

@@ -1,0 +1,85 @@
+"""Validation of a run's current weights, of a checkpoint's, or of any model's, on the run's validation set."""
+
+from torch import Tensor, nn
+
+from conveyor.checkpoint.state import State
+from conveyor.data.batch import Batch, Dataset
+from conveyor.data.feed import ValidationFeed
+from conveyor.data.prepare import Prepare
+from conveyor.monitor.progress import track
+from conveyor.training import build
+from conveyor.training.mistakes import Mistakes
+from conveyor.training.session import Session
+from conveyor.training.spec import RunSpec
+from conveyor.training.validate import Accuracy, validate
+from conveyor.training.weights import load_into
+from conveyor.training.world import World
+
+
+class Validation:
+    """The validation set of a run and how its images are fed. Batches are dealt to all workers, each with the whole model."""
+
+    def __init__(
+        self, spec: RunSpec, world: World, dataset: Dataset, prepare: Prepare, own: nn.Module | None = None
+    ) -> None:
+        self._spec, self._world, self._dataset, self._prepare = spec, world, dataset, prepare
+        self._own = own
+        self._spare: nn.Module | None = None
+        self.mistakes = Mistakes()
+        """Of the last measurement."""
+
+    def of_session(self, session: Session) -> Accuracy:
+        """The accuracy of the run's weights as they are now: the averaged ones when the run keeps an average."""
+        ema = session.updater.ema
+        if ema is not None:
+            return self.measure(self._loaded({**session.model_state(), **session.world.full_state(ema.state_dict())}))
+        if session.world.depth > 1:
+            return self.measure(self._loaded(session.model_state()))
+        return self.measure(session.lane.module)
+
+    def of_state(self, state: State) -> Accuracy:
+        """The accuracy of a checkpoint."""
+        return self.measure(self._loaded({**state.model, **state.averages}))
+
+    def measure(self, model: nn.Module) -> Accuracy:
+        """The accuracy of `model`, which is on the worker's device in its final precision."""
+        options, world = self._spec.options, self._world
+        feed = ValidationFeed(
+            self._dataset,
+            self._spec.validation_batch,
+            world.rank,
+            world.size,
+            prefetch=options.data.prefetch,
+            threads=options.data.loader_threads,
+            transform=self._prepare.on_host(False),
+            pin=world.device.type == "cuda",
+        )
+        quiet = options.run.quiet or not world.is_main
+        self.mistakes = Mistakes()
+        with feed, track(len(feed) * self._spec.validation_batch, "Validate", quiet=quiet) as bar:
+
+            def seen(batch: Batch, logits: Tensor) -> None:
+                bar.advance(batch.num_valid)
+                self.mistakes.see(batch, logits)
+
+            return validate(
+                model,
+                feed,
+                self._prepare,
+                world,
+                num_classes=self._spec.num_classes,
+                latency=options.events.latency,
+                on_batch=seen,
+            )
+
+    def _loaded(self, tensors: dict[str, Tensor]) -> nn.Module:
+        """A second model for weights that are not the ones in training; made once."""
+        if self._spare is None:
+            import copy
+
+            fresh = copy.deepcopy(self._own) if self._own is not None else None
+            self._spare = build.place_model(
+                build.build_model(self._spec, own=fresh), self._spec, self._world.device, train=False
+            )
+        load_into(self._spare, tensors, "the checkpoint")
+        return self._spare

@@ -1,0 +1,74 @@
+"""One worker of a run: start or resume, train, leave the run folder in order."""
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from conveyor.checkpoint import folder as checkpoints
+from conveyor.checkpoint import store
+from conveyor.checkpoint.lock import RunLock
+from conveyor.errors import UserError
+from conveyor.monitor.observers import make_observers
+from conveyor.training import rundir
+from conveyor.training.after import Result, finish
+from conveyor.training.assemble import Own, make_feed, make_prepare, make_session, make_validation
+from conveyor.training.events import Events
+from conveyor.training.loop import train
+from conveyor.training.signals import Signals
+from conveyor.training.spec import RunSpec
+from conveyor.training.start import starting_state
+from conveyor.training.throughput import share_of_peak
+from conveyor.training.world import World
+
+
+def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Result:
+    """Run `spec` to its end as one worker of `world`. Several workers need `run_dir` set, so that they agree on it."""
+    world, own = world or World.single(device_for(spec)), own or Own()
+    folder = rundir.choose(spec)
+    spec = spec.replace(options=rundir.resolved_options(spec, folder))
+    lock = RunLock(folder) if world.is_main else contextlib.nullcontext()
+    with lock, Signals() as signals, threads(spec.layout.threads):
+        state = starting_state(spec, folder, world)
+        if world.is_main:
+            checkpoints.tidy(folder / store.CHECKPOINTS)
+            rundir.write_options(folder, spec.options)
+        prepare = make_prepare(spec, world)
+        session = make_session(spec, world, own, state, prepare)
+        validation = make_validation(spec, world, own, prepare)
+        during = spec.options.events.validation_mode == "during"
+        observers = make_observers(spec.options, folder) if world.is_main else []
+        peak = share_of_peak(session.lane.module, spec, world.device) if world.is_main else None
+        events = Events(session, folder, observers, validation if during else None, peak)
+        for observer in observers:
+            observer.start(spec.to_json(), session.update)
+        with events, make_feed(spec, world, own, prepare, session.update) as feed:
+            if session.update == 0 and spec.options.events.checkpoint_at_start:
+                events.save()
+            train(session, feed, events, signals)
+        result = finish(session, folder, events, validation, observers, signals.received)
+    if world.is_main and events.writer.problem is not None:
+        raise UserError(events.writer.problem)
+    return result
+
+
+def device_for(spec: RunSpec) -> torch.device:
+    """The device of a run in one process."""
+    wanted = spec.options.layout.device
+    if wanted == "cuda" and not torch.cuda.is_available():
+        raise UserError("--device cuda: PyTorch finds no CUDA device here; use --device cpu or install a CUDA build")
+    if wanted == "cpu" or not torch.cuda.is_available():
+        return torch.device("cpu")
+    return torch.device("cuda", (spec.options.layout.device_ids or (0,))[0])
+
+
+@contextlib.contextmanager
+def threads(count: int) -> Iterator[None]:
+    """The thread budget of this worker; a caller from Python gets its own back."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
