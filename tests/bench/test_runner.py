@@ -31,8 +31,8 @@ absent:
   cmd: no-such-program-anywhere
   data: {{throughput: {{regexp: 'rate (x)'}}}}
 structured:
-  cmd: {sys.executable} -c "import json, os; f = open(os.environ['CONVEYOR_METRICS_FILE'], 'a'); [print(json.dumps(dict(throughput=r, loss=1 / r)), file=f) for r in (1, 10, 20)]"
-  metrics: [throughput, loss]
+  cmd: {sys.executable} -c "import json, os; f = open(os.environ['CONVEYOR_METRICS_FILE'], 'a'); [print(json.dumps(dict(images_per_second=r, loss=1 / r)), file=f) for r in (1, 10, 20)]"
+  metrics: [images_per_second, loss]
 """
 
 
@@ -53,11 +53,11 @@ def test_failures_do_not_stop_the_rest(spec: Path, tmp_path: Path) -> None:
     assert "was not found" in found["silent"].failure
     assert "no end within 0.5 s" in found["slow"].failure
     assert "cannot start no-such-program-anywhere" in found["absent"].failure
-    assert found["structured"].metrics == {"throughput": 15, "loss": 0.05}
+    assert found["structured"].metrics == {"images_per_second": 15, "loss": 0.05}
     assert [record.name for record in records] == ["good_n=3", "good_n=5", "structured"]
     assert load_record(next((tmp_path / "out").glob("good_n=5*.json"))).results["throughput"].values == (15,)
     titles, rows = runner.table(benchmarks, outcomes)
-    assert titles == ["benchmark", "rate", "size", "throughput", "loss", "seconds", "result"]
+    assert titles == ["benchmark", "rate", "size", "throughput", "images_per_second", "loss", "seconds", "result"]
     assert rows[0][:3] == ["good[n=3]", "9", "3"]
 
 

@@ -15,9 +15,9 @@ from pathlib import Path
 from conveyor.bench.records import Record, Sample, make_record
 from conveyor.bench.spec import Benchmark, Case
 from conveyor.files import write_atomically
+from conveyor.monitor.observers import METRICS_FILE_VARIABLE
 
-RECORD_VARIABLE = "CONVEYOR_METRICS_FILE"
-"""Commands of ours append their structured metrics, one JSON object a line, to the file this variable names."""
+RATE = "images_per_second"
 
 
 @dataclass(slots=True)
@@ -74,7 +74,7 @@ def run_case(benchmark: Benchmark, case: Case, folder: Path) -> Outcome:
     started = time.perf_counter()
     with tempfile.TemporaryDirectory() as scratch:
         metrics_file = Path(scratch) / "metrics.jsonl"
-        env = {**os.environ, **case.env, RECORD_VARIABLE: str(metrics_file)}
+        env = {**os.environ, **case.env, METRICS_FILE_VARIABLE: str(metrics_file)}
         try:
             code, text = _execute(case, env, benchmark.timeout)
         except OSError as error:
@@ -121,17 +121,18 @@ def _execute(case: Case, env: dict[str, str], timeout: float | None) -> tuple[in
 
 
 def _read_structured(path: Path) -> dict[str, float]:
-    """The last value of each metric; `throughput` is the mean of all but the first, as a warm-up."""
+    """The last value of each metric; a rate is the mean of all but the first, which holds the warm-up."""
     if not path.exists():
         return {}
     rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
     found: dict[str, float] = {}
     for row in rows:
         found.update({key: float(value) for key, value in row.items() if isinstance(value, int | float)})
-    rates = [float(row["throughput"]) for row in rows if "throughput" in row]
-    if rates:
-        kept = rates[1:] or rates
-        found["throughput"] = sum(kept) / len(kept)
+    for event in ("validation", "log"):
+        rates = [float(row[RATE]) for row in rows if RATE in row and row.get("event", "log") == event]
+        if rates:
+            kept = rates[1:] or rates
+            found[RATE] = sum(kept) / len(kept)
     return found
 
 
@@ -163,7 +164,7 @@ def to_csv(titles: list[str], rows: list[list[str]]) -> str:
 def unit_of(metric: str) -> str:
     if "latency" in metric:
         return "ms"
-    return {"throughput": "img/s", "accuracy": "%", "loss": ""}.get(metric, "")
+    return {"throughput": "img/s", RATE: "img/s", "accuracy": "%", "memory_mib": "MiB"}.get(metric, "")
 
 
 def safe_name(name: str) -> str:

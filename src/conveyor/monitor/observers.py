@@ -25,6 +25,9 @@ from conveyor.monitor.dialect_lines import Dialect, dialect
 from conveyor.monitor.records import TRAINING_COLUMNS, VALIDATION_COLUMNS, Record, number, readable_rate, readable_time
 from conveyor.options import Options
 
+METRICS_FILE_VARIABLE = "CONVEYOR_METRICS_FILE"
+"""A run appends its records, one JSON object a line, to the file that this variable names; benchmarks read them."""
+
 Spec = dict[str, Any]
 """`RunSpec.to_json()`: at least updates_total, updates_per_epoch, global_batch, epochs."""
 
@@ -220,8 +223,8 @@ class RunFiles(Observer):
 class JsonLines(Observer):
     """One JSON object per event, with `event` = start, log, validation or end, for programs that read along."""
 
-    def __init__(self, stream: IO[str] | None = None) -> None:
-        self._stream = stream
+    def __init__(self, stream: IO[str] | None = None, file: str | None = None) -> None:
+        self._stream, self._file = stream, file
 
     def start(self, spec: Spec, resumed_at: int = 0) -> None:
         self._write("start", {"resumed_at": resumed_at, "spec": spec})
@@ -236,8 +239,13 @@ class JsonLines(Observer):
         self._write("end", record)
 
     def _write(self, event: str, fields: Any) -> None:
+        line = json.dumps({"event": event, "time": round(time.time(), 3), **finite(fields)}, default=str) + "\n"
+        if self._file is not None:
+            with open(self._file, "a", encoding="utf-8") as file:
+                file.write(line)
+            return
         stream = self._stream or sys.stdout
-        stream.write(json.dumps({"event": event, "time": round(time.time(), 3), **finite(fields)}, default=str) + "\n")
+        stream.write(line)
         stream.flush()
 
 
@@ -267,4 +275,6 @@ def make_observers(
     ]
     if run.json_logs:
         shown.append(JsonLines())
+    if METRICS_FILE_VARIABLE in os.environ:
+        shown.append(JsonLines(file=os.environ[METRICS_FILE_VARIABLE]))
     return shown + make_trackers(options, folder, note or progress.say)

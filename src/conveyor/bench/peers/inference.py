@@ -94,13 +94,23 @@ def conveyor(asked: dict[str, Any]) -> Callable[[], None]:
     import torch
 
     from conveyor.infer.engine import open_engine
+    from conveyor.infer.preprocessing import Preprocessing
 
-    model = _model(asked)
-    engine = open_engine(model, engine=asked.get("choice", "auto"), batch=asked["batch"], threads=asked["threads"])
-    images = torch.randint(
-        0, 256, (asked["batch"], asked["image_size"], asked["image_size"], 3), dtype=torch.uint8
-    ).numpy()
-    return lambda: engine(images) is None and None
+    size = asked["image_size"]
+    preprocessing = Preprocessing(image_size=size, channels=3, normalization="imagenet")
+    engine = open_engine(
+        _model(asked),
+        asked.get("choice", "auto"),
+        batch=asked["batch"],
+        threads=asked["threads"],
+        preprocessing=preprocessing,
+    )
+    images = torch.randint(0, 256, (asked["batch"], size, size, 3), dtype=torch.uint8).numpy()
+
+    def step() -> None:
+        engine(images)
+
+    return step
 
 
 ENGINES: dict[str, Callable[[dict[str, Any]], Callable[[], None]]] = {
