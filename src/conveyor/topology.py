@@ -91,8 +91,12 @@ class Length:
         epochs: float | Fraction | None = None,
         updates: int | None = None,
         updates_per_epoch: int | None = None,
+        by_images: bool = False,
     ) -> "Length":
-        """`N // G` updates per epoch; in all `floor(N epochs / G)`, or the given number of updates."""
+        """`N // G` updates per epoch, in all that times the epochs, or the given number of updates.
+
+        A fraction of an epoch, or any number of them `by_images`, gives `floor(N epochs / G)` updates in all.
+        """
         per_epoch = updates_per_epoch or images // global_batch
         if per_epoch < 1:
             raise UserError(
@@ -102,11 +106,16 @@ class Length:
         if updates is not None:
             return cls(per_epoch, updates, Fraction(updates, per_epoch))
         wanted = exact(epochs if epochs is not None else 1)
-        if updates_per_epoch is None and wanted.denominator != 1:
+        if updates_per_epoch is None and (by_images or wanted.denominator != 1):
             total = math.floor(images * wanted / global_batch)
         else:
             total = math.floor(per_epoch * wanted)
         return cls(per_epoch, total, wanted)
+
+    @property
+    def epoch_length(self) -> Fraction:
+        """Updates that an epoch of time lasts: not whole when epochs are counted in images."""
+        return Fraction(self.updates_total) / self.epochs if self.epochs else Fraction(self.updates_per_epoch)
 
     def position(self, update: int) -> tuple[int, int]:
         """(epoch, update within the epoch) of an update counted from 0."""
@@ -183,6 +192,7 @@ def host_events(
     checkpoints_per_epoch: Fraction,
     first_checkpoint_epoch: Fraction = Fraction(0),
     updates_per_log: int | None = None,
+    updates_per_checkpoint: int | None = None,
     updates_per_call: int | None = None,
 ) -> HostEvents:
     """Log and checkpoint periods and the number of updates between two returns to the host."""
@@ -199,6 +209,8 @@ def host_events(
         log_period, log_notes = updates_per_log, []
     saving_epochs = Fraction(math.floor(epochs - first_checkpoint_epoch))
     save_period, save_notes = updates_per_event(checkpoints_per_epoch, per_epoch, saving_epochs, "checkpoints")
+    if updates_per_checkpoint is not None:
+        save_period, save_notes = updates_per_checkpoint, []
     notes += log_notes + save_notes
     call = math.gcd(log_period, save_period)
     if call == 0:

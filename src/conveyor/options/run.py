@@ -12,6 +12,9 @@ class LengthOptions:
 
     epochs: float | None = option(None, "Epochs; default: by data set.", minimum=0.0)
     updates: int | None = option(None, "Weight updates, instead of --epochs.", minimum=1)
+    epochs_by_images: bool = option(
+        False, "Count epochs in images: updates in all = floor(images x epochs / global batch), leftovers included."
+    )
     updates_per_epoch: int | None = option(None, "Length of an epoch; default: images / global batch.", minimum=1)
     max_time: str | None = option(None, "Stop after this time (90s, 30min, 2h), with a checkpoint.")
     target_accuracy: float | None = option(
@@ -31,6 +34,9 @@ class EventOptions:
         None, "Updates between log points, instead of --logs-per-epoch.", minimum=1, changes_result=False
     )
     checkpoints_per_epoch: Fraction = option(Fraction(1), "Checkpoints per epoch; 0 none.", changes_result=False)
+    updates_per_checkpoint: int | None = option(
+        None, "Updates between checkpoints, instead of --checkpoints-per-epoch.", minimum=1, changes_result=False
+    )
     first_checkpoint_epoch: float = option(0.0, "No checkpoint before this epoch.", minimum=0.0, changes_result=False)
     checkpoint_at_start: bool = option(False, "Also save the initial weights.", changes_result=False)
     checkpoints_to_keep: int | None = option(

@@ -26,7 +26,7 @@ class Duration:
         unit = match[2] or default_unit
         return cls(_fraction(match[1]), _DURATION_UNITS.get(unit, unit))
 
-    def updates(self, *, updates_per_epoch: int, updates_total: int, global_batch: int) -> Fraction:
+    def updates(self, *, updates_per_epoch: int | Fraction, updates_total: int, global_batch: int) -> Fraction:
         """The same length counted in weight updates; exact, so that the caller chooses how to round."""
         if self.unit == "up":
             return self.amount

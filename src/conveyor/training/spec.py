@@ -129,13 +129,14 @@ def resolve(
         epochs=options.length.epochs if options.length.epochs is not None else data.default_epochs,
         updates=options.length.updates,
         updates_per_epoch=options.length.updates_per_epoch or (None if options.events.training else 1),
+        by_images=options.length.epochs_by_images,
     )
     layout, layout_note = choose_layout(options.layout, topology, machine or _machine(options), workers)
     _check_span(options.model.bn_span, topology)
     peak_lr = _peak_rate(options, topology)
     warmup = int(
         options.schedule.warmup.updates(
-            updates_per_epoch=length.updates_per_epoch,
+            updates_per_epoch=length.epoch_length if options.length.epochs_by_images else length.updates_per_epoch,
             updates_total=length.updates_total,
             global_batch=topology.global_batch,
         )
@@ -154,6 +155,7 @@ def resolve(
         checkpoints_per_epoch=options.events.checkpoints_per_epoch,
         first_checkpoint_epoch=exact(options.events.first_checkpoint_epoch),
         updates_per_log=options.events.updates_per_log,
+        updates_per_checkpoint=options.events.updates_per_checkpoint,
         updates_per_call=options.events.updates_per_call,
     )
     name, image_size = _model(options, data, model_name)
