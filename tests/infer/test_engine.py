@@ -7,7 +7,7 @@ import torch
 from tests.infer.small import small_net
 
 from conveyor.errors import UserError
-from conveyor.infer import auto, load_of_machine, throughput
+from conveyor.infer import auto, machine, throughput
 from conveyor.infer.engine import Source, as_source, in_batches, open_engine
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.infer.replicas import Replicas, core_groups
@@ -68,7 +68,7 @@ def test_fixed_batch_is_cut_and_padded() -> None:
 
 class TestAuto:
     def test_a_quiet_choice_is_remembered(self, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(load_of_machine.Watch, "quiet", True)
+        monkeypatch.setattr(machine.Watch, "quiet", True)
         cache = tmp_path / "engines.json"
         first = auto.choose(source, batch=2, threads=1, cache=cache)
         assert first.engine == min(first.milliseconds, key=first.milliseconds.__getitem__)
@@ -81,7 +81,7 @@ class TestAuto:
     def test_a_choice_under_load_is_used_but_not_remembered(
         self, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(load_of_machine.Watch, "quiet", False)
+        monkeypatch.setattr(machine.Watch, "quiet", False)
         monkeypatch.setattr(auto, "measure", lambda engines, batch: dict.fromkeys(engines, 2.0) | {"torch": 1.0})
         choice = auto.choose(source, batch=2, threads=1, cache=tmp_path / "engines.json")
         assert choice.engine == "torch"
@@ -91,16 +91,16 @@ class TestAuto:
     def test_a_damaged_cache_is_ignored(self, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         cache = tmp_path / "engines.json"
         cache.write_text("{nonsense")
-        monkeypatch.setattr(load_of_machine.Watch, "quiet", True)
+        monkeypatch.setattr(machine.Watch, "quiet", True)
         monkeypatch.setattr(auto, "measure", lambda engines, batch: dict.fromkeys(engines, 2.0) | {"openvino": 1.0})
         assert auto.choose(source, batch=3, threads=1, cache=cache).engine == "openvino"
         assert len(json.loads(cache.read_text())) == 1
 
 
 def test_quiet_means_little_foreign_work() -> None:
-    assert load_of_machine.is_quiet(0.05, cores=2)
-    assert not load_of_machine.is_quiet(0.9, cores=2)
-    assert not load_of_machine.is_quiet(0.6, cores=64)
+    assert machine.is_quiet(0.05, cores=2)
+    assert not machine.is_quiet(0.9, cores=2)
+    assert not machine.is_quiet(0.6, cores=64)
 
 
 def test_core_groups_share_the_cores() -> None:

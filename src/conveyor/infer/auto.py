@@ -18,7 +18,7 @@ import numpy as np
 from conveyor.errors import UserError
 from conveyor.files import cache_folder, write_atomically
 from conveyor.infer.engine import Engine, Source, open_named
-from conveyor.infer.load_of_machine import Watch
+from conveyor.infer.machine import Watch
 
 SECONDS = 1.5
 """Time for measuring all candidates together, after each has run once."""

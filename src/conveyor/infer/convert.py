@@ -27,7 +27,7 @@ def to_onnx(graph: ServingGraph, batch: int | None = None) -> bytes:
 def _export(graph: ServingGraph, batch: int | None) -> bytes:
     example = torch.zeros((batch or 2, *graph.preprocessing.image_shape), dtype=torch.uint8)
     free = {"images": {0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH)}} if batch is None else None
-    with _quiet():
+    with quiet():
         program = torch.onnx.export(
             graph, (example,), dynamo=True, dynamic_shapes=free, input_names=[INPUT], output_names=[OUTPUT], verbose=False
         )
@@ -37,7 +37,7 @@ def _export(graph: ServingGraph, batch: int | None) -> bytes:
 
 
 @contextlib.contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """The exporter speaks of torchvision's absence and of its own deprecations: of no use to whoever exports a model."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.errors import UserError, did_you_mean
-from conveyor.infer.load_of_machine import usable_cores
+from conveyor.infer.machine import usable_cores
 from conveyor.infer.preprocessing import Preprocessing
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
-from conveyor.infer.preprocessing import Preprocessing, affine
+from conveyor.data.normalize import Normalization
+from conveyor.infer.preprocessing import Preprocessing
 
 
 class ServingGraph(nn.Module):
@@ -24,10 +25,10 @@ class ServingGraph(nn.Module):
         super().__init__()
         self.network = network
         self.preprocessing = preprocessing
-        self.per_image = preprocessing.normalization == "per-image"
-        scale, shift = affine("none" if self.per_image else preprocessing.normalization, preprocessing.channels)
-        self.register_buffer("scale", torch.tensor(scale).view(1, -1, 1, 1), persistent=False)
-        self.register_buffer("shift", torch.tensor(shift).view(1, -1, 1, 1), persistent=False)
+        normalization = Normalization.named(preprocessing.normalization, preprocessing.channels)
+        self.per_image = normalization.per_image
+        self.register_buffer("scale", torch.tensor(normalization.scale).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("shift", torch.tensor(normalization.shift).view(1, -1, 1, 1), persistent=False)
         self.extra_channels = preprocessing.in_channels - preprocessing.channels
         self.smallest_deviation = 1 / math.sqrt(math.prod(preprocessing.image_shape))
 

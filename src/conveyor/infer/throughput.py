@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from conveyor.infer.engine import Engine, as_source, open_engine
-from conveyor.infer.load_of_machine import usable_cores
+from conveyor.infer.machine import usable_cores
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.infer.replicas import Replicas
 from conveyor.infer.statistics import Repeat, Throughput

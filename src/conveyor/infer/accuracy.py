@@ -1,0 +1,57 @@
+"""Real images of the data set a model was trained on, as its engine takes them, and the share it gets right."""
+
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conveyor.errors import UserError
+from conveyor.infer.engine import Engine
+from conveyor.infer.preprocessing import Preprocessing
+from conveyor.options import Options
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Sample:
+    """`images` uint8 [N, H, W, C] and their `labels`."""
+
+    images: NDArray[np.uint8]
+    labels: NDArray[np.int64]
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+
+def sample(options: Options, split: str, preprocessing: Preprocessing, count: int) -> Sample:
+    """`count` images spread evenly over a split, cropped and resized as in validation; fewer when it has fewer."""
+    from conveyor.data import geometry
+    from conveyor.data.opening import open_dataset
+
+    data = options.replace(train_crop="centre", flip="none", augment="none", generated_data=False, synthetic_data=False)
+    try:
+        dataset = open_dataset(data, split, preprocessing.image_size, preprocessing.channels)
+    except UserError as error:
+        raise UserError(f"real images are needed and cannot be had: {error}") from None
+    if not len(dataset):
+        raise UserError(f"the data set has no {split} images: real ones are needed, give --data-dir")
+    chosen = np.unique(np.linspace(0, len(dataset) - 1, min(count, len(dataset))).astype(np.int64))
+    raw = dataset.read(chosen, 0)
+    images = raw.images
+    if tuple(images.shape[1:3]) != (preprocessing.image_size, preprocessing.image_size):
+        images = geometry.resize(images, preprocessing.image_size).round().clamp(0, 255).byte()
+    return Sample(np.ascontiguousarray(images.numpy()), raw.labels.numpy())
+
+
+def batches(images: NDArray[np.uint8], size: int) -> Iterator[NDArray[np.uint8]]:
+    for start in range(0, len(images), size):
+        yield images[start : start + size]
+
+
+def top1(engine: Engine, data: Sample, batch: int = 32) -> float:
+    """Percent of the images whose largest logit is the label's."""
+    right = 0
+    for number, images in enumerate(batches(data.images, batch)):
+        labels = data.labels[number * batch : number * batch + len(images)]
+        right += int((engine(images).argmax(axis=1) == labels).sum())
+    return 100 * right / len(data)

@@ -1,0 +1,47 @@
+"""The folder that an export goes to: refused unless it is new or empty, complete or absent afterwards."""
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from conveyor.errors import UserError
+from conveyor.files import raise_if_full, sync_folder
+
+
+def check_target(target: str | Path | None) -> Path:
+    """The folder to write, absent or empty; a file or a folder with something in it is never overwritten."""
+    if target is None or not str(target):
+        raise UserError("no folder was given for the export: add --out DIR")
+    path = Path(target)
+    if path.exists() and not path.is_dir():
+        raise UserError(f"{path} exists and is not a folder: give another one with --out")
+    if path.is_dir() and any(path.iterdir()):
+        raise UserError(f"the folder {path} is not empty: give a new or an empty one with --out")
+    return path
+
+
+@contextlib.contextmanager
+def folder_at_once(target: Path) -> Iterator[Path]:
+    """A temporary folder beside `target` that takes its place, complete and synced, when the body ends well."""
+    target = target.absolute()
+    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
+    try:
+        temporary.mkdir(parents=True)
+        yield temporary
+        for file in temporary.rglob("*"):
+            if file.is_file():
+                with open(file, "rb") as handle:
+                    os.fsync(handle.fileno())
+        sync_folder(temporary)
+        temporary.rename(target)  # over an empty folder at most: a folder that was filled meanwhile is an error
+        sync_folder(target.parent)
+    except OSError as error:
+        raise_if_full(error, target)
+        if target.is_dir() and any(target.iterdir()):
+            raise UserError(f"the folder {target} was filled by someone else meanwhile: nothing was written") from error
+        raise
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
