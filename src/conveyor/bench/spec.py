@@ -82,7 +82,7 @@ class Benchmark:
     output: tuple[tuple[str, str], ...] = ()
     small: str = ""
     timeout: float | None = None
-    source: Path = Path()
+    folder: Path = Path()
 
     def cases(self, small: bool = False, environment: Mapping[str, str] | None = None) -> list[Case]:
         """Every combination of the parameters; with `small` the entry's own shortening is appended."""
@@ -93,18 +93,16 @@ class Benchmark:
             env = {key: _expand(value, environment) for key, value in self.env.items()}
             known = {**(os.environ if environment is None else environment), **env}
             text = " ".join([_fill(self.command, chosen, self.name), *([self.small] if small and self.small else [])])
-            found.append(
-                Case(self.name, chosen, shlex.split(_expand(text, known)), env, self.source.parent / self.location)
-            )
+            found.append(Case(self.name, chosen, shlex.split(_expand(text, known)), env, self.folder / self.location))
         return found
 
 
-def read_spec(path: str | Path) -> dict[str, Benchmark]:
-    """All benchmarks of a file, in its order."""
+def read_spec(path: str | Path, folder: Path | None = None) -> dict[str, Benchmark]:
+    """All benchmarks of a file, in its order; they run in `folder`, by default the file's own."""
     file = Path(path)
     entries = read_mapping(file)
     found = {
-        str(name): _benchmark(str(name), entry, file)
+        str(name): _benchmark(str(name), entry, file, folder or file.parent)
         for name, entry in entries.items()
         if isinstance(entry, dict) and "cmd" in entry
     }
@@ -122,7 +120,7 @@ def choose(benchmarks: dict[str, Benchmark], names: Iterable[str]) -> list[Bench
     return [benchmarks[name] for name in wanted] if wanted else list(benchmarks.values())
 
 
-def _benchmark(name: str, entry: dict[str, Any], file: Path) -> Benchmark:
+def _benchmark(name: str, entry: dict[str, Any], file: Path, folder: Path) -> Benchmark:
     where = f"{file}: {name}"
     for key in entry:
         if key not in KNOWN_KEYS:
@@ -143,7 +141,7 @@ def _benchmark(name: str, entry: dict[str, Any], file: Path) -> Benchmark:
         output=_output(entry.get("output"), where),
         small=str(entry.get("small") or ""),
         timeout=entry.get("timeout"),
-        source=file,
+        folder=folder,
     )
 
 

@@ -1,6 +1,8 @@
 """`conveyor bench`: run specifications, compare with peers in the same run, keep and compare records."""
 
 import argparse
+import contextlib
+import tempfile
 from pathlib import Path
 
 from conveyor.errors import UserError, did_you_mean
@@ -75,13 +77,21 @@ def find_spec(name: str) -> Path:
 
 
 def _run(arguments: argparse.Namespace) -> int:
+    path = find_spec(arguments.spec)
+    folder = arguments.out / "records"
+    # A user's file runs in its own folder, as its commands expect; ours must not leave runs inside the package.
+    scratch = tempfile.TemporaryDirectory() if path.parent == SPECS else contextlib.nullcontext(path.parent)
+    with scratch as place:
+        return _run_in(Path(place), path, folder.resolve(), arguments)
+
+
+def _run_in(place: Path, path: Path, folder: Path, arguments: argparse.Namespace) -> int:
     from conveyor.bench import runner
     from conveyor.bench.spec import choose, read_spec
     from conveyor.files import write_atomically
     from conveyor.monitor import progress
 
-    chosen = choose(read_spec(find_spec(arguments.spec)), arguments.benchmark)
-    folder = arguments.out / "records"
+    chosen = choose(read_spec(path, place), arguments.benchmark)
     total = sum(len(benchmark.cases(arguments.small)) for benchmark in chosen) * arguments.repeats
     with progress.track(total, "Benchmarks", unit="run") as bar:
 
