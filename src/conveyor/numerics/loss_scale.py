@@ -1,0 +1,176 @@
+"""The factor on the loss that lifts small gradients into the range of half precision.
+
+    a number        fixed
+    16..128         16, 32, 64, 128, each for an equal part of the run
+    auto            halved and the update skipped when a gradient overflowed, doubled after 2000 good updates in a row
+    histogram       every 8 updates: halved if more than one gradient value in 100,000 lies above 2^13, else doubled
+
+The automatic forms need finite gradients only to decide whether the update is made; the two never read a value back
+to the host otherwise than through `update`'s arguments.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from conveyor.errors import UserError
+
+if TYPE_CHECKING:
+    from conveyor.options import Options
+
+
+@dataclasses.dataclass(slots=True)
+class LossScale:
+    """A fixed loss scale, and what the moving ones share. `value` multiplies the loss of the coming update."""
+
+    value: float = 1.0
+    updates: int = 0
+    """Updates tried, skipped ones included."""
+    skipped: int = 0
+
+    @property
+    def dynamic(self) -> bool:
+        """Whether an update whose gradients overflow is to be skipped."""
+        return False
+
+    def measure(self, gradients: Sequence[Tensor]) -> Tensor | None:
+        """What `update` wants to know of this worker's gradients, to be summed over the stages; None: nothing."""
+        return None
+
+    def update(self, found_inf: bool, measured: Tensor | None = None) -> None:
+        """Take note of an update. `found_inf`: it was skipped because a gradient was not finite."""
+        self.updates += 1
+        self.skipped += found_inf
+
+    def state(self) -> dict[str, Any]:
+        """What a checkpoint keeps; plain numbers."""
+        return {field.name: getattr(self, field.name) for field in dataclasses.fields(self) if field.init}
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state`; what another form of loss scale wrote beside the common fields is passed over."""
+        for field in dataclasses.fields(self):
+            if field.name in state:
+                setattr(self, field.name, state[field.name])
+
+
+@dataclasses.dataclass(slots=True)
+class ScheduledLossScale(LossScale):
+    """Doubles from `first` to `last` in equal spans of the run."""
+
+    first: float = 1.0
+    last: float = 1.0
+    updates_total: int = 1
+
+    def __post_init__(self) -> None:
+        self._set()
+
+    def update(self, found_inf: bool, measured: Tensor | None = None) -> None:
+        self.updates += 1
+        self.skipped += found_inf
+        self._set()
+
+    def load(self, state: Mapping[str, Any]) -> None:
+        self.updates, self.skipped = int(state.get("updates", 0)), int(state.get("skipped", 0))
+        self._set()
+
+    def _set(self) -> None:
+        spans = round(self.last / self.first).bit_length()
+        span = min(self.updates * spans // max(self.updates_total, 1), spans - 1)
+        self.value = self.first * 2.0**span
+
+
+@dataclasses.dataclass(slots=True)
+class OverflowLossScale(LossScale):
+    """Halved on overflow; doubled after `patience` good updates in a row."""
+
+    value: float = 2.0**16
+    good: int = 0
+    patience: int = dataclasses.field(default=2000, kw_only=True)
+    smallest: float = dataclasses.field(default=1.0, kw_only=True)
+    largest: float = dataclasses.field(default=2.0**24, kw_only=True)
+
+    @property
+    def dynamic(self) -> bool:
+        return True
+
+    def update(self, found_inf: bool, measured: Tensor | None = None) -> None:
+        self.updates += 1
+        self.skipped += found_inf
+        self.good = 0 if found_inf else self.good + 1
+        if found_inf:
+            self.value = max(self.value / 2, self.smallest)
+        elif self.good >= self.patience:
+            self.value = min(self.value * 2, self.largest)
+            self.good = 0
+
+
+@dataclasses.dataclass(slots=True)
+class HistogramLossScale(LossScale):
+    """Follows the share of large gradient values, so that overflow is avoided rather than repaired."""
+
+    value: float = 1.0
+    period: int = dataclasses.field(default=8, kw_only=True)
+    edge: float = dataclasses.field(default=2.0**13, kw_only=True)
+    share: float = dataclasses.field(default=1e-5, kw_only=True)
+    largest: float = dataclasses.field(default=2.0**15, kw_only=True)
+
+    @property
+    def dynamic(self) -> bool:
+        return True
+
+    def measure(self, gradients: Sequence[Tensor]) -> Tensor | None:
+        """(values above the edge, all values), float64 on the device, in the updates that decide."""
+        if (self.updates + 1) % self.period:
+            return None
+        return gradient_histogram(gradients, self.edge)
+
+    def update(self, found_inf: bool, measured: Tensor | None = None) -> None:
+        self.updates += 1
+        self.skipped += found_inf
+        if found_inf:
+            self.value = max(self.value / 2, 1.0)
+        elif measured is not None:
+            above, count = measured.tolist()
+            self.value = max(self.value / 2, 1.0) if above > self.share * count else min(self.value * 2, self.largest)
+
+
+@torch.no_grad()
+def gradient_histogram(gradients: Sequence[Tensor], edge: float) -> Tensor:
+    """The two bins: [number of |g| > edge, number of values], float64; values that are not finite count as large."""
+    device = gradients[0].device
+    above = torch.zeros((), dtype=torch.float64, device=device)
+    for gradient in gradients:
+        above += gradient.numel() - (gradient.abs() <= edge).sum()
+    total = sum(gradient.numel() for gradient in gradients)
+    return torch.stack([above, torch.tensor(float(total), dtype=torch.float64, device=device)])
+
+
+def make_loss_scale(options: "Options | str", *, updates_total: int = 1) -> LossScale:
+    """The loss scale that `--loss-scale` asks for; `updates_total` is what a doubling schedule is spread over."""
+    text = (options if isinstance(options, str) else options.precision.loss_scale).strip().lower()
+    if text == "auto":
+        return OverflowLossScale()
+    if text == "histogram":
+        return HistogramLossScale()
+    if ".." in text:
+        first, last = (_number(part, text) for part in text.split("..", 1))
+        spans = last / first
+        if spans < 1 or spans != 2.0 ** (round(spans).bit_length() - 1):
+            raise UserError(
+                f"--loss-scale {text}: the last value must be the first doubled some times, such as 16..128"
+            )
+        return ScheduledLossScale(first=first, last=last, updates_total=updates_total)
+    return LossScale(_number(text, text))
+
+
+def _number(text: str, whole: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise UserError(f"--loss-scale {whole}: give a positive number, auto, histogram or a span such as 16..128")
+    return value

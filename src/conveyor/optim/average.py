@@ -1,0 +1,122 @@
+"""Averages of weights: one that runs along with training, and those of finished checkpoints.
+
+Batch-norm statistics belong to the weights they were taken with. An average of weights therefore carries the same
+average of their running mean and variance; copying the newest statistics beside averaged weights would be wrong.
+Integers (counters) are not averaged: the newest counts.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from conveyor.errors import UserError
+
+
+class Ema:
+    """V = d V + (1 - d) w after every update, for parameters and norm statistics, in float32.
+
+    The decay starts small, d_t = min(d, (1 + t) / (10 + t)), so that the first updates do not keep the random weights
+    alive. The average starts as a copy of the model.
+    """
+
+    def __init__(self, model: nn.Module, decay: float, names: Mapping[str, str] | None = None) -> None:
+        """`names` maps the model's names to those of the whole network, for a stage of a pipeline."""
+        self._decay = decay
+        self._steps = 0
+        self._sources = {(names or {}).get(name, name): value for name, value in model.state_dict().items()}
+        self._averages = {
+            name: value.detach().to(torch.float32, copy=True) if value.is_floating_point() else value.clone()
+            for name, value in self._sources.items()
+        }
+        floating = [name for name, value in self._sources.items() if value.is_floating_point()]
+        self._pairs = [(self._averages[name], self._sources[name]) for name in floating]
+        self._counters = [name for name in self._sources if name not in floating]
+
+    @torch.no_grad()
+    def update(self) -> None:
+        """Take the model's present weights into the average."""
+        decay = min(self._decay, (1 + self._steps) / (10 + self._steps))
+        self._steps += 1
+        averages = [average for average, _ in self._pairs]
+        sources = [source if source.dtype == torch.float32 else source.float() for _, source in self._pairs]
+        torch._foreach_lerp_(averages, sources, 1.0 - decay)
+        for name in self._counters:
+            self._averages[name].copy_(self._sources[name])
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """The averages by the names of the model's state (not copied), and the count of updates as `ema_steps`."""
+        return self._averages | {"ema_steps": torch.tensor(self._steps)}
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
+        """Continue from stored averages; names of other stages are passed over."""
+        for name, average in self._averages.items():
+            if name not in state:
+                raise UserError(f"the checkpoint has no average of {name!r}: resume without --ema-decay")
+            average.copy_(state[name])
+        self._steps = int(state["ema_steps"]) if "ema_steps" in state else self._steps
+
+    @contextmanager
+    def applied(self) -> Iterator[None]:
+        """Inside, the model has the averaged weights and statistics."""
+        own = {name: value.clone() for name, value in self._sources.items()}
+        self._put(self._averages)
+        try:
+            yield
+        finally:
+            self._put(own)
+
+    @torch.no_grad()
+    def _put(self, values: Mapping[str, Tensor]) -> None:
+        for name, source in self._sources.items():
+            source.copy_(values[name])
+
+
+def average_mean(states: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
+    """The arithmetic mean of state dicts, summed in float64, in the types of the last; one is held at a time."""
+    total: dict[str, Tensor] = {}
+    last: Mapping[str, Tensor] = {}
+    count = 0
+    for state in states:
+        _check_names(total, state)
+        for name, value in _floating(state):
+            total[name] = value.to(torch.float64, copy=True) if count == 0 else total[name].add_(value)
+        last = state
+        count += 1
+    if count == 0:
+        raise UserError("there is no checkpoint to average: train with checkpoints, or name another folder")
+    return {
+        name: total[name].div_(count).to(value.dtype) if name in total else value.clone()
+        for name, value in last.items()
+    }
+
+
+def average_exponential(states: Iterable[Mapping[str, Tensor]], decay: float) -> dict[str, Tensor]:
+    """V = first; V = d V + (1 - d) next, oldest first, in float64, in the types of the last."""
+    average: dict[str, Tensor] = {}
+    last: Mapping[str, Tensor] = {}
+    for state in states:
+        _check_names(average, state)
+        for name, value in _floating(state):
+            if name in average:
+                average[name].mul_(decay).add_(value.double(), alpha=1.0 - decay)
+            else:
+                average[name] = value.to(torch.float64, copy=True)
+        last = state
+    if not last:
+        raise UserError("there is no checkpoint to average: train with checkpoints, or name another folder")
+    return {name: average[name].to(value.dtype) if name in average else value.clone() for name, value in last.items()}
+
+
+def _floating(state: Mapping[str, Tensor]) -> Sequence[tuple[str, Tensor]]:
+    return [(name, value) for name, value in state.items() if value.is_floating_point()]
+
+
+def _check_names(known: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+    """All checkpoints of an average are of one model."""
+    names = {name for name, _ in _floating(state)}
+    if known and names != set(known):
+        odd = sorted(names ^ set(known))[0]
+        raise UserError(f"the checkpoints are of different models: {odd!r} is in one and not in another")
