@@ -175,7 +175,11 @@ def gantt(run: Run) -> dict[str, Any] | None:
     note = (
         "Measured times of every worker. The numbers are slots; the share at the right is the time a worker was busy."
     )
-    return {"svg": Markup(picture), "note": note, "legend": [(name, pictures.PHASE_COLOURS[name]) for name in present]}
+    return {
+        "svg": Markup(picture),
+        "note": note,
+        "legend": [(PHASE_NAMES.get(name, name), pictures.PHASE_COLOURS[name]) for name in present],
+    }
 
 
 def classes(confusion: Confusion | None) -> dict[str, Any] | None:

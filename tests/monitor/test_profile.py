@@ -1,0 +1,61 @@
+"""Profiles of a small network: what is written, and that its figures are those of the network."""
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from conveyor.errors import UserError
+from conveyor.monitor.profile import NoProfiler, make_profiler
+
+
+def train(folder: Path, level: str, updates: int) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 5))
+    profiler = make_profiler(level, folder)
+    profiler.attach(model)
+    for _ in range(updates):
+        model(torch.randn(2, 3, 8, 8)).sum().backward()
+        profiler.step()
+    profiler.close()
+    return model
+
+
+def test_layers_with_shapes_bytes_and_a_trace_that_perfetto_reads(tmp_path: Path) -> None:
+    model = train(tmp_path, "layers", updates=6)
+    layers = {row["name"]: row for row in json.loads((tmp_path / "layers.json").read_text())}
+    assert set(layers) == {"0", "1", "2", "3"}
+    assert layers["0"]["shape"] == "[2, 8, 8, 8]"
+    assert layers["0"]["bytes"] == 2 * 8 * 8 * 8 * 4
+    assert layers["0"]["parameters"] == 8 * 27 + 8
+    assert layers["3"]["peak_bytes"] == 3 * 4096 + 2 * 5 * 4
+    assert {row["calls"] for row in layers.values()} == {3}
+    assert sum(row["share"] for row in layers.values()) == pytest.approx(1.0)
+    operators = json.loads((tmp_path / "operators.json").read_text())
+    assert any("convolution" in row["name"] and "[2, 3, 8, 8]" in row["shapes"] for row in operators)
+    with gzip.open(tmp_path / "trace-0.json.gz") as file:
+        assert any(event.get("name") == "aten::conv2d" for event in json.load(file)["traceEvents"])
+    assert "layer" in (tmp_path / "profile.txt").read_text()
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_run_of_two_updates_is_still_profiled(tmp_path: Path) -> None:
+    train(tmp_path, "light", updates=2)
+    assert json.loads((tmp_path / "operators.json").read_text())
+    assert json.loads((tmp_path / "layers.json").read_text()) == []
+
+
+def test_a_run_of_one_update_says_that_it_was_too_short(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    train(tmp_path / "new", "layers", updates=0)
+    assert "too short" in caplog.text
+    assert not (tmp_path / "new").exists()
+
+
+def test_off_is_free_and_a_wrong_level_is_named(tmp_path: Path) -> None:
+    assert isinstance(make_profiler("off", tmp_path), NoProfiler)
+    with pytest.raises(UserError, match="did you mean 'light'"):
+        make_profiler("ligth", tmp_path)
