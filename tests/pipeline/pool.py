@@ -1,0 +1,146 @@
+"""Worker processes that stay alive for a whole test session: torch is imported once in each, cases run one by one.
+
+Run as a script it is one such worker. A case is a function `case(rank, **arguments)` in some file; it runs with
+torch.distributed initialised for the asked number of workers and returns something that `torch.save` can carry.
+"""
+
+import importlib.util
+import io
+import json
+import os
+import socket
+import subprocess
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+SIZE = 4
+TIMEOUT_S = 120
+
+
+class Pool:
+    """The parent's side: start once, `run` cases."""
+
+    def __init__(self) -> None:
+        import torch.distributed as dist
+
+        self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+        self.cases = 0
+        self.workers: list[tuple[subprocess.Popen[bytes], socket.socket]] = []
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo"}
+        environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
+        for rank in range(SIZE):
+            ours, theirs = socket.socketpair()
+            command = [
+                sys.executable,
+                "-W",
+                "error::RuntimeWarning",
+                __file__,
+                str(rank),
+                str(self.store.port),
+                str(theirs.fileno()),
+            ]
+            process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
+            theirs.close()
+            ours.settimeout(TIMEOUT_S)
+            self.workers.append((process, ours))
+
+    def run(self, case: Any, workers: int, **arguments: Any) -> list[Any]:
+        """The results of `case` on `workers` processes, by rank."""
+        self.cases += 1
+        order = {
+            "file": case.__code__.co_filename,
+            "case": case.__name__,
+            "workers": workers,
+            "number": self.cases,
+            "arguments": arguments,
+        }
+        for process, connection in self.workers[:workers]:
+            assert process.poll() is None, "a worker of the pool is gone"
+            send(connection, json.dumps(order).encode())
+        answers = [receive(connection) for _, connection in self.workers[:workers]]
+        import torch
+
+        results = [torch.load(io.BytesIO(answer), weights_only=True) for answer in answers]
+        errors = [one["error"] for one in results if "error" in one]
+        # The first own error; the others only lost a peer.
+        errors.sort(key=lambda text: "onnection closed" in text or "peer" in text)
+        assert not errors, errors[0]
+        return [one["result"] for one in results]
+
+    def close(self) -> None:
+        for process, connection in self.workers:
+            connection.close()
+            process.wait(10)
+
+
+def send(connection: socket.socket, data: bytes) -> None:
+    connection.sendall(len(data).to_bytes(8, "little") + data)
+
+
+def receive(connection: socket.socket) -> bytes:
+    length = int.from_bytes(_exactly(connection, 8), "little")
+    return _exactly(connection, length)
+
+
+def _exactly(connection: socket.socket, count: int) -> bytes:
+    parts: list[bytes] = []
+    while count:
+        part = connection.recv(min(count, 1 << 20))
+        if not part:
+            raise EOFError
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def work(rank: int, port: int, connection: socket.socket) -> None:
+    """The worker's side: until the parent closes the connection."""
+    from datetime import timedelta
+
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    store = dist.TCPStore("127.0.0.1", port, is_master=False)
+    while True:
+        try:
+            order = json.loads(receive(connection))
+        except EOFError:
+            return
+        answer: dict[str, Any]
+        try:
+            dist.init_process_group(
+                "gloo",
+                store=dist.PrefixStore(str(order["number"]), store),
+                rank=rank,
+                world_size=order["workers"],
+                timeout=timedelta(seconds=60),
+            )
+            case = getattr(_module(order["file"]), order["case"])
+            answer = {"result": case(rank, **order["arguments"])}
+        except Exception:
+            answer = {"error": traceback.format_exc()}
+        finally:
+            if dist.is_initialized():
+                dist.destroy_process_group()
+        buffer = io.BytesIO()
+        torch.save(answer, buffer)
+        send(connection, buffer.getvalue())
+
+
+def _module(file: str) -> Any:
+    name = "pool_" + Path(file).stem
+    if name not in sys.modules:
+        spec = importlib.util.spec_from_file_location(name, file)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    return sys.modules[name]
+
+
+if __name__ == "__main__":
+    work(int(sys.argv[1]), int(sys.argv[2]), socket.socket(fileno=int(sys.argv[3])))
