@@ -17,14 +17,13 @@ from conveyor.errors import UserError
 class Ema:
     """V = d V + (1 - d) w after every update, for parameters and norm statistics, in float32.
 
-    The decay starts small, d_t = min(d, (1 + t) / (10 + t)), so that the first updates do not keep the random weights
+    The decay starts small, d_t = min(d, t / (9 + t)) in update t = 1, 2, ..., so that the first updates do not keep the random weights
     alive. The average starts as a copy of the model.
     """
 
     def __init__(self, model: nn.Module, decay: float, names: Mapping[str, str] | None = None) -> None:
         """`names` maps the model's names to those of the whole network, for a stage of a pipeline."""
         self._decay = decay
-        self._steps = 0
         self._sources = {(names or {}).get(name, name): value for name, value in model.state_dict().items()}
         self._averages = {
             name: value.detach().to(torch.float32, copy=True) if value.is_floating_point() else value.clone()
@@ -35,10 +34,9 @@ class Ema:
         self._counters = [name for name in self._sources if name not in floating]
 
     @torch.no_grad()
-    def update(self) -> None:
-        """Take the model's present weights into the average."""
-        decay = min(self._decay, (1 + self._steps) / (10 + self._steps))
-        self._steps += 1
+    def update(self, step: int) -> None:
+        """Take the weights after update number `step` (from 1) into the average."""
+        decay = min(self._decay, step / (9 + step))
         averages = [average for average, _ in self._pairs]
         sources = [source if source.dtype == torch.float32 else source.float() for _, source in self._pairs]
         torch._foreach_lerp_(averages, sources, 1.0 - decay)
@@ -46,8 +44,8 @@ class Ema:
             self._averages[name].copy_(self._sources[name])
 
     def state_dict(self) -> dict[str, Tensor]:
-        """The averages by the names of the model's state (not copied), and the count of updates as `ema_steps`."""
-        return self._averages | {"ema_steps": torch.tensor(self._steps)}
+        """The averages by the names of the model's state; not copied."""
+        return dict(self._averages)
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
@@ -56,7 +54,6 @@ class Ema:
             if name not in state:
                 raise UserError(f"the checkpoint has no average of {name!r}: resume without --ema-decay")
             average.copy_(state[name])
-        self._steps = int(state["ema_steps"]) if "ema_steps" in state else self._steps
 
     @contextmanager
     def applied(self) -> Iterator[None]:

@@ -40,17 +40,21 @@ class Updater:
                 finite = bool(squares.isfinite())
             if self._clip_norm is not None:
                 factor = (self._clip_norm / (self.gradient_norm + 1e-6)).clamp(max=1.0).float() / scale
+        # Before the step, which may overwrite the gradients.
+        measured = self.loss_scale.measure(gradients)
+        if measured is not None:
+            self._world.sum_over_stages([measured])
         if self._world.lanes > 1:
             self._world.all_reduce_sum(norms.pending(self._lane.module))
         if finite:
             self.optimizer.step(gradients, lr, update, gradient_factor=factor)
             norms.commit(self._lane.module)
             if self.ema is not None:
-                self.ema.update()
+                self.ema.update(self.optimizer.steps)
         else:
             norms.discard(self._lane.module)
             self.skipped += 1
-        self.loss_scale.update(not finite, gradients)
+        self.loss_scale.update(not finite, measured)
         for parameter in self._parameters:
             parameter.grad = None
 
