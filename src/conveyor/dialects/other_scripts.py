@@ -1,0 +1,122 @@
+"""The scripts besides training: going on, validating, averaging, exporting and serving."""
+
+import dataclasses
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from conveyor.dialects import pytorch, tensorflow1, tensorflow2
+from conveyor.dialects.reader import Values
+from conveyor.dialects.translation import Draft, Launcher, Translation, positive
+from conveyor.errors import UserError
+
+Rules = Callable[[str, Values, Launcher, Mapping[str, str]], Translation]
+
+
+def _path(values: Values, *keys: str) -> str:
+    for key in keys:
+        if values[key]:
+            return str(values[key])
+    raise UserError(f"{values.spelling(keys[0])} is required: the run or the checkpoint that is meant")
+
+
+def _stored(values: Values, style: str, path: str, command: str) -> Translation:
+    """A command on a stored run: its options are the run's own."""
+    draft = Draft(values, style)
+    plain = {"log_style": style, "checkpoint_path": path}
+    draft.flat = plain
+    return draft.finish(command)
+
+
+def pytorch_stored(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
+    """restore.py and validate.py: all options come with the checkpoint."""
+    del launcher, environment
+    path = _path(values, "checkpoint_path", "checkpoint_input_path")
+    return _stored(values, pytorch.STYLE, path, "restore" if script == "restore" else "validate")
+
+
+def tensorflow1_restore(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
+    del script, launcher, environment
+    return _stored(values, tensorflow1.STYLE, _path(values, "restore_path"), "restore")
+
+
+def tensorflow1_average(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
+    """weight_avg.py: mean or exponential average of a run's checkpoints."""
+    del script, launcher, environment
+    path, output = _path(values, "restore_path"), _path(values, "filename")
+    if values["mode"] is None:
+        raise UserError("--mode is required: mean or exponential")
+    positive(values, "N")
+    if values["discard_last"] not in (0, 1):
+        raise UserError(f"--discard-last {values['discard_last']}: only the newest checkpoint can be left out (1)")
+    words = ["--checkpoint-path", path, "--mode", values["mode"], "--decay", f"{values['decay']:g}", "--output", output]
+    words += ["--last", str(values["N"])] if values["N"] is not None else []
+    words += ["--discard-last"] if values["discard_last"] else []
+    return dataclasses.replace(Draft(values, tensorflow1.STYLE).finish("average"), words=tuple(words))
+
+
+def pytorch_average(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
+    """weight_avg.py of the later program."""
+    del script, launcher, environment
+    path, output = _path(values, "checkpoint_input_path"), _path(values, "checkpoint_output_path")
+    mode = values["weight_avg_strategy"] if values["weight_avg_strategy"] != "none" else "mean"
+    words = [
+        "--checkpoint-path",
+        path,
+        "--mode",
+        mode,
+        "--decay",
+        f"{values['weight_avg_exp_decay']:g}",
+        "--output",
+        output,
+    ]
+    words += ["--last", str(values["weight_avg_N"])] if values["weight_avg_N"] > 0 else []
+    return dataclasses.replace(Draft(values, pytorch.STYLE).finish("average"), words=tuple(words))
+
+
+def tensorflow2_export(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
+    """export_for_serving.py: the model of a configuration, with weights if a checkpoint is given."""
+    folder = values["export_dir"]
+    if not folder:
+        raise UserError("--export-dir is required: a folder for the exported model")
+    target = Path(folder)
+    if target.exists() and not target.is_dir():
+        raise UserError(f"--export-dir {folder} is a file: give a new or an empty folder")
+    if target.is_dir() and any(target.iterdir()):
+        raise UserError(f"--export-dir {folder} is not empty: give a new or an empty folder")
+    checkpoint = values["checkpoint_input_path"]
+    if checkpoint and not Path(checkpoint).exists():
+        raise UserError(f"--checkpoint-input-path {checkpoint} does not exist")
+    base = tensorflow2.translate(script, values, launcher, environment)
+    notes = list(base.notes)
+    if not checkpoint:
+        notes.append("no --checkpoint-input-path: the exported model has random weights")
+    if values["pipeline_serving_model"] and not values["pipeline_splits"]:
+        notes.append("--pipeline-serving-model has no effect without --pipeline-splits")
+    options = base.options.replace(checkpoint_path=checkpoint)
+    return dataclasses.replace(base, command="export", options=options, words=(folder,), notes=tuple(notes))
+
+
+def tensorflow2_request(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
+    """send_request.py: export, serve, and send requests from several clients."""
+    positive(values, "request_batch_size", "num_threads", "num_images")
+    if not 0 < values["port"] < 65536:
+        raise UserError(f"--port {values['port']}: give a number from 1 to 65535")
+    base = tensorflow2.translate(script, values, launcher, environment)
+    words = [
+        "--host", values["host"], "--port", str(values["port"]), "--batch-size", str(values["request_batch_size"]),
+        "--clients", str(values["num_threads"]), "--num-images", str(values["num_images"]),
+    ]  # fmt: skip
+    words += ["--async"] if values["use_async"] else []
+    words += ["--verbose"] if values["verbose"] else []
+    return dataclasses.replace(base, command="request", words=tuple(words))
+
+
+RULES: dict[tuple[str, str], Rules] = {
+    ("pytorch", "restore"): pytorch_stored,
+    ("pytorch", "validate"): pytorch_stored,
+    ("pytorch", "weight_avg"): pytorch_average,
+    ("tensorflow1", "restore"): tensorflow1_restore,
+    ("tensorflow1", "weight_avg"): tensorflow1_average,
+    ("tensorflow2", "export_for_serving"): tensorflow2_export,
+    ("tensorflow2", "send_request"): tensorflow2_request,
+}

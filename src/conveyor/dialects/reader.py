@@ -1,0 +1,202 @@
+"""From words on a command line and keys of a configuration file to the values of a dialect's options."""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from conveyor.dialects.table import FLAGS, LISTS, Row, Table, find_flag, plain
+from conveyor.dialects.values import convert
+from conveyor.errors import UserError, did_you_mean
+from conveyor.options import specs
+from conveyor.options.file import parse_mapping, read_mapping
+from conveyor.options.parser import Parser
+
+OWN_FLAGS = ("dry-run", "json")
+"""Switches of ours that every dialect's scripts understand, besides our options under their full names."""
+
+
+class Values:
+    """The values of one run's options: given ones, those of a configuration, and the defaults."""
+
+    def __init__(self, rows: Sequence[Row]) -> None:
+        self.rows = {row.key: row for row in rows}
+        self.given: dict[str, Any] = {}
+        self.config: dict[str, Any] = {}
+        self.config_name: str | None = None
+        self.own: dict[str, Any] = {}
+        """Our own options, given by their full names after the dialect's."""
+        self.notes: list[str] = []
+        self.spelled: set[str] = set()
+        """The spellings that the command line used, abbreviations written out."""
+        self.dry_run = False
+        self.json = False
+        self.help = False
+
+    def __getitem__(self, key: str) -> Any:
+        if key in self.given:
+            return self.given[key]
+        if key in self.config:
+            return self.config[key]
+        return self.rows[key].default if key in self.rows else None
+
+    def has(self, key: str) -> bool:
+        """Whether the user gave the option, on the command line or in a configuration."""
+        return key in self.given or key in self.config
+
+    def spelling(self, key: str) -> str:
+        return self.rows[key].flag
+
+
+def read(table: Table, script: str, words: Sequence[str]) -> Values:
+    """The values on a command line of `script`; configurations are added by `add_configuration`."""
+    rows = table.declared(script)
+    normal, own, switches = _split_own(rows, words)
+    values = Values(rows)
+    values.own = own
+    values.dry_run, values.json = "dry-run" in switches, "json" in switches
+    values.help = "help" in switches
+    namespace = _parser(script, rows).parse_args(_canonical(script, rows, normal, values.spelled))
+    for row in rows:
+        if hasattr(namespace, row.key):
+            values.given[row.key] = convert(row, getattr(namespace, row.key))
+    return values
+
+
+def check_family(values: Values, family: str) -> None:
+    """Options of another model family are unknown options, as in a program that asks the chosen model for its own."""
+    for key, row in values.rows.items():
+        if row.models and family not in row.models and key in values.given:
+            raise UserError(
+                f"there is no option {row.flag} for the model {family}: it belongs to {' and '.join(row.models)}"
+            )
+
+
+def add_configuration(values: Values, name: str, texts: Mapping[str, str], user_file: str | None) -> None:
+    """Take the values of configuration `name` from `user_file` if given, else from the first of `texts` that has it."""
+    sources: dict[str, dict[str, Any]] = {}
+    if user_file is not None:
+        sources[user_file] = read_mapping(user_file)
+    else:
+        sources = {file: parse_mapping(text, file) for file, text in texts.items()}
+    found = next(((file, entries[name]) for file, entries in sources.items() if name in entries), None)
+    if found is None:
+        names = sorted(key for entries in sources.values() for key in entries)
+        hint = did_you_mean(name, names) or (f" (there are {', '.join(names)})" if names else "")
+        raise UserError(f"there is no configuration {name!r} in {' or '.join(sources) or 'any file'}{hint}")
+    file, entry = found
+    if not isinstance(entry, dict):
+        raise UserError(f"{file}: the configuration {name!r} should hold 'option: value' lines")
+    values.config_name = name
+    where = f"{file}: {name}"
+    by_key = {key: row for row in reversed(list(values.rows.values())) for key in row.keys}
+    by_key.update(values.rows)
+    for key, value in entry.items():
+        row = by_key.get(plain(str(key)))
+        if (row is None and "-" in str(key)) or (row is None and find_prefix(str(key), by_key)):
+            row = by_key.get(find_prefix(str(key), by_key) or "")
+        if row is None:
+            values.notes.append(f"{where}: unknown key {key!r} ignored{did_you_mean(str(key), by_key)}")
+            continue
+        converted = convert(row, value, where)
+        inverted = row.kind == "off" and plain(str(key)) != row.key
+        values.config[row.key] = (not converted) if inverted else converted
+
+
+def find_prefix(key: str, keys: Mapping[str, Row]) -> str | None:
+    """Keys written with dashes are option names, which may be abbreviated: the one key that `key` begins."""
+    if "_" in key:
+        return None
+    rows = {row.key for name, row in keys.items() if name.startswith(plain(key))}
+    return rows.pop() if len(rows) == 1 else None
+
+
+def file_beside(folder: Path, name: str = "configs.yml") -> dict[str, str]:
+    """The text of a file beside a script, if there is one."""
+    path = folder / name
+    return {str(path): path.read_text(encoding="utf-8")} if path.is_file() else {}
+
+
+def _split_own(rows: list[Row], words: Sequence[str]) -> tuple[list[str], dict[str, Any], set[str]]:
+    """Separate our own options, which must be spelled in full, from the words of the dialect."""
+    normal: list[str] = []
+    own: dict[str, Any] = {}
+    switches: set[str] = set()
+    queue = list(words)
+    while queue:
+        word = queue.pop(0)
+        name, equals, value = word.partition("=")
+        if word in ("-h", "--help"):
+            switches.add("help")
+        elif name.removeprefix("--") in OWN_FLAGS and not any(name in row.names for row in rows):
+            switches.add(name.removeprefix("--"))
+        elif (spec := _own_spec(name, rows)) is not None:
+            if spec.kind.item is bool:
+                own[spec.name] = not name.startswith("--no-") if not equals else value
+                continue
+            taken = [value] if equals else []
+            while not equals and queue and not queue[0].startswith("--") and (spec.kind.many or not taken):
+                taken.append(queue.pop(0))
+            if not taken:
+                raise UserError(f"{name} needs a value")
+            own[spec.name] = taken if spec.kind.many else taken[0]
+        else:
+            normal.append(word)
+    return normal, own, switches
+
+
+def _own_spec(name: str, rows: list[Row]) -> Any:
+    if not name.startswith("--") or any(name in row.names for row in rows):
+        return None
+    key = plain(name)
+    spec = specs().get(key)
+    if spec is None and key.startswith("no_"):
+        spec = specs().get(key.removeprefix("no_"))
+        spec = spec if spec is not None and spec.kind.item is bool else None
+    if spec is None:
+        return None
+    try:
+        return None if find_flag(name, rows) is not None else spec
+    except UserError:
+        return spec
+
+
+def _canonical(script: str, rows: list[Row], words: Sequence[str], spelled: set[str]) -> list[str]:
+    """The words with every abbreviated or alternative option name replaced by the listed one."""
+    result: list[str] = []
+    for word in words:
+        name, equals, value = word.partition("=")
+        if not name.startswith("-") or name == "-" or _is_number(name):
+            result.append(word)
+            continue
+        found = find_flag(name, rows)
+        if found is None:
+            flags = [each for row in rows for each in row.names]
+            raise UserError(f"{script}.py: there is no option {name}{did_you_mean(name, flags)}")
+        spelled.add(found[1])
+        result.append(found[0].flag + equals + value)
+    return result
+
+
+def _is_number(word: str) -> bool:
+    try:
+        float(word)
+    except ValueError:
+        return False
+    return True
+
+
+def _parser(script: str, rows: list[Row]) -> argparse.ArgumentParser:
+    parser = Parser(prog=f"{script}.py", add_help=False, allow_abbrev=False, argument_default=argparse.SUPPRESS)
+    for row in rows:
+        if row.kind in FLAGS:
+            parser.add_argument(row.flag, dest=row.key, action="store_const", const=row.kind == "flag")
+        elif row.kind in LISTS:
+            parser.add_argument(row.flag, dest=row.key, nargs=row.nargs)
+        elif row.kind == "switch":
+            parser.add_argument(row.flag, dest=row.key, nargs="?", const="true")
+        elif row.nargs == "?":
+            parser.add_argument(row.flag, dest=row.key, nargs="?", const=row.choices[1])
+        else:
+            parser.add_argument(row.flag, dest=row.key)
+    return parser

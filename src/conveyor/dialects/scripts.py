@@ -1,0 +1,136 @@
+"""The scripts of the four dialects: read, translate, say what it is in our words, and run it."""
+
+import dataclasses
+import functools
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+from types import ModuleType
+
+from conveyor.dialects import (
+    other_scripts,
+    popart,
+    popart_table,
+    pytorch,
+    pytorch_table,
+    tensorflow1,
+    tensorflow1_table,
+    tensorflow2,
+    tensorflow2_table,
+)
+from conveyor.dialects.help import help_text
+from conveyor.dialects.reader import Values, add_configuration, file_beside, read
+from conveyor.dialects.running import run
+from conveyor.dialects.table import Table
+from conveyor.dialects.translation import Launcher, Translation, environment_number
+from conveyor.errors import UserError, did_you_mean
+
+USAGE_MISTAKE = 2
+Translate = Callable[[str, Values, Launcher, Mapping[str, str]], Translation]
+DIALECTS: dict[str, tuple[Table, ModuleType, Translate]] = {
+    "pytorch": (pytorch_table.TABLE, pytorch_table, pytorch.translate),
+    "tensorflow1": (tensorflow1_table.TABLE, tensorflow1_table, tensorflow1.translate),
+    "tensorflow2": (tensorflow2_table.TABLE, tensorflow2_table, tensorflow2.translate),
+    "popart": (popart_table.TABLE, popart_table, popart.translate),
+}
+SCRIPTS = {
+    "pytorch": ("train", "restore", "validate", "weight_avg", "run_benchmark"),
+    "tensorflow1": ("train", "restore", "validation", "weight_avg"),
+    "tensorflow2": ("train", "send_request", "export_for_serving"),
+    "popart": ("resnet_main", "resnet_synthetic_benchmark"),
+}
+CONFIG_FILES = {
+    ("tensorflow1", ""): (("tensorflow1.yml", ""), ("tensorflow1_v3.yml", "tensorflow1/")),
+    ("tensorflow2", ""): (("tensorflow2.yml", ""),),
+    ("pytorch", ""): (("pytorch.yml", "pytorch/"), ("pytorch_sdk1.4.yml", "pytorch-sdk1.4/")),
+    ("pytorch", "run_benchmark"): (("pytorch_inference.yml", "pytorch-inference/"),),
+}
+"""Files of a dialect's (and script's) configurations, and what our name for each begins with."""
+CONFIG_ALIASES = {"resnet50_bn_64_ipu": "mk2_resnet50_bn_64ipus", "resnet50_bn_64ipus_": "mk2_resnet50_bn_64ipus"}
+
+
+def translate(
+    dialect: str,
+    script: str,
+    words: Sequence[str],
+    *,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    launcher: Launcher | None = None,
+) -> Translation:
+    """The command line `SCRIPT words...` of a dialect as one of our commands."""
+    environment = os.environ if environment is None else environment
+    launcher = launcher or launcher_of(environment)
+    values = values_of(dialect, script, words, folder)
+    rules = other_scripts.RULES.get((dialect, script), DIALECTS[dialect][2])
+    translation = rules(script, values, launcher, environment)
+    if values.config_name is None:
+        return translation
+    return _with_config(translation, dialect, script, values.config_name)
+
+
+def values_of(dialect: str, script: str, words: Sequence[str], folder: Path | None) -> Values:
+    """The values of a command line, with those of the configuration that it names."""
+    if script not in SCRIPTS[dialect]:
+        raise UserError(f"there is no script {script}.py in {dialect}{did_you_mean(script, SCRIPTS[dialect])}")
+    values = read(DIALECTS[dialect][0], script, words)
+    name = values.given.get("config")
+    if name is not None:
+        name = CONFIG_ALIASES.get(name, name)
+        beside = file_beside(folder) if folder is not None and ("pytorch", script) not in CONFIG_FILES else {}
+        add_configuration(values, name, {**beside, **shipped_texts(dialect, script)}, values.given.get("config_path"))
+    elif "config_path" in values.given:
+        raise UserError("--config-path needs --config: the name of a configuration in that file")
+    return values
+
+
+@functools.cache
+def shipped_texts(dialect: str, script: str = "") -> dict[str, str]:
+    """The configurations of a dialect in its own words: file name -> text."""
+    folder = resources.files("conveyor") / "dialects" / "configs"
+    files = CONFIG_FILES.get((dialect, script)) or CONFIG_FILES.get((dialect, ""), ())
+    return {name: (folder / name).read_text(encoding="utf-8") for name, _ in files}
+
+
+def our_configuration(dialect: str, script: str, name: str) -> str | None:
+    """The name under which we ship the dialect's configuration `name`, if we do."""
+    from conveyor.options.file import shipped
+
+    files = CONFIG_FILES.get((dialect, script)) or CONFIG_FILES.get((dialect, ""), ())
+    return next((prefix + name for _, prefix in files if prefix + name in shipped().entries), None)
+
+
+def _with_config(translation: Translation, dialect: str, script: str, name: str) -> Translation:
+    return dataclasses.replace(translation, config=our_configuration(dialect, script, name))
+
+
+def launcher_of(environment: Mapping[str, str]) -> Launcher:
+    """What a launcher left in the environment for its workers."""
+    return Launcher(
+        replicas=environment_number(environment, "CONVEYOR_REPLICAS"),
+        instances=environment_number(environment, "CONVEYOR_INSTANCES"),
+        devices_per_replica=environment_number(environment, "CONVEYOR_DEVICES_PER_REPLICA"),
+    )
+
+
+def main(dialect: str, script: str, argv: Sequence[str] | None = None, folder: Path | None = None) -> int:
+    """Run one command line of a dialect's script; returns the exit code."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    folder = folder if folder is not None else Path(sys.argv[0]).resolve().parent
+    try:
+        return _run(dialect, script, words, folder)
+    except UserError as error:
+        print(f"{script}.py: error: {error}", file=sys.stderr)
+        return USAGE_MISTAKE
+    except KeyboardInterrupt:
+        print(f"{script}.py: interrupted", file=sys.stderr)
+        return 130
+
+
+def _run(dialect: str, script: str, words: list[str], folder: Path) -> int:
+    if any(word in ("-h", "--help") for word in words):
+        print(help_text(dialect, script, words, DIALECTS[dialect][0], DIALECTS[dialect][1].GROUPS))
+        return 0
+    return run(translate(dialect, script, words, folder=folder))

@@ -1,0 +1,109 @@
+"""How a dialect declares an option: one row with its spellings, its kind and what becomes of it here."""
+
+import dataclasses
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from conveyor.errors import UserError
+from conveyor.options import find
+
+FLAGS = ("flag", "off")
+"""Kinds without a value on the command line: `flag` sets True, `off` sets False."""
+LISTS = ("ints", "floats", "texts")
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """One option of a dialect.
+
+    Exactly one of three things becomes of it: `to` names our option that takes the value over as it is; `ours` says in
+    words which of our options it turns into; `nothing` is the reason why it has no effect here (printed once when the
+    option is given).
+    """
+
+    names: tuple[str, ...]
+    kind: str = "text"
+    default: Any = None
+    choices: tuple[Any, ...] = ()
+    to: str = ""
+    ours: str = ""
+    nothing: str = ""
+    about: str = ""
+    dest: str = ""
+    models: tuple[str, ...] = ()
+    """Declared only for these model families (help that depends on the model)."""
+    scripts: tuple[str, ...] = ()
+    """Declared only by these scripts; () is the training options, which every script of the dialect shares."""
+    nargs: str = "+"
+
+    @property
+    def flag(self) -> str:
+        """The spelling under which the option is listed."""
+        return self.names[0]
+
+    @property
+    def key(self) -> str:
+        """The name of the value: the `dest` of the original, with underscores."""
+        return self.dest or plain(self.flag)
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """All keys that name the option in a configuration file, in dashes-to-underscores form."""
+        return tuple(dict.fromkeys((self.key, *(plain(name) for name in self.names))))
+
+    @property
+    def target(self) -> str:
+        """What becomes of the option, for the migration tables."""
+        if self.to:
+            return f"`{find(self.to).flag}`"
+        return self.ours or f"no effect: {self.nothing}"
+
+
+def plain(name: str) -> str:
+    """`--batch-size` -> `batch_size`."""
+    return name.lstrip("-").replace("-", "_")
+
+
+def row(names: str, kind: str = "text", default: Any = None, **rest: Any) -> Row:
+    """A row; `names` are its spellings, separated by spaces, the listed one first."""
+    built = Row(names=tuple(names.split()), kind=kind, default=default, **rest)
+    assert bool(built.to) + bool(built.ours) + bool(built.nothing) == 1, f"{names}: one of to, ours, nothing"
+    return built
+
+
+class Table:
+    """The rows of a dialect, found by spelling or by configuration key."""
+
+    def __init__(self, rows: Iterable[Row]) -> None:
+        self.rows = tuple(rows)
+
+    def __iter__(self) -> Iterator[Row]:
+        return iter(self.rows)
+
+    def declared(self, script: str, model: str | None = None) -> list[Row]:
+        """Rows that a script knows; with a model family, without the options of other families."""
+        return [
+            row
+            for row in self.rows
+            if (not row.scripts or script in row.scripts) and (model is None or not row.models or model in row.models)
+        ]
+
+    def spellings(self) -> set[str]:
+        return {name for row in self.rows for name in row.names}
+
+
+def find_flag(word: str, rows: list[Row]) -> tuple[Row, str] | None:
+    """The row that `word` (without `=value`) names: exactly, or as a unique abbreviation; None if there is none.
+
+    Two spellings of the same row never make a word ambiguous.
+    """
+    for row in rows:
+        if word in row.names:
+            return row, word
+    if not word.startswith("--") or len(word) < 3:
+        return None
+    found = {id(row): (row, name) for row in rows for name in reversed(row.names) if name.startswith(word)}
+    if len(found) > 1:
+        names = ", ".join(sorted(name for _, name in found.values()))
+        raise UserError(f"{word} could mean {names}: write more of the name")
+    return next(iter(found.values()), None)

@@ -1,0 +1,154 @@
+"""The result of reading a dialect: one of our commands, its options, and what had to be said about it."""
+
+import dataclasses
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from conveyor.dialects.reader import Values
+from conveyor.errors import UserError
+from conveyor.options import Options, specs
+from conveyor.options.options import arguments_of
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Translation:
+    """A command of ours: `conveyor COMMAND options...`, with notes about options that have no effect here."""
+
+    command: str
+    options: Options
+    notes: tuple[str, ...] = ()
+    words: tuple[str, ...] = ()
+    """Words besides the options, such as the run that `restore` continues."""
+    config: str | None = None
+    """Name of the shipped configuration that the options came from, if one was asked for."""
+    dry_run: bool = False
+    json: bool = False
+    folder: str = ""
+    """The run folder as the dialect names it; `{random}` and `{time}` are filled in when the run starts."""
+    after: tuple["Translation", ...] = ()
+    """Commands that follow this one."""
+
+    def arguments(self) -> list[str]:
+        """The sub-command and its arguments; with a shipped configuration, only what differs from it."""
+        switches = [flag for flag, on in (("--dry-run", self.dry_run), ("--json", self.json)) if on]
+        return [self.command, *self.words, *self._options(), *switches]
+
+    def text(self) -> str:
+        return shlex.join(["conveyor", *self.arguments()])
+
+    def _options(self) -> list[str]:
+        if self.command == "restore":
+            return self._free_options()
+        if self.command not in ("train", "validate"):
+            return []
+        if self.config is not None:
+            from conveyor.options.file import shipped
+
+            base = Options().updated(shipped().resolve(self.config)).flat()
+            wanted = self.options.flat()
+            changes = {name: value for name, value in wanted.items() if value != base[name]}
+            if not any(value is None or value == () for value in changes.values()):
+                words = ["--config", self.config]
+                for name, value in changes.items():
+                    words += arguments_of(specs()[name], value)
+                return words
+        return self.options.command(self.command)[2:]
+
+    def _free_options(self) -> list[str]:
+        """What a restored run may change; the rest is as it was stored."""
+        from conveyor.training.stored import may_change
+
+        words: list[str] = []
+        for name, value in self.options.changed().items():
+            if may_change(name):
+                words += arguments_of(specs()[name], value)
+        return words
+
+
+class Draft:
+    """Options in the making."""
+
+    def __init__(self, values: Values, style: str) -> None:
+        self.values = values
+        self.flat: dict[str, Any] = {"log_style": style}
+        self.notes: list[str] = list(values.notes)
+        for row in values.rows.values():
+            if row.to and values[row.key] is not None:
+                self.flat[row.to] = values[row.key]
+            if row.nothing and values.has(row.key) and values[row.key] not in (False, None, []):
+                self.notes.append(f"{row.flag} has no effect here: {row.nothing}")
+
+    def set(self, **options: Any) -> None:
+        """Set our options; None leaves an option at its default."""
+        self.flat.update({name: value for name, value in options.items() if value is not None})
+
+    def note(self, text: str) -> None:
+        self.notes.append(text)
+
+    def finish(self, command: str = "train", words: tuple[str, ...] = (), config: str | None = None) -> Translation:
+        """The translation, with our own options of the command line on top."""
+        own = dict(self.values.own)
+        for one, other in (("updates", "epochs"), ("epochs", "updates"), ("accumulation", "global_batch_size")):
+            if one in own:
+                self.flat.pop(other, None)
+        options = Options().updated(self.flat).updated(own).check()
+        return Translation(
+            command,
+            options,
+            tuple(dict.fromkeys(self.notes)),
+            words,
+            config,
+            self.values.dry_run,
+            self.values.json,
+        )
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Launcher:
+    """What a launcher said about the job that this script is part of; 0 is "not said"."""
+
+    replicas: int = 0
+    instances: int = 0
+    devices_per_replica: int = 0
+    hosts: tuple[str, ...] = ()
+
+    @property
+    def present(self) -> bool:
+        return self.replicas > 0
+
+    @property
+    def local_replicas(self) -> int:
+        """Model copies of one instance."""
+        return self.replicas // max(1, self.instances)
+
+
+def exponent_rate(exponent: float) -> float:
+    """Learning rate per sample, `2^exponent`."""
+    if not -60 <= exponent <= 60:
+        raise UserError(f"a learning-rate exponent of {exponent:g} means 2^{exponent:g}: give one between -60 and 60")
+    return float(2.0**exponent)
+
+
+def share(kept: float) -> float:
+    """`1 - kept` without binary noise: batch-norm decay 0.97 is a momentum of 0.03."""
+    from conveyor.topology import exact
+
+    return float(1 - exact(kept))
+
+
+def positive(values: Values, *keys: str) -> None:
+    """Refuse counts below one."""
+    for key in keys:
+        value = values[key]
+        if value is not None and value < 1:
+            raise UserError(f"{values.spelling(key)} is {value}, but must be at least 1")
+
+
+def environment_number(environment: Mapping[str, str], name: str) -> int:
+    text = environment.get(name, "")
+    if not text:
+        return 0
+    if not text.isdigit():
+        raise UserError(f"the environment variable {name} is {text!r}: it must be a whole number")
+    return int(text)
