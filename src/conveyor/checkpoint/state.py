@@ -31,6 +31,11 @@ class State:
         """Weight updates done."""
         return int(self.progress.get("update", 0))
 
+    def best_weights(self) -> dict[str, Tensor]:
+        """The weights to validate or to start from: the running average where there is one, in the model's types."""
+        averaged = {name: self.averages[name].to(value.dtype) for name, value in self.model.items() if name in self.averages}
+        return {**self.model, **averaged}
+
     def groups(self) -> dict[str, dict[str, Tensor]]:
         """The tensors by the file that holds them; an empty optional group has no file."""
         groups = {"model": self.model, "optimizer": self.optimizer, "averages": self.averages}

@@ -1,5 +1,7 @@
 """Put the parts of a run together: model, lane, optimiser, data, clocks."""
 
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 from torch import nn
@@ -7,7 +9,7 @@ from torch import nn
 from conveyor import optim
 from conveyor.checkpoint.state import State
 from conveyor.data import open_dataset
-from conveyor.data.batch import Dataset
+from conveyor.data.batch import Batch, Dataset
 from conveyor.data.feed import TrainingFeed
 from conveyor.data.prepare import Prepare
 from conveyor.layout import deal_slots
@@ -77,8 +79,12 @@ def make_session(spec: RunSpec, world: World, own: Own, state: State | None, pre
     return session
 
 
-def make_feed(spec: RunSpec, world: World, own: Own, prepare: Prepare, start_update: int) -> TrainingFeed:
-    """This lane's micro-batches from `start_update` on."""
+def make_feed(
+    spec: RunSpec, world: World, own: Own, prepare: Prepare, start_update: int, reads_data: bool = True
+) -> AbstractContextManager[Iterator[Batch]]:
+    """This lane's micro-batches from `start_update` on; none for a worker that only sees what other stages send."""
+    if not reads_data:
+        return nullcontext(iter(()))
     options = spec.options
     dataset = own.train_data or open_dataset(options, "train", spec.image_size, spec.in_channels)
     return TrainingFeed(

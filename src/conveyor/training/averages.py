@@ -1,8 +1,10 @@
 """Averages of saved checkpoints: the mean of the last ones, or exponential over all, in float64, in the original types."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
+
+from torch import Tensor
 
 from conveyor.checkpoint import folder as one
 from conveyor.checkpoint import store
@@ -15,20 +17,18 @@ from conveyor.training.spec import RunSpec
 
 def average_checkpoints(paths: Sequence[Path], *, decay: float | None = None) -> State:
     """The average of the checkpoints' weights, oldest first; `decay` makes it exponential. Only weights are kept."""
-    running = average.Mean() if decay is None else average.Exponential(decay)
-    last: State | None = None
-    names = []
-    for path, state in readable(paths):
-        running.add(state.model)
-        names.append(path.name)
-        last = state
-    if last is None:
-        raise UserError("there is no complete checkpoint to average")
-    return State(
-        model=running.result(),
-        progress={**last.progress, "averaged": names, "decay": decay},
-        options=last.options,
-    )
+    used: list[State] = []
+    names: list[str] = []
+
+    def weights() -> Iterator[dict[str, Tensor]]:
+        for path, state in readable(paths):
+            names.append(path.name)
+            used[:] = [state]
+            yield state.model
+
+    model = average.average_mean(weights()) if decay is None else average.average_exponential(weights(), decay)
+    (last,) = used
+    return State(model=model, progress={**last.progress, "averaged": names, "decay": decay}, options=last.options)
 
 
 def average_after_training(folder: Path, spec: RunSpec) -> list[Path]:
@@ -50,3 +50,33 @@ def average_after_training(folder: Path, spec: RunSpec) -> list[Path]:
 def save_average(folder: Path, name: str, state: State) -> Path:
     """Save an average as `checkpoints/average-NAME` of a run."""
     return one.save(folder / store.CHECKPOINTS / f"{store.AVERAGED}{name}", state)
+
+
+def average_folder(
+    path: Path,
+    *,
+    decay: float | None,
+    last: int | None = None,
+    discard_last: bool = False,
+    output: Path | None = None,
+    statistics_batches: int | None = None,
+) -> tuple[Path, list[str]]:
+    """Average the checkpoints of a run or folder; (where it was written, the names that went in)."""
+    found = store.locate(path)
+    chosen = [entry for entry in found.checkpoints if entry.name.isdigit()]
+    if discard_last:
+        chosen = chosen[:-1]
+    if last is not None:
+        if last > len(chosen):
+            raise UserError(f"the last {last} checkpoints of {path} are asked for, but it has {len(chosen)}")
+        chosen = chosen[-last:]
+    if not chosen:
+        raise UserError(f"there is no checkpoint to average in {path}")
+    state = average_checkpoints(chosen, decay=decay)
+    if statistics_batches is not None:
+        from conveyor.training.statistics import recompute_statistics
+
+        state.model = recompute_statistics(state, statistics_batches)
+    name = f"{store.AVERAGED}last-{len(chosen)}" if decay is None else f"{store.AVERAGED}exponential-{decay:g}"
+    written = one.save(output or chosen[-1].parent / name, state)
+    return written, list(state.progress["averaged"])

@@ -11,6 +11,7 @@ from torch import nn
 from conveyor import models
 from conveyor.data.prepare import Prepare
 from conveyor.layout import deal_slots
+from conveyor.models.norms import BatchNorm
 from conveyor.options.units import size_in_bytes
 from conveyor.training.lane import Lane
 from conveyor.training.loss import Loss
@@ -60,8 +61,11 @@ def build_lane(spec: RunSpec, world: World, model: nn.Module, prepare: Prepare, 
     span = options.model.bn_span
     slots = deal_slots(topology.slots, world.lanes, span)[world.lane]
     loss = Loss.from_options(options, spec.num_classes)
+    for module in model.modules():
+        if isinstance(module, BatchNorm):
+            module.span_group = world.span_group
     if world.depth > 1:
-        from conveyor.pipeline.lane import StageLane
+        from conveyor.training.pipelined import StageLane
 
         return StageLane(spec=spec, world=world, model=model, slots=slots, loss=loss, prepare=prepare, timing=timing)
     reducer = world.reducer(model.parameters(), size_in_bytes(options.layout.bucket_size))

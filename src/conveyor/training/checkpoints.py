@@ -24,13 +24,15 @@ def readable(paths: Sequence[Path]) -> Iterator[tuple[Path, State]]:
             _logger.warning("%s", problem)
 
 
-def records(paths: Sequence[Path], validation: Validation) -> Iterator[tuple[dict[str, Any], State]]:
-    """Validate the checkpoints in their order; every worker runs this in step."""
+def records(
+    paths: Sequence[Path], validation: Validation, repeat: int = 1
+) -> Iterator[tuple[dict[str, Any], State]]:
+    """Validate the checkpoints in their order, each `repeat` times; every worker runs this in step."""
     for path, state in readable(paths):
-        averaged = not path.name.isdigit()
-        result = validation.of_state(state)
-        update = -1 if averaged else state.update
-        yield result.record(path.name, update, float(state.progress.get("epoch", 0.0))), state
+        model = validation.loaded(state)
+        update = state.update if path.name.isdigit() else -1
+        for _ in range(repeat):
+            yield validation.measure(model).record(path.name, update, float(state.progress.get("epoch", 0.0))), state
 
 
 def validate_checkpoints(

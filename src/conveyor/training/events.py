@@ -62,8 +62,8 @@ class Events:
         record["seconds"] = session.stopping.seconds
         if updater.loss_scale.dynamic or updater.loss_scale.value != 1.0:
             record["loss_scale"] = updater.loss_scale.value
-        if updater.skipped:
-            record["skipped_updates"] = updater.skipped
+        if updater.loss_scale.skipped:
+            record["skipped_updates"] = updater.loss_scale.skipped
         if updater.gradient_norm is not None:
             record["gradient_norm"] = float(updater.gradient_norm)
         share = self._peak_share(record["images_per_second"]) if self._peak_share is not None else None

@@ -17,6 +17,11 @@ class Lane(Protocol):
     names: dict[str, str]
     """Local state-dict name -> full name in the whole model; the identity when the lane is folded."""
 
+    @property
+    def reads_data(self) -> bool:
+        """Whether this worker needs the images: all do but the later stages of a pipeline."""
+        ...
+
     def gradients(self, batches: Iterator[Batch], update: int, loss_scale: float) -> Tensor:
         """Run the lane's slots of one update.
 

@@ -55,7 +55,6 @@ class Session:
             "updates_per_epoch": self.spec.updates_per_epoch,
             "layout": str(self.spec.layout),
             "loss_scale": updater.loss_scale.state(),
-            "skipped_updates": updater.skipped,
             "meter": self.meter.state(),
             "stopping": self.stopping.state(),
             "last_accuracy": self.last_accuracy,
@@ -75,7 +74,6 @@ class Session:
         progress: dict[str, Any] = state.progress
         self.updater.optimizer.load_state_dict(state.optimizer)
         self.updater.loss_scale.load(progress["loss_scale"])
-        self.updater.skipped = int(progress["skipped_updates"])
         if self.updater.ema is not None and state.averages:
             self.updater.ema.load_state_dict(state.averages)
         self.meter.load(progress["meter"])

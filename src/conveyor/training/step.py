@@ -14,7 +14,9 @@ from conveyor.training.world import GradientReducer
 
 
 def span_groups(slots: Sequence[int], span: int) -> list[tuple[int, ...]]:
-    """The slots that share batch-norm statistics, when all of them are here; else each slot by itself.
+    """The slots that go through the network together: those of one batch-norm span that are here.
+
+    The rest of a span that is cut lies in other lanes; the norms' `span_group` joins them.
 
     >>> span_groups(range(4), 2)
     [(0, 1), (2, 3)]
@@ -22,15 +24,13 @@ def span_groups(slots: Sequence[int], span: int) -> list[tuple[int, ...]]:
     groups: dict[int, list[int]] = {}
     for slot in slots:
         groups.setdefault(slot // span, []).append(slot)
-    return [
-        part
-        for group in groups.values()
-        for part in ([tuple(group)] if len(group) == span else [(slot,) for slot in group])
-    ]
+    return [tuple(group) for group in groups.values()]
 
 
 class FoldedLane:
     """Slot gradients of the whole model. A batch-norm span that lies in this lane is one bigger forward pass."""
+
+    reads_data = True
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class FoldedLane:
         for number, group in enumerate(self._groups):
             parts = [next(batches) for _ in group]
             self.recent.append(parts)
-            images, target = self.inputs(parts)
+            images, target = joined_inputs(self._prepare, parts)
             self._timing.mark("data")
             with stochastic.keyed(self._seed, update, group):
                 logits = self.module(images)
@@ -78,23 +78,24 @@ class FoldedLane:
         self._timing.mark("reduce")
         return total
 
-    def inputs(self, parts: list[Batch]) -> tuple[Tensor, Target]:
-        """The prepared images and targets of one forward pass: one slot, or the slots of a span one behind the other."""
-        prepared = [self._prepare(batch, True) for batch in parts]
-        if len(prepared) == 1:
-            return prepared[0]
-        images = torch.cat([images for images, _ in prepared]).contiguous(memory_format=torch.channels_last)
-        labels = torch.cat([target.labels for _, target in prepared])
-        terms = [target.mixed for _, target in prepared]
-        if all(term is None for term in terms):
-            return images, Target(labels)
-        return images, Target(labels, _joined_terms([target for _, target in prepared]))
-
     def logits(self, images: Tensor) -> Tensor:
         """The forward pass alone."""
         result = self.module(images)
         assert isinstance(result, Tensor)
         return result
+
+
+def joined_inputs(prepare: Prepare, parts: Sequence[Batch]) -> tuple[Tensor, Target]:
+    """The prepared images and targets of one forward pass: one slot, or the slots of a span one behind the other."""
+    prepared = [prepare(batch, True) for batch in parts]
+    if len(prepared) == 1:
+        return prepared[0]
+    images = torch.cat([images for images, _ in prepared]).contiguous(memory_format=torch.channels_last)
+    labels = torch.cat([target.labels for _, target in prepared])
+    terms = [target.mixed for _, target in prepared]
+    if all(term is None for term in terms):
+        return images, Target(labels)
+    return images, Target(labels, _joined_terms([target for _, target in prepared]))
 
 
 def _joined_terms(targets: list[Target]) -> list[tuple[Tensor, Tensor]]:

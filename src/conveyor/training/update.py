@@ -1,28 +1,27 @@
 """From the gradients of an update to new weights: norm, unscaling, clipping, the rule, norm statistics, averages."""
 
-from typing import Any
-
 import torch
 from torch import Tensor
 
 from conveyor.models import norms
+from conveyor.numerics.loss_scale import LossScale
 from conveyor.optim import Optimizer
+from conveyor.optim.average import Ema
 from conveyor.training.lane import Lane
 from conveyor.training.world import World
 
 
 class Updater:
-    """Applies one update; `skipped` counts those that a dynamic loss scale had to throw away."""
+    """Applies one update, unless a dynamic loss scale finds that its gradients overflowed."""
 
     def __init__(
-        self, lane: Lane, world: World, optimizer: Optimizer, loss_scale: Any, clip_norm: float | None, ema: Any = None
+        self, lane: Lane, world: World, optimizer: Optimizer, loss_scale: LossScale, clip_norm: float | None, ema: Ema | None = None
     ) -> None:
         self._lane, self._world = lane, world
         self.optimizer, self.loss_scale, self.ema = optimizer, loss_scale, ema
         self._clip_norm = clip_norm
         named = {lane.names[name]: parameter for name, parameter in lane.module.named_parameters()}
         self._parameters = [named[name] for name in optimizer.names]
-        self.skipped = 0
         self.gradient_norm: Tensor | None = None
         """The global norm of the last mean gradient before clipping, when it was needed; on the device."""
 
@@ -53,7 +52,6 @@ class Updater:
                 self.ema.update(self.optimizer.steps)
         else:
             norms.discard(self._lane.module)
-            self.skipped += 1
         self.loss_scale.update(not finite, measured)
         for parameter in self._parameters:
             parameter.grad = None

@@ -1,5 +1,7 @@
 """Validation of a run's current weights, of a checkpoint's, or of any model's, on the run's validation set."""
 
+import contextlib
+
 from torch import Tensor, nn
 
 from conveyor.checkpoint.state import State
@@ -31,15 +33,14 @@ class Validation:
     def of_session(self, session: Session) -> Accuracy:
         """The accuracy of the run's weights as they are now: the averaged ones when the run keeps an average."""
         ema = session.updater.ema
-        if ema is not None:
-            return self.measure(self._loaded({**session.model_state(), **session.world.full_state(ema.state_dict())}))
-        if session.world.depth > 1:
-            return self.measure(self._loaded(session.model_state()))
-        return self.measure(session.lane.module)
+        with ema.applied() if ema is not None else contextlib.nullcontext():
+            if session.world.depth > 1:
+                return self.measure(self._loaded(session.model_state()))
+            return self.measure(session.lane.module)
 
-    def of_state(self, state: State) -> Accuracy:
-        """The accuracy of a checkpoint."""
-        return self.measure(self._loaded({**state.model, **state.averages}))
+    def loaded(self, state: State) -> nn.Module:
+        """A model with the weights of a checkpoint: the averaged ones when it has them."""
+        return self._loaded(state.best_weights())
 
     def measure(self, model: nn.Module) -> Accuracy:
         """The accuracy of `model`, which is on the worker's device in its final precision."""

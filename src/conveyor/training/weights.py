@@ -33,7 +33,7 @@ def start_weights(model: nn.Module, options: ModelOptions) -> None:
     path = Path(options.weights)
     if path.is_dir():
         found, state = store.load_newest(path)
-        load_into(model, state.averages or state.model, str(found))
+        load_into(model, state.best_weights(), str(found))
         return
     from conveyor.models.weights import load_weights
 

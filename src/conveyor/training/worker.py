@@ -43,7 +43,7 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
         events = Events(session, folder, observers, validation if during else None, peak)
         for observer in observers:
             observer.start(spec.to_json(), session.update)
-        with events, make_feed(spec, world, own, prepare, session.update) as feed:
+        with events, make_feed(spec, world, own, prepare, session.update, session.lane.reads_data) as feed:
             if session.update == 0 and spec.options.events.checkpoint_at_start:
                 events.save()
             train(session, feed, events, signals)

@@ -52,6 +52,10 @@ class World:
         self.lane, self.lanes = lane, lanes
         self.stage, self.depth = stage, depth
         self.device = torch.device(device)
+        self.stage_group: Any = None
+        """Process group of this lane's workers, in the order of their stages."""
+        self.span_group: Any = None
+        """Process group of the lanes that share a batch-norm span with this one, at this stage."""
 
     @classmethod
     def single(cls, device: torch.device | str = "cpu") -> "World":

@@ -1,0 +1,52 @@
+"""`conveyor average`: the average of a run's checkpoints as one more checkpoint."""
+
+import argparse
+from pathlib import Path
+
+from conveyor.errors import UserError
+
+HELP = "Average checkpoints: the mean of the last ones, or exponential."
+SECTION = "Train"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--checkpoint-path", required=True, metavar="RUN", help="A run, or a folder of checkpoints.")
+    parser.add_argument("--mode", choices=("mean", "exponential"), default="mean", help="How to average [mean].")
+    parser.add_argument("--last", type=int, metavar="N", help="Only the last N checkpoints; default: all.")
+    parser.add_argument("--decay", type=float, default=0.99, help="V = decay V + (1 - decay) next, oldest first [0.99].")
+    parser.add_argument("--discard-last", action="store_true", help="Leave the newest checkpoint out.")
+    parser.add_argument("--output", metavar="FOLDER", help="Where the average goes; default: beside the checkpoints.")
+    parser.add_argument(
+        "--recompute-statistics",
+        type=int,
+        metavar="BATCHES",
+        help="Take the batch-norm statistics anew, from so many micro-batches of the training data.",
+    )
+    parser.add_argument("--validation", action="store_true", help="Validate the average afterwards.")
+    parser.add_argument("--quiet", action="store_true", help="Print results and errors only.")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from conveyor.training.averages import average_folder
+
+    if not 0 <= arguments.decay < 1:
+        raise UserError(f"--decay {arguments.decay:g} is not between 0 and 1")
+    if arguments.last is not None and arguments.last < 1:
+        raise UserError(f"--last {arguments.last}: give at least 1")
+    written, names = average_folder(
+        Path(arguments.checkpoint_path),
+        decay=arguments.decay if arguments.mode == "exponential" else None,
+        last=arguments.last,
+        discard_last=arguments.discard_last,
+        output=Path(arguments.output) if arguments.output else None,
+        statistics_batches=arguments.recompute_statistics,
+    )
+    if not arguments.quiet:
+        print(f"average of {len(names)} checkpoints ({', '.join(names)}) written to {written}")
+    if not arguments.validation:
+        return 0
+    from conveyor.commands.validate import execute, stored
+
+    options = stored(written)
+    assert options is not None
+    return execute(options.replace(checkpoint_path=str(written), quiet=arguments.quiet))

@@ -1,0 +1,102 @@
+"""`conveyor validate`: the accuracy of a checkpoint, of all checkpoints of a run, or of plain weights."""
+
+import argparse
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from conveyor.options import Options
+from conveyor.options.parser import add_config, add_options, options_from
+
+HELP = "Validate a checkpoint, every checkpoint of a run, or plain weights."
+SECTION = "Train"
+RUN = "conveyor.training.validating:run"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from conveyor.commands.train import add_dry_run
+
+    add_config(parser)
+    add_dry_run(parser)
+    add_options(parser)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from conveyor.commands.train import dry_run
+
+    given = dict(getattr(arguments, "given", None) or {})
+    path = given.get("checkpoint_path")
+    base = None if path is None else stored(Path(path), missing_ok=arguments.dry_run)
+    options = options_from(arguments, base)
+    if arguments.dry_run:
+        return dry_run(options, as_json=arguments.json, plot=arguments.plot, command="validate")
+    return execute(options, as_json=arguments.json)
+
+
+def stored(path: Path, missing_ok: bool = False) -> Options | None:
+    """The options of the run that a checkpoint belongs to, without its folder; None for plain weights."""
+    from conveyor.checkpoint import store
+    from conveyor.training import rundir
+    from conveyor.training.stored import stored_options
+    from conveyor.training.validating import is_weights_file
+
+    if is_weights_file(str(path)) or (missing_ok and not path.exists()):
+        return None
+    found = store.locate(path)
+    if found.run is not None and (found.run / rundir.OPTIONS).exists():
+        options = rundir.read_options(found.run)
+    elif found.checkpoints:
+        options = stored_options(None, store.load_newest(found.checkpoints[-1])[1].options)
+    else:
+        return None
+    return options.replace(run_dir=None, resume="no", weights=None)
+
+
+def execute(options: Options, *, as_json: bool = False) -> int:
+    """Validate, print one table, write validation.csv; returns the exit code."""
+    from conveyor.launch.start import start
+
+    records = start(options.replace(validation=True), run=RUN)
+    if not records:
+        return 0
+    written = write_csv(options, records)
+    if as_json or options.run.json_logs:
+        print(json.dumps(records))
+    else:
+        print(table(records))
+        print(f"written to {written}")
+    return 0
+
+
+def table(records: Sequence[Mapping[str, Any]]) -> str:
+    """One line per validation."""
+    width = max(10, *(len(str(record["name"])) for record in records))
+    lines = [f"{'checkpoint':<{width}}  {'epoch':>7}  {'top-1 %':>8}  {'top-5 %':>8}  {'loss':>8}  {'images':>8}  {'img/s':>9}"]
+    for record in records:
+        lines.append(
+            f"{record['name']:<{width}}  {record['epoch']:>7.2f}  {record['accuracy']:>8.2f}  {record['accuracy_top5']:>8.2f}  "
+            f"{record['loss']:>8.4f}  {record['images']:>8}  {record['images_per_second']:>9.1f}"
+            + (f"  latency {record['latency_avg_ms']:.2f} ms, 99 %: {record['latency_p99_ms']:.2f} ms" if "latency_avg_ms" in record else "")
+        )
+    return "\n".join(lines)
+
+
+def write_csv(options: Options, records: Sequence[Mapping[str, Any]]) -> Path:
+    """validation.csv in a folder of its own: a run's own file belongs to its training."""
+    import time
+
+    from conveyor.monitor.csvfile import CsvFile
+    from conveyor.monitor.records import VALIDATION_COLUMNS
+
+    folder = Path(options.run.run_dir or f"runs/validation-{time.strftime('%Y%m%d-%H%M%S')}")
+    path = folder / "validation.csv"
+    number = 2
+    while path.exists():
+        path = folder / f"validation-{number}.csv"
+        number += 1
+    file = CsvFile(path, VALIDATION_COLUMNS, "update")
+    file.open(float("inf"))
+    for record in records:
+        file.append(record)
+    return path

@@ -1,0 +1,189 @@
+"""A pipelined lane: this worker holds some stages of the model, the lane's other workers the rest."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from conveyor.data.batch import Batch, Target
+from conveyor.data.prepare import Prepare
+from conveyor.models import splits, stochastic, units
+from conveyor.options.units import size_in_bytes
+from conveyor.pipeline.assign import assign
+from conveyor.pipeline.balance import automatic_splits
+from conveyor.pipeline.cut import cut
+from conveyor.pipeline.runtime import Pipeline
+from conveyor.training.loss import Loss, tally
+from conveyor.training.meter import Timing
+from conveyor.training.spec import RunSpec
+from conveyor.training.step import joined_inputs, span_groups
+from conveyor.training.world import World
+
+LABELS = 1
+"""Tag of the messages with labels: they must not be taken for activations between the same two workers."""
+
+
+def split_units(spec: RunSpec, model: nn.Module) -> list[int]:
+    """The units before which `model` is cut: as named, or balanced when the run leaves it to us."""
+    options = spec.options.batch
+    found = units.trace(model, spec.image_size, spec.in_channels)
+    if options.splits and options.splits != ("auto",):
+        return splits.resolve(spec.model_name, found, options.splits)
+    return automatic_splits(
+        found, spec.topology.stages, include=options.split_include, exclude=options.split_exclude
+    )
+
+
+def together(stages: Sequence[nn.Module]) -> nn.Module:
+    """One module with the layers of several stages under their full names, for its state, its modes, its parameters.
+
+    A stage has empty containers on the way to its layers; two stages may both have a `layer1`, which are merged.
+    """
+    whole = nn.Module()
+    for stage in stages:
+        _merge(whole, stage)
+    return whole
+
+
+def _merge(target: nn.Module, source: nn.Module) -> None:
+    for name, parameter in source.named_parameters(recurse=False):
+        target.register_parameter(name, parameter)
+    for name, buffer in source.named_buffers(recurse=False):
+        target.register_buffer(name, buffer)
+    for name, child in source.named_children():
+        if type(child) is nn.Module:
+            if name not in dict(target.named_children()):
+                target.add_module(name, nn.Module())
+            _merge(target.get_submodule(name), child)
+        else:
+            target.add_module(name, child)
+
+
+class StageLane:
+    """Slot gradients of this worker's stages. The first stage reads the data, the last one sees logits and labels."""
+
+    def __init__(
+        self,
+        *,
+        spec: RunSpec,
+        world: World,
+        model: nn.Module,
+        slots: Sequence[int],
+        loss: Loss,
+        prepare: Prepare,
+        timing: Timing,
+    ) -> None:
+        options, topology = spec.options, spec.topology
+        group = world.stage_group
+        stages = cut(model, split_units(spec, model))
+        parts = assign(len(stages), world.depth, options.batch.pipeline_schedule, options.batch.device_mapping)
+        self._pipeline = Pipeline(
+            stages,
+            parts,
+            worker=world.stage,
+            depth=world.depth,
+            schedule=options.batch.pipeline_schedule,
+            group=group,
+            device=world.device,
+            on_last_backward=lambda: self._reducer.start(),
+        )
+        mine = [number for index in self._pipeline.mine for number in parts[index].stages]
+        self.module = together([stages[number] for number in mine])
+        self.names = {name: name for name in self.module.state_dict()}
+        self._pipeline.release_others()
+        self._reducer = world.reducer(self.module.parameters(), size_in_bytes(options.layout.bucket_size))
+        self._groups = span_groups(slots, options.model.bn_span)
+        self._topology, self._loss, self._prepare, self._timing = topology, loss, prepare, timing
+        self._seed, self._metrics = options.run.seed, not options.events.disable_metrics
+        self._updates_per_epoch = spec.updates_per_epoch
+        self._group, self._world = group, world
+        self._sent: list[tuple[Tensor, Any]] = []
+        self._targets: dict[int, Target] = {}
+
+    @property
+    def reads_data(self) -> bool:
+        """Whether this worker needs the images."""
+        return self._pipeline.holds_first
+
+    def gradients(self, batches: Iterator[Batch], update: int, loss_scale: float) -> Tensor:
+        """See `Lane.gradients`; the tally is that of the worker with the last stage."""
+        total = torch.zeros(5, dtype=torch.float64, device=self._world.device)
+        groups = self._groups
+        self._timing.begin()
+
+        def fetch(number: int) -> Tensor:
+            images, target = joined_inputs(self._prepare, [next(batches) for _ in groups[number]])
+            self._send_target(number, target)
+            self._timing.mark("data")
+            return images
+
+        def loss(logits: Tensor, number: int) -> Tensor:
+            target = self._receive_target(number)
+            value = self._loss(logits, target)
+            count = len(groups[number])
+            total.add_(tally(value, logits, target.labels, slots=count, accuracy=self._metrics))
+            return value * (loss_scale * count / self._topology.slots)
+
+        epoch = update // self._updates_per_epoch
+        size = self._prepare.size(epoch, True)
+        # All groups of a lane have the same number of slots: a span is cut evenly or not at all.
+        rows = self._topology.micro_batch * len(groups[0])
+        self._pipeline.run(
+            len(groups),
+            (rows, self._prepare.channels, size, size),
+            self._prepare.dtype,
+            fetch,
+            loss,
+            lambda number: stochastic.keyed(self._seed, update, groups[number]),
+        )
+        self._timing.mark("backward")
+        self._wait_for_labels()
+        self._reducer.finish()
+        self._timing.mark("reduce")
+        return total
+
+    def logits(self, images: Tensor) -> Tensor:
+        """Forward through the lane; every worker of it must call this, and the one with the last stage gets logits.
+
+        `images` counts on the first stage's worker; on the others only its shape does.
+        """
+        result = self._pipeline.forward(images if self.reads_data else None, images.shape, images.dtype)
+        return result if result is not None else images.new_zeros((0, 0))
+
+    @property
+    def sees_logits(self) -> bool:
+        """Whether this worker has the last stage."""
+        return self._pipeline.holds_last
+
+    def _send_target(self, number: int, target: Target) -> None:
+        """Labels go straight from the first stage's worker to the last one's."""
+        if self._pipeline.holds_last:
+            self._targets[number] = target
+            return
+        peer = self._pipeline.peer(len(self._pipeline.parts) - 1)
+        terms = target.mixed or []
+        rows = [target.labels, *(row for term in terms for row in term)]
+        # float64 holds every label and every float32 weight exactly.
+        table = torch.stack([row.to("cpu", torch.float64) for row in rows])
+        for message in (torch.tensor(table.shape), table):
+            self._sent.append((message, dist.isend(message, peer, group=self._group, tag=LABELS)))
+
+    def _receive_target(self, number: int) -> Target:
+        if self._pipeline.holds_first:
+            return self._targets.pop(number)
+        peer = self._pipeline.peer(0)
+        shape = torch.zeros(2, dtype=torch.int64)
+        dist.recv(shape, peer, group=self._group, tag=LABELS)
+        table = torch.empty(*shape.tolist(), dtype=torch.float64)
+        dist.recv(table, peer, group=self._group, tag=LABELS)
+        table = table.to(self._world.device)
+        labels, *rest = table.unbind()
+        mixed = [(rest[i].long(), rest[i + 1].float()) for i in range(0, len(rest), 2)]
+        return Target(labels.long(), mixed or None)
+
+    def _wait_for_labels(self) -> None:
+        for _, work in self._sent:
+            work.wait()
+        self._sent.clear()

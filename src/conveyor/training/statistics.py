@@ -1,0 +1,32 @@
+"""Batch-norm statistics taken anew, for weights that were never trained as they are (averages)."""
+
+import torch
+from torch import Tensor
+
+from conveyor.checkpoint.state import State
+from conveyor.models import norms
+from conveyor.training import build
+from conveyor.training.assemble import Own, make_feed, make_prepare
+from conveyor.training.spec import resolve
+from conveyor.training.stored import stored_options
+from conveyor.training.world import World
+
+
+def recompute_statistics(state: State, batches: int) -> dict[str, Tensor]:
+    """The model's tensors with running statistics = means over `batches` micro-batches of the training data."""
+    options = stored_options(None, state.options).replace(layout="1x1", device="cpu", ema_decay=None)
+    spec, world = resolve(options), World.single()
+    model = build.place_model(build.build_model(spec, state=state), spec, world.device)
+    prepare = make_prepare(spec, world)
+    layers = [module for module in model.modules() if isinstance(module, norms.BatchNorm)]
+    momenta = [layer.momentum for layer in layers]
+    model.train()
+    with make_feed(spec, world, Own(), prepare, start_update=0) as feed, torch.no_grad():
+        for _ in range(batches):
+            model(prepare(next(feed), True)[0])
+    for layer in layers:
+        layer.momentum = 1.0
+    norms.commit(model)
+    for layer, momentum in zip(layers, momenta, strict=True):
+        layer.momentum = momentum
+    return {name: value.to(state.model[name].dtype) for name, value in model.state_dict().items()}
