@@ -1,0 +1,73 @@
+"""The Python face of Conveyor: the same options as the command line, as keyword arguments.
+
+run = conveyor.train(model="resnet20", data="cifar10", epochs=3)
+conveyor.validate(checkpoint_path=run.folder)
+model = conveyor.load(run.folder)
+"""
+
+from pathlib import Path
+from typing import Any
+
+from torch import nn
+
+from conveyor.errors import UserError
+from conveyor.infer.classifier import Classifier
+from conveyor.infer.load import load as load_for_inference
+from conveyor.options import Options
+from conveyor.options.file import configuration
+from conveyor.training import engine
+from conveyor.training.engine import Run
+
+__all__ = ["Run", "load", "train", "validate"]
+
+
+def train(*, model: str | nn.Module | None = None, data: Any = None, config: str | None = None, **options: Any) -> Run:
+    """Train a network and return the run (folder, metrics, best checkpoint).
+
+    `model` and `data` are names, or objects of your own: an `nn.Module`, and (training, validation) data given as arrays,
+    map-style data sets or `conveyor.data.batch.Dataset`s. `config` is a named configuration or a YAML file; every other
+    keyword is an option of `conveyor train`. Runs with several workers start them as processes of their own, so a script
+    needs no `if __name__ == "__main__"`.
+    """
+    chosen, own_model, own_data = _options(model, data, config, options)
+    if own_model is not None or own_data is not None:
+        return engine.train(chosen, own_model, own_data)
+    from conveyor.launch.start import start
+
+    return Run.from_result(start(chosen))
+
+
+def validate(
+    *, model: str | nn.Module | None = None, data: Any = None, config: str | None = None, **options: Any
+) -> list[dict[str, Any]]:
+    """Validate a checkpoint, a run (all its checkpoints) or a module: one record with `accuracy` and more for each."""
+    if (path := options.get("checkpoint_path")) is not None:
+        options["checkpoint_path"] = str(path)
+    chosen, own_model, own_data = _options(model, data, config, options)
+    return list(engine.validate(chosen, own_model, own_data))
+
+
+def load(path: str | Path) -> Classifier:
+    """The trained network of a run, a checkpoint or an export: a module in evaluation mode that knows its labels."""
+    return Classifier(load_for_inference(path))
+
+
+def _options(
+    model: str | nn.Module | None, data: Any, config: str | None, given: dict[str, Any]
+) -> tuple[Options, nn.Module | None, Any]:
+    """The options, and the caller's own model and data if there are any."""
+    options = Options()
+    if config is not None:
+        mapping, where = configuration(config)
+        options = options.updated(mapping, where)
+    own_model = None if model is None or isinstance(model, str) else model
+    own_data = None if data is None or isinstance(data, str) else data
+    if own_model is not None and not isinstance(own_model, nn.Module):
+        raise UserError(f"model should be a name or an nn.Module, not {type(model).__name__}")
+    named = {"model": model if own_model is None else None, "data": data if own_data is None else None}
+    plain = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
+    return (
+        options.updated({**{name: value for name, value in named.items() if value is not None}, **plain}).check(),
+        own_model,
+        own_data,
+    )
