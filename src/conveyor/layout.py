@@ -131,9 +131,25 @@ def choose_layout(
     return layout, note
 
 
+def lanes_per_span(slots: int, lanes: int, span: int) -> int:
+    """Lanes that share one batch-norm span of `span` slots; 1 when every span lies within a lane."""
+    groups = slots // span
+    if span == 1 or groups >= lanes:
+        return 1
+    return max(count for count in range(1, lanes // groups + 1) if span % count == 0)
+
+
 def deal_slots(slots: int, lanes: int, span: int = 1) -> list[range]:
-    """Consecutive slots for each lane, as even as can be; groups of `span` slots stay whole if there are enough."""
-    unit = span if span > 1 and slots % span == 0 and slots // span >= lanes else 1
+    """Consecutive slots for each lane, as even as can be; groups of `span` slots stay whole if there are enough.
+
+    With fewer groups than lanes every group is cut into the same number of equal parts, one per lane, so that all
+    batches have one size and every group counts alike; lanes that are left over get no slots.
+    """
+    if span > 1 and slots % span == 0 and slots // span < lanes:
+        part = span // lanes_per_span(slots, lanes, span)
+        used = [range(first, first + part) for first in range(0, slots, part)]
+        return used + [range(slots, slots)] * (lanes - len(used))
+    unit = span if span > 1 and slots % span == 0 else 1
     groups = slots // unit
     bounds = [lane * groups // lanes * unit for lane in range(lanes + 1)]
     bounds[-1] = slots

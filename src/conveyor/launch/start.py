@@ -20,6 +20,7 @@ from conveyor.errors import UserError
 from conveyor.launch.cores import describe
 from conveyor.launch.place import Place, detect
 from conveyor.launch.plan import LaunchPlan
+from conveyor.layout import lanes_per_span
 from conveyor.options import Options
 from conveyor.training.spec import RunSpec, resolve
 from conveyor.training.world import World
@@ -61,11 +62,16 @@ def _joined(options: Options, place: Place, run: str) -> Any:
     if note:
         spec = spec.replace(layout_note=f"{spec.layout_note}; {note}")
     layout = spec.layout
-    world = join(place, layout.lanes, layout.depth, device_of(options), options.layout.device_ids, lanes_per_span(spec))
+    sharing = lanes_per_span(spec.topology.slots, layout.lanes, options.model.bn_span)
+    world = join(place, layout.lanes, layout.depth, device_of(options), options.layout.device_ids, sharing)
+    if run == TRAIN:
+        folder = world.broadcast_object(_run_folder(spec) if world.is_main else None)
+        spec = spec.replace(options=options.replace(run_dir=folder))
     result = load(run)(spec, world)
     # After an error the groups are left as they are: the process ends at once, and its peers see that.
+    world.barrier()
     world.close()
-    return result
+    return result if world.is_main else None
 
 
 def _launched(spec: RunSpec, run: str, imports: Sequence[str]) -> Any:
@@ -81,7 +87,9 @@ def _launched(spec: RunSpec, run: str, imports: Sequence[str]) -> Any:
         all_output=False,
         grace=20,
     )
-    fixed = options.replace(layout=str(layout), run_dir=_run_folder(spec))
+    fixed = options.replace(layout=str(layout))
+    if run == TRAIN:
+        fixed = fixed.replace(run_dir=_run_folder(spec))
     with tempfile.TemporaryDirectory(prefix="conveyor-job-") as folder:
         result = Path(folder) / "result.json"
         job = {"options": fixed.to_yaml(), "run": run, "imports": list(imports), "result": str(result)}
@@ -91,7 +99,9 @@ def _launched(spec: RunSpec, run: str, imports: Sequence[str]) -> Any:
         try:
             run_agent([sys.executable, "-m", "conveyor.launch.worker", str(path)], _with(plan, environment))
         except JobInterruptedError as stopped:
-            raise KeyboardInterrupt(str(stopped)) from None
+            # A worker that was asked to leave in time saved a checkpoint and has a result that says so.
+            if not result.exists():
+                raise KeyboardInterrupt(str(stopped)) from None
         except JobFailedError as error:
             _explain(error)
         return json.loads(result.read_text(encoding="utf-8")) if result.exists() else None
@@ -163,15 +173,6 @@ def under_launcher(options: Options, environment: Mapping[str, str]) -> Options:
         return options
     log.warning("the launcher says %s replicas in all: this overrules --replicas %d", text, options.batch.replicas)
     return options.replace(replicas=int(text))
-
-
-def lanes_per_span(spec: RunSpec) -> int:
-    """Lanes that share one batch-norm span; 1 when every span lies within a lane."""
-    span, lanes = spec.options.model.bn_span, spec.layout.lanes
-    groups = spec.topology.slots // max(1, span)
-    if span == 1 or groups >= lanes:
-        return 1
-    return max(k for k in range(1, lanes // groups + 1) if span % k == 0)
 
 
 def device_of(options: Options) -> str:

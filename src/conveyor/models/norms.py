@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -63,10 +64,12 @@ class BatchNorm(nn.BatchNorm2d):
             mean, var = torch.zeros((2, self.num_features), dtype=self.pending_mean.dtype, device=x.device).unbind()
             y = F.batch_norm(x, mean, var, self.weight, self.bias, True, 1.0, self.eps)
         if not statistics_are_frozen():
+            # Every member of a span's group adds the same joint statistics: together they count once.
+            share = 1.0 if self.span_group is None else 1.0 / dist.get_world_size(self.span_group)
             with torch.no_grad():
-                self.pending_mean += mean
-                self.pending_var += var
-                self.pending_count += 1
+                self.pending_mean.add_(mean, alpha=share)
+                self.pending_var.add_(var, alpha=share)
+                self.pending_count += share
         return y.to(dtype)
 
 
@@ -175,7 +178,7 @@ def commit(model: nn.Module) -> None:
         torch._foreach_mul_(running, kept)
         torch._foreach_add_(running, torch._foreach_mul(gathered, weights))
     for norm in norms:
-        norm.num_batches_tracked += norm.pending_count.squeeze(0).to(norm.num_batches_tracked.dtype)
+        norm.num_batches_tracked += norm.pending_count.squeeze(0).round().to(norm.num_batches_tracked.dtype)
     torch._foreach_zero_(pending(model))
 
 

@@ -42,6 +42,11 @@ def wrap(module: nn.Module) -> nn.Module:
     return module
 
 
+def wrapped(model: nn.Module) -> list[str]:
+    """Names of the modules that are recomputed."""
+    return [name for name, module in model.named_modules() if isinstance(module.forward, _Recomputed)]
+
+
 class _Recomputed:
     """The forward of a wrapped module."""
 

@@ -123,7 +123,5 @@ def pack(parameters: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Para
 
 def _view(part: Tensor, like: Tensor) -> Tensor:
     """`part` with the shape and memory format of `like`, so that accumulating into it is one flat addition."""
-    if like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last) and not like.is_contiguous():
-        count, channels, height, width = like.shape
-        return part.view(count, height, width, channels).permute(0, 3, 1, 2)
-    return part.view(like.shape)
+    dense = like.is_contiguous() or (like.dim() == 4 and like.is_contiguous(memory_format=torch.channels_last))
+    return part.as_strided(like.shape, like.stride(), part.storage_offset()) if dense else part.view(like.shape)

@@ -10,10 +10,11 @@ from torch import Tensor, nn
 from conveyor.data.batch import Batch, Target
 from conveyor.data.prepare import Prepare
 from conveyor.models import splits, stochastic, units
+from conveyor.numerics import recompute
 from conveyor.options.units import size_in_bytes
-from conveyor.pipeline.assign import assign
+from conveyor.pipeline.assign import Part, assign
 from conveyor.pipeline.balance import automatic_splits
-from conveyor.pipeline.cut import cut
+from conveyor.pipeline.cut import Stage, cut
 from conveyor.pipeline.runtime import Pipeline
 from conveyor.training.loss import Loss, tally
 from conveyor.training.meter import Timing
@@ -25,15 +26,44 @@ LABELS = 1
 """Tag of the messages with labels: they must not be taken for activations between the same two workers."""
 
 
-def split_units(spec: RunSpec, model: nn.Module) -> list[int]:
-    """The units before which `model` is cut: as named, or balanced when the run leaves it to us."""
+def split_units(spec: RunSpec, found: Sequence[units.Unit]) -> list[int]:
+    """The units before which a new stage begins: as named, or balanced when the run leaves it to us."""
     options = spec.options.batch
-    found = units.trace(model, spec.image_size, spec.in_channels)
     if options.splits and options.splits != ("auto",):
         return splits.resolve(spec.model_name, found, options.splits)
-    return automatic_splits(
-        found, spec.topology.stages, include=options.split_include, exclude=options.split_exclude
-    )
+    return automatic_splits(found, spec.topology.stages, include=options.split_include, exclude=options.split_exclude)
+
+
+def cut_for(spec: RunSpec, model: nn.Module, parts: Sequence[Part]) -> tuple[list[Stage], list[Part]]:
+    """The pieces of the model, and the workers' parts counted in pieces.
+
+    A piece is a stage; recomputed modules inside stages become pieces of their own, since cutting dissolves modules.
+    `--recompute stage` means the stages of the pipeline.
+    """
+    found = units.trace(model, spec.image_size, spec.in_channels)
+    points = split_units(spec, found)
+    recomputed = [] if "stage" in spec.options.batch.recompute else _ranges(found, recompute.wrapped(model))
+    inner = {edge for one in recomputed for edge in (one.start, one.stop)} - {0, len(found)}
+    bounds = sorted({*points, *inner})
+    pieces = cut(model, bounds)
+    for piece in pieces:
+        inside = any(one.start <= piece.stage_units.start and piece.stage_units.stop <= one.stop for one in recomputed)
+        if inside or "stage" in spec.options.batch.recompute:
+            recompute.wrap(piece)
+    starts = [0, *points, len(found)]
+    number_at = {0: 0, **{bound: number for number, bound in enumerate(bounds, start=1)}, len(found): len(pieces)}
+    edges = [number_at[start] for start in starts]
+    return pieces, [Part(part.worker, edges[part.first], edges[part.stop]) for part in parts]
+
+
+def _ranges(found: Sequence[units.Unit], modules: Sequence[str]) -> list[range]:
+    """The units of each module; a module's units follow each other."""
+    ranges = []
+    for module in modules:
+        inside = [unit.index for unit in found if unit.path == module or unit.path.startswith(module + ".")]
+        if inside:
+            ranges.append(range(inside[0], inside[-1] + 1))
+    return ranges
 
 
 def together(stages: Sequence[nn.Module]) -> nn.Module:
@@ -76,15 +106,16 @@ class StageLane:
         timing: Timing,
     ) -> None:
         options, topology = spec.options, spec.topology
-        group = world.stage_group
-        stages = cut(model, split_units(spec, model))
-        parts = assign(len(stages), world.depth, options.batch.pipeline_schedule, options.batch.device_mapping)
+        group, schedule = world.stage_group, options.batch.pipeline_schedule
+        stages, parts = cut_for(
+            spec, model, assign(topology.stages, world.depth, schedule, options.batch.device_mapping)
+        )
         self._pipeline = Pipeline(
             stages,
             parts,
             worker=world.stage,
             depth=world.depth,
-            schedule=options.batch.pipeline_schedule,
+            schedule=schedule,
             group=group,
             device=world.device,
             on_last_backward=lambda: self._reducer.start(),
@@ -129,7 +160,7 @@ class StageLane:
         epoch = update // self._updates_per_epoch
         size = self._prepare.size(epoch, True)
         # All groups of a lane have the same number of slots: a span is cut evenly or not at all.
-        rows = self._topology.micro_batch * len(groups[0])
+        rows = self._topology.micro_batch * (len(groups[0]) if groups else 1)
         self._pipeline.run(
             len(groups),
             (rows, self._prepare.channels, size, size),
