@@ -255,7 +255,7 @@ def _name(names: list[str], index: int) -> str:
 
 def profile_tables(run: Run) -> list[dict[str, Any]]:
     """Tables of the heaviest layers and operators, when the run was profiled."""
-    tables = []
+    tables: list[dict[str, Any]] = []
     if run.layers:
         tables.append(
             {
@@ -293,7 +293,8 @@ def options(run: Run) -> dict[str, Any] | None:
     """The resolved options; those at their defaults are folded away."""
     if not run.options:
         return None
-    changed, others = [], []
+    changed: list[tuple[cells.Cell, ...]] = []
+    others: list[tuple[cells.Cell, ...]] = []
     for name, value in run.options.items():
         known = specs().get(name.replace("-", "_"))
         row = (cells.text(name.replace("_", "-")), cells.text(value), cells.text(known.about.doc if known else ""))
