@@ -51,7 +51,7 @@ def locate(path: Path | str) -> Found:
 
 
 def load_newest(path: Path | str, *, at_most: int | None = None) -> tuple[Path, State]:
-    """The newest complete checkpoint (of a run, or the given one). Damaged ones are named in the log and passed over."""
+    """The newest complete checkpoint (of a run, or the given one). DamagedError ones are named in the log and passed over."""
     found = locate(path)
     if found.single:
         return found.checkpoints[0], one.load(found.checkpoints[0])
@@ -61,7 +61,7 @@ def load_newest(path: Path | str, *, at_most: int | None = None) -> tuple[Path, 
             continue
         try:
             return candidate, one.load(candidate)
-        except one.Damaged as problem:
+        except one.DamagedError as problem:
             damaged.append(str(problem))
             _logger.warning("%s", problem)
     if damaged:

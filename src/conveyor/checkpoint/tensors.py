@@ -39,7 +39,7 @@ def chunks(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = N
     for tensor in tensors.values():
         if tensor.numel():
             flat = tensor.detach().cpu().contiguous().reshape(-1)
-            yield memoryview(flat.view(torch.uint8).numpy())
+            yield flat.view(torch.uint8).numpy().data
 
 
 def parse(data: bytes) -> dict[str, Tensor]:

@@ -38,12 +38,11 @@ class Own:
 
 def make_prepare(spec: RunSpec, world: World) -> Prepare:
     """What turns 8-bit images into the network's input."""
-    precision = Precision.from_options(spec.options.precision)
     return Prepare(
         spec.options,
         spec.data,
         world.device,
-        precision.input_dtype(world.device),
+        Precision.from_options(spec.options.precision).compute,
         image_size=spec.image_size,
         channels=spec.in_channels,
     )

@@ -20,7 +20,7 @@ def readable(paths: Sequence[Path]) -> Iterator[tuple[Path, State]]:
     for path in paths:
         try:
             yield path, one.load(path)
-        except one.Damaged as problem:
+        except one.DamagedError as problem:
             _logger.warning("%s", problem)
 
 

@@ -1,5 +1,6 @@
 """A run in words, before it starts (no torch here)."""
 
+from conveyor.errors import UserError
 from conveyor.options.units import format_fraction
 from conveyor.training.spec import RunSpec
 
@@ -11,16 +12,17 @@ def describe(spec: RunSpec) -> str:
     if spec.warmup_updates:
         rate += f", warm-up {spec.warmup_updates} updates ({options.schedule.warmup_mode})"
     splits = f", split at {' '.join(spec.split_points)}" if spec.split_points else ""
+    batch = f"{topology.micro_batch} x accumulation {topology.accumulation} x {topology.replicas} replicas"
+    batch += f" = {topology.global_batch} per update, {topology.stages} stage{'s' if topology.stages > 1 else ''}{splits}"
+    periods = f"log every {_every(events.updates_per_log)}, checkpoint every {_every(events.updates_per_checkpoint)}"
     lines = [
         f"model       {spec.model_name}, {spec.image_size}x{spec.image_size}x{spec.in_channels}, {spec.num_classes} classes",
         f"data        {spec.data.name}: {spec.data.train_images:,} images, {spec.validation_images:,} for validation",
-        f"batch       {topology.micro_batch} x accumulation {topology.accumulation} x {topology.replicas} replicas "
-        f"= {topology.global_batch} per update, {topology.stages} stage{'s' if topology.stages > 1 else ''}{splits}",
+        f"batch       {batch}",
         f"length      {format_fraction(spec.epochs)} epochs of {spec.updates_per_epoch} updates = {spec.updates_total} updates",
         f"optimiser   {options.optimizer.optimizer}, precision {options.precision.precision}, loss scale {options.precision.loss_scale}",
         f"rate        {rate}",
-        f"events      log every {_every(events.updates_per_log)}, checkpoint every {_every(events.updates_per_checkpoint)}, "
-        f"{events.calls} host calls of {events.updates_per_call}",
+        f"events      {periods}, {events.calls} host calls of {events.updates_per_call}",
         spec.layout_note.replace("layout ", "layout      ", 1),
     ]
     if options.events.validation:
@@ -36,8 +38,10 @@ def _every(updates: int) -> str:
 
 def plot_schedule(spec: RunSpec, path: str) -> None:
     """The learning rate over the run as a picture; the file's ending chooses the format."""
-    import matplotlib
-
+    try:
+        import matplotlib
+    except ImportError:
+        raise UserError("--plot needs matplotlib: pip install 'conveyor[plot]'") from None
     matplotlib.use("Agg")
     from matplotlib import pyplot
 

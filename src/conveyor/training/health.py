@@ -4,17 +4,17 @@ from conveyor.errors import UserError
 from conveyor.training.session import Session
 
 
-class NotFinite(UserError):
+class NotFiniteError(UserError):
     """The loss became infinite or not a number."""
 
 
 def check_finite(bad_slots: float, session: Session, rate: float) -> None:
-    """Raise `NotFinite` on every worker when any slot of the update had a loss that is not finite."""
+    """Raise `NotFiniteError` on every worker when any slot of the update had a loss that is not finite."""
     if not bad_slots:
         return
     layer = bad_layer(session)
     where = f"; the first values that are not finite come out of {layer}" if layer else ""
-    raise NotFinite(
+    raise NotFiniteError(
         f"the loss is not finite in update {session.update + 1} (epoch {session.epoch:.2f}, learning rate {rate:.4g}){where}: "
         "lower --learning-rate, lengthen --warmup or set --clip-norm; earlier checkpoints are intact"
     )

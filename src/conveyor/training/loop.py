@@ -6,12 +6,12 @@ import torch
 
 from conveyor.data.batch import Batch
 from conveyor.training.events import Events
-from conveyor.training.health import NotFinite, check_finite
+from conveyor.training.health import NotFiniteError, check_finite
 from conveyor.training.loss import BAD
 from conveyor.training.session import Session
 from conveyor.training.signals import Signals
 
-__all__ = ["NotFinite", "train"]
+__all__ = ["NotFiniteError", "train"]
 
 
 def train(session: Session, batches: Iterator[Batch], events: Events, signals: Signals) -> None:

@@ -20,6 +20,8 @@ from conveyor.topology import HostEvents, Length, Topology, exact, host_events
 
 SMALL_IMAGE = 64
 DEFAULT_RMSPROP_DECAY = 0.9
+TINY_SLOT = 2e9
+"""Floating-point operations of one slot below which a second thread costs more in waiting than it brings."""
 OWN_MODEL = "own"
 
 
@@ -131,7 +133,12 @@ def resolve(
         updates_per_epoch=options.length.updates_per_epoch or (None if options.events.training else 1),
         by_images=options.length.epochs_by_images,
     )
-    layout, layout_note = choose_layout(options.layout, topology, machine or _machine(options), workers)
+    name, image_size = _model(options, data, model_name)
+    machine = machine or _machine(options)
+    where = options.layout
+    if where.threads is None and not machine.accelerators and _is_tiny(name, image_size, topology.micro_batch):
+        where = dataclasses.replace(where, threads=1)
+    layout, layout_note = choose_layout(where, topology, machine, workers)
     _check_span(options.model.bn_span, topology)
     peak_lr = _peak_rate(options, topology)
     warmup = int(
@@ -158,7 +165,6 @@ def resolve(
         updates_per_checkpoint=options.events.updates_per_checkpoint,
         updates_per_call=options.events.updates_per_call,
     )
-    name, image_size = _model(options, data, model_name)
     return RunSpec(
         options=options,
         data=data,
@@ -199,6 +205,19 @@ def _model(options: Options, data: DatasetInfo, own: str | None) -> tuple[str, i
     return wanted, size or (entry.image_size if data.kind == "files" else data.image_size)
 
 
+def _is_tiny(name: str, image_size: int, micro_batch: int) -> bool:
+    """Whether training on one slot is so little work that threads would mostly wait for each other."""
+    known = models.canonical(name)
+    try:
+        costs = models.counts().get(known) if known is not None else None
+    except OSError:
+        costs = None
+    if known is None or costs is None:
+        return False
+    per_image = 6.0 * costs.multiply_adds * (image_size / models.entry(known).image_size) ** 2
+    return per_image * micro_batch < TINY_SLOT
+
+
 def _peak_rate(options: Options, topology: Topology) -> float:
     rate, reference = options.schedule.learning_rate, options.schedule.lr_reference_batch
     return rate if reference is None else rate * topology.global_batch / reference
@@ -232,10 +251,8 @@ def _dropped_images(data: DatasetInfo, topology: Topology, length: Length, optio
     dropped = data.train_images - length.updates_per_epoch * topology.global_batch
     if dropped <= 0:
         return []
-    return [
-        f"{dropped} of {data.train_images} images do not fill a global batch of {topology.global_batch} and sit out each "
-        "epoch (other ones each time)"
-    ]
+    note = f"{dropped} of {data.train_images} images do not fill a global batch of {topology.global_batch} and sit out each "
+    return [note + "epoch (other ones each time)"]
 
 
 def _number(value: Fraction) -> int | float:

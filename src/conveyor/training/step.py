@@ -71,7 +71,7 @@ class FoldedLane:
                 self._timing.mark("forward")
                 if number == len(self._groups) - 1:
                     self._reducer.start()
-                (loss * (loss_scale * len(group) / self._total_slots)).backward()  # type: ignore[no-untyped-call]
+                (loss * (loss_scale * len(group) / self._total_slots)).backward()
             total += tally(loss, logits, target.labels, slots=len(group), accuracy=self._metrics)
             self._timing.mark("backward")
         self._reducer.finish()
