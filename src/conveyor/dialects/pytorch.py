@@ -32,7 +32,7 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     replicas = _replicas(draft, launcher)
     draft.set(micro_batch_size=values["batch_size"], replicas=replicas)
     _model(draft, later)
-    _data(draft, later, replicas)
+    _data(draft, later, replicas, script == "run_benchmark")
     _stages(draft, later)
     _precision(draft)
     if script == "run_benchmark":
@@ -80,8 +80,10 @@ def _model(draft: Draft, later: bool) -> None:
         draft.note("a micro-batch of 1 with batch norm learns badly: take --normlayer group or a larger batch")
 
 
-def _data(draft: Draft, later: bool, replicas: int) -> None:
+def _data(draft: Draft, later: bool, replicas: int, benchmark: bool) -> None:
     values = draft.values
+    if benchmark and not values.has("data"):
+        values.config["data"] = "real"
     kind, size = values["data"], 380 if values["model"] == "efficientnet-b4" and later else 224
     if kind in ("synthetic", "generated", "real"):
         draft.set(data="imagenet", synthetic_data=True if kind == "synthetic" else None)

@@ -92,9 +92,7 @@ def add_configuration(values: Values, name: str, texts: Mapping[str, str], user_
     by_key = {key: row for row in reversed(list(values.rows.values())) for key in row.keys}
     by_key.update(values.rows)
     for key, value in entry.items():
-        row = by_key.get(plain(str(key)))
-        if (row is None and "-" in str(key)) or (row is None and find_prefix(str(key), by_key)):
-            row = by_key.get(find_prefix(str(key), by_key) or "")
+        row = by_key.get(plain(str(key))) or by_key.get(find_prefix(str(key), by_key) or "")
         if row is None:
             values.notes.append(f"{where}: unknown key {key!r} ignored{did_you_mean(str(key), by_key)}")
             continue

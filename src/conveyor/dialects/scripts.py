@@ -37,7 +37,7 @@ DIALECTS: dict[str, tuple[Table, ModuleType, Translate]] = {
 }
 SCRIPTS = {
     "pytorch": ("train", "restore", "validate", "weight_avg", "run_benchmark"),
-    "tensorflow1": ("train", "restore", "validation", "weight_avg"),
+    "tensorflow1": ("train", "restore", "validation", "weight_avg", "inference_embedded"),
     "tensorflow2": ("train", "send_request", "export_for_serving"),
     "popart": ("resnet_main", "resnet_synthetic_benchmark"),
 }

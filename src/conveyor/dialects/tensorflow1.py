@@ -48,9 +48,10 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     draft.set(accumulation=values["gradient_accumulation_count"])
     replicas = _replicas(draft, launcher, environment)
     draft.set(replicas=replicas)
-    if script == "validation":
+    if script in ("validation", "inference_embedded"):
         draft.set(checkpoint_path=values["restore_path"], validation_mode="after")
         _numerics(draft)
+        draft.set(latency=True if script == "inference_embedded" else None)
         if not values["restore_path"]:
             draft.note("no --restore-path: the model is validated with random weights")
         return draft.finish("validate")
@@ -401,7 +402,8 @@ def _events(draft: Draft, images: int, global_batch: int, epochs: Fraction) -> N
     draft.set(checkpoints_per_epoch=str(frequency))
     if frequency:
         draft.set(checkpoint_at_start=True, first_checkpoint_epoch=values["ckpt_epochs_offset"] or None)
-    if per_epoch >= 1 and frequency > 1 and per_epoch % frequency:
+    uneven = per_epoch % frequency if frequency > 1 else (epochs * frequency).denominator != 1
+    if per_epoch >= 1 and frequency and uneven:
         draft.set(updates_per_checkpoint=max(1, math.floor(per_epoch / frequency)))
     draft.set(validation=values["validation"], validation_mode="after")
     if values["weight_avg_N"]:

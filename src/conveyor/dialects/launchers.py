@@ -1,0 +1,290 @@
+"""The launchers named beside the programs: poprun, gc-profile and gc-info.
+
+`poprun` says how many copies of the model there are; where they run is our layout's business. So on one machine the
+program is read and run once, with the launcher's numbers, and folds itself onto the cores. With several hosts the work
+goes to `conveyor launch`. The words `python` and `python3` in a launched command mean the interpreter that runs this.
+"""
+
+import dataclasses
+import os
+import re
+import shlex
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from conveyor.dialects import scripts
+from conveyor.dialects.running import run, run_command
+from conveyor.dialects.translation import Launcher
+from conveyor.errors import UserError, did_you_mean
+
+COUNTS = ("--num-instances", "--num-replicas", "--ipus-per-replica")
+TEXTS = ("--host", "--numa-aware", "--mpi-global-args", "--mpi-local-args", "--executable-cache-path")
+POOL = (
+    "--vipu-server-host", "--vipu-server-port", "--vipu-server-timeout", "--vipu-partition", "--vipu-cluster",
+    "--vipu-allocation", "--reset-partition", "--update-partition", "--remove-partition", "--num-ilds", "--sync-type",
+    "--only-output-from-instance",
+)  # fmt: skip
+SWITCHES = ("-v", "-vv", "-vvv", "--vv", "--verbose", "--tag-output", "--dry-run", "--json", "-h", "--help")
+MARK = re.compile(r"""bootstrap\.run\(["'](\w+)["'],\s*["'](\w+)["']\)""")
+HELP = """usage: poprun [options] python3 SCRIPT [its options]
+
+  --num-replicas N      data-parallel copies of the model in all
+  --num-instances N     worker processes; at most the replicas; folded onto the cores that are there
+  --ipus-per-replica N  devices of one copy (its pipeline stages)
+  --host A,B            machines; the instances are spread over them
+  --numa-aware 1|yes    bind workers to NUMA nodes
+  --mpi-local-args T    '-x VAR=VALUE' sets a variable in every worker; --tag-output marks lines with their worker
+  --dry-run [--json]    print the plan and contact nothing
+  -v                    say more; options of the device pool (--vipu-..., --reset-partition, ...) are accepted and noted
+"""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Request:
+    """What a poprun command line asks for."""
+
+    launcher: Launcher
+    program: tuple[str, ...]
+    variables: Mapping[str, str]
+    notes: tuple[str, ...] = ()
+    numa: bool = False
+    tagged: bool = False
+    switches: tuple[str, ...] = ()
+
+
+def read_poprun(words: Sequence[str]) -> Request:
+    """Options up to the first word that is none of them; the rest is the program."""
+    queue, given, switches, notes = list(words), dict[str, str](), list[str](), list[str]()
+    known = (*COUNTS, *TEXTS, *POOL)
+    while queue and queue[0].startswith("-"):
+        word = queue.pop(0)
+        name, equals, value = word.partition("=")
+        if word in SWITCHES:
+            switches.append(word)
+            continue
+        name = _full_name(name, known)
+        if not equals:
+            if not queue or queue[0].startswith("-"):
+                if name not in COUNTS:
+                    raise UserError(f"poprun: {name} needs a value")
+                notes.append(f"{name} has no value: it is taken from the program")
+                continue
+            value = queue.pop(0)
+        given[name] = value
+    if not queue and not {"-h", "--help"} & set(switches):
+        raise UserError("poprun: what is to be run? Add the command, such as: python3 train.py")
+    launcher = _launcher(given)
+    notes += [f"{name} has no effect here: there is no device pool to manage" for name in POOL if name in given]
+    if "--executable-cache-path" in given:
+        notes.append("--executable-cache-path has no effect here: there is nothing to compile")
+    options = shlex.split(given.get("--mpi-global-args", "")) + shlex.split(given.get("--mpi-local-args", ""))
+    variables = dict(
+        pair.split("=", 1) for flag, pair in zip(options, options[1:], strict=False) if flag == "-x" and "=" in pair
+    )
+    return Request(
+        launcher,
+        tuple(queue),
+        variables,
+        tuple(notes),
+        numa=given.get("--numa-aware", "no").lower() in ("1", "yes", "true", "on"),
+        tagged="--tag-output" in options or "--tag-output" in switches,
+        switches=tuple(switches),
+    )
+
+
+def _full_name(name: str, known: Sequence[str]) -> str:
+    if name in known:
+        return name
+    found = [option for option in known if option.startswith(name)] if name.startswith("--") else []
+    if len(found) == 1:
+        return found[0]
+    if found:
+        raise UserError(f"poprun: {name} could mean {', '.join(found)}: write more of the name")
+    raise UserError(f"poprun: there is no option {name}{did_you_mean(name, (*known, *SWITCHES))}")
+
+
+def _launcher(given: Mapping[str, str]) -> Launcher:
+    numbers = {}
+    for name in COUNTS:
+        text = given.get(name, "")
+        if text and (not text.isdigit() or int(text) < 1):
+            raise UserError(f"poprun: {name} is {text!r}, but must be a whole number of at least 1")
+        numbers[name] = int(text) if text else 0
+    instances, replicas = numbers["--num-instances"] or 1, numbers["--num-replicas"] or numbers["--num-instances"] or 1
+    hosts = tuple(host.strip() for host in given.get("--host", "").split(",") if host.strip())
+    if instances > replicas:
+        raise UserError(
+            f"poprun: {instances} instances for {replicas} replicas: an instance holds at least one replica"
+        )
+    if replicas % instances:
+        raise UserError(f"poprun: {replicas} replicas cannot be divided evenly among {instances} instances")
+    if hosts and instances % len(hosts):
+        raise UserError(f"poprun: {instances} instances cannot be spread evenly over {len(hosts)} hosts")
+    return Launcher(replicas, instances, numbers["--ipus-per-replica"], hosts)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Script:
+    """One of the dialects' scripts, called with `words`."""
+
+    dialect: str
+    name: str
+    folder: Path
+    words: tuple[str, ...]
+
+
+def find_script(program: Sequence[str], folder: Path | None = None) -> Script | None:
+    """The dialect's script that `python3 SCRIPT words...` starts; None for any other program.
+
+    A command without a script means train.py, and a path that does not exist here is judged by its words.
+    """
+    words = list(program)
+    if not words or not re.fullmatch(r"python(\d+(\.\d+)?)?", Path(words[0]).name):
+        return None
+    words.pop(0)
+    here = folder or Path.cwd()
+    if not words or words[0].startswith("--"):
+        words.insert(0, "train.py")
+    path = Path(words[0]) if Path(words[0]).is_absolute() else here / words[0]
+    if path.suffix != ".py":
+        return None
+    if path.is_file():
+        marked = MARK.search(path.read_text(encoding="utf-8", errors="replace")[:4000])
+        return Script(marked[1], marked[2], path.resolve().parent, tuple(words[1:])) if marked else None
+    dialect = _dialect_of(path, here)
+    if dialect is None or path.stem not in scripts.SCRIPTS[dialect]:
+        raise UserError(
+            f"{words[0]} does not exist: start it from the folder of the dialect, such as compat/tensorflow1"
+        )
+    return Script(dialect, path.stem, here, tuple(words[1:]))
+
+
+def _dialect_of(path: Path, here: Path) -> str | None:
+    for sibling in sorted(here.glob("*.py")):
+        if marked := MARK.search(sibling.read_text(encoding="utf-8", errors="replace")[:4000]):
+            return marked[1]
+    text = str(path).lower()
+    names = (
+        ("tensorflow2", "tensorflow2"),
+        ("tensorflow", "tensorflow1"),
+        ("pytorch", "pytorch"),
+        ("popart", "popart"),
+    )
+    return next((dialect for word, dialect in names if word in text), None)
+
+
+def poprun(argv: Sequence[str] | None = None) -> int:
+    """The command `poprun`."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        request = read_poprun(words)
+        if {"-h", "--help"} & set(request.switches):
+            print(HELP)
+            return 0
+        return _launch(request)
+    except UserError as error:
+        print(f"poprun: error: {str(error).removeprefix('poprun: ')}", file=sys.stderr)
+        return scripts.USAGE_MISTAKE
+    except KeyboardInterrupt:
+        print("poprun: interrupted", file=sys.stderr)
+        return 130
+
+
+def _launch(request: Request) -> int:
+    script = find_script(request.program)
+    own = [switch for switch in request.switches if switch in ("--dry-run", "--json")]
+    if script is None:
+        return _launch_other(request)
+    words = [*script.words, *own]
+    if {"-h", "--help"} & set(words):
+        return scripts.main(script.dialect, script.name, words, script.folder)
+    translation = scripts.translate(
+        script.dialect,
+        script.name,
+        words,
+        folder=script.folder,
+        environment={**os.environ, **request.variables},
+        launcher=request.launcher,
+    )
+    translation = dataclasses.replace(translation, notes=(*request.notes, *translation.notes))
+    os.environ.update(request.variables)
+    if translation.dry_run or len(request.launcher.hosts) < 2:
+        return run(translation)
+    for note in request.notes:
+        print(f"note: {note}", file=sys.stderr)
+    program = [sys.executable, str(script.folder / f"{script.name}.py"), *script.words]
+    return run_command(launch_words(request, program))
+
+
+def _launch_other(request: Request) -> int:
+    program = list(request.program)
+    if re.fullmatch(r"python(\d+(\.\d+)?)?", Path(program[0]).name):
+        program[0] = sys.executable
+    for note in request.notes:
+        print(f"note: {note}", file=sys.stderr)
+    if "--dry-run" in request.switches:
+        print(shlex.join(["conveyor", *launch_words(request, program)]))
+        return 0
+    return run_command(launch_words(request, program))
+
+
+def launch_words(request: Request, program: Sequence[str]) -> list[str]:
+    """`conveyor launch`: instances beyond the cores of a machine are folded, which changes no result."""
+    from conveyor.layout import usable_cores
+
+    launcher = request.launcher
+    hosts = max(1, len(launcher.hosts))
+    instances = hosts * max(1, min(launcher.instances // hosts, usable_cores()))
+    while launcher.replicas % instances:
+        instances -= hosts
+    words = ["launch", "--instances", str(instances), "--replicas", str(launcher.replicas)]
+    words += ["--devices-per-replica", str(launcher.devices_per_replica)] if launcher.devices_per_replica else []
+    words += ["--hosts", ",".join(launcher.hosts)] if launcher.hosts else []
+    words += ["--numa"] * request.numa + ["--tag-output"] * request.tagged
+    for name, value in request.variables.items():
+        words += ["--env", f"{name}={value}"]
+    return [*words, "--", *program]
+
+
+def gc_profile(argv: Sequence[str] | None = None) -> int:
+    """`gc-profile -d DIR -- COMMAND`: run a command whose profile goes to DIR."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    folder, program = ".", words
+    if "--" in words:
+        cut = words.index("--")
+        options, program = words[:cut], words[cut + 1 :]
+    else:
+        options, program = words[:2], words[2:]
+    try:
+        if len(options) == 2 and options[0] in ("-d", "--output-dir"):
+            folder = options[1]
+        elif options:
+            raise UserError("write: gc-profile -d DIR -- python train.py --gc-profile")
+        if not program:
+            raise UserError("what is to be profiled? Write: gc-profile -d DIR -- python train.py --gc-profile")
+        os.environ["GC_PROFILE_LOG_DIR"] = folder
+        script = find_script(program)
+        if script is not None:
+            return scripts.main(script.dialect, script.name, list(script.words), script.folder)
+        if re.fullmatch(r"python(\d+(\.\d+)?)?", Path(program[0]).name):
+            program = [sys.executable, *program[1:]]
+        os.execvp(program[0], list(program))
+    except UserError as error:
+        print(f"gc-profile: error: {error}", file=sys.stderr)
+    except OSError as error:
+        print(f"gc-profile: error: cannot start {program[0]}: {error.strerror}", file=sys.stderr)
+    return scripts.USAGE_MISTAKE
+
+
+def gc_info(argv: Sequence[str] | None = None) -> int:
+    """`gc-info -l`: the devices that are there."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    if words not in ([], ["-l"], ["--list-devices"]):
+        print(f"gc-info: error: there is no option {words[0]}: write gc-info -l", file=sys.stderr)
+        return scripts.USAGE_MISTAKE
+    try:
+        return run_command(["devices"])
+    except UserError as error:
+        print(f"gc-info: error: {error}", file=sys.stderr)
+        return scripts.USAGE_MISTAKE
