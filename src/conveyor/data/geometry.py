@@ -1,9 +1,11 @@
 """Flips, shifts and resizes of whole batches of equal-size images, each sample with its own random numbers.
 
-All functions take [B, H, W, C] of any type and keys as tensors; random numbers are a pure function of
-(seed, epoch, sample), so the same on every layout and after every restart.
+All functions take [B, H, W, C] of any type; random numbers are a pure function of (seed, epoch, sample), so the same on
+every layout and after every restart.
 """
 
+import numpy as np
+import numpy.typing as npt
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -11,27 +13,35 @@ from torch import Tensor
 from conveyor.numerics import keyed
 
 
-def flip_mask(mode: str, seed: int, epoch: int, samples: Tensor) -> Tensor:
+def draw(seed: int, epoch: int, samples: Tensor) -> Tensor:
+    """Three uniform numbers per sample, float32 [B, 3]: two for a shift, one for a flip."""
+    return keyed.uniform(seed, "geometry", epoch, samples, count=3)
+
+
+def shifts(draws: Tensor, padding: int) -> tuple[Tensor, Tensor]:
+    """Offsets (rows, columns) of a crop in the padded image, int64 [B] in 0 .. 2 padding."""
+    both = (draws[:, :2] * (2 * padding + 1)).to(torch.int64)
+    return both[:, 0], both[:, 1]
+
+
+def flip_mask(mode: str, draws: Tensor, seed: int, epoch: int, samples: Tensor) -> Tensor:
     """Which samples are mirrored, bool [B].
 
     `random`: a fair coin for each (epoch, sample). `alternating`: the coin is tossed once per sample and turned over in
     every epoch, so two neighbouring epochs show both sides.
     """
     if mode == "random":
-        return keyed.uniform(seed, "flip", epoch, samples, count=1)[..., 0] < 0.5
+        return draws[:, 2] < 0.5
     first = keyed.uniform(seed, "flip", samples, count=1)[..., 0] < 0.5
     return first ^ bool(epoch % 2)
 
 
 def flip(images: Tensor, mask: Tensor) -> Tensor:
     """Mirror the images for which `mask` is true."""
+    if images.device.type == "cpu":
+        nothing = torch.zeros(len(images), dtype=torch.int64)
+        return shift_and_flip(images, nothing, nothing, mask, *images.shape[1:3])
     return torch.where(mask.view(-1, 1, 1, 1), images.flip(2), images)
-
-
-def shifts(padding: int, seed: int, epoch: int, samples: Tensor) -> tuple[Tensor, Tensor]:
-    """Offsets (rows, columns) of a crop in the padded image, int64 [B] in 0 .. 2 padding."""
-    drawn = keyed.integers(seed, "crop", epoch, samples, high=2 * padding + 1, count=2)
-    return drawn[..., 0], drawn[..., 1]
 
 
 def pad(images: Tensor, padding: int, fill: str = "zero") -> Tensor:
@@ -42,11 +52,31 @@ def pad(images: Tensor, padding: int, fill: str = "zero") -> Tensor:
     return images.index_select(1, rows).index_select(2, columns)
 
 
-def crop_windows(padded: Tensor, rows: Tensor, columns: Tensor, height: int, width: int) -> Tensor:
-    """`padded[b, rows[b]:rows[b]+height, columns[b]:columns[b]+width]` for all b at once."""
+def shift_and_flip(
+    padded: Tensor, rows: Tensor, columns: Tensor, mask: Tensor | None, height: int, width: int
+) -> Tensor:
+    """`padded[b, rows[b]:rows[b]+height, columns[b]:columns[b]+width]` for all b at once, mirrored where `mask` is true."""
+    if padded.device.type == "cpu":
+        return torch.from_numpy(
+            _windows_on_cpu(
+                padded.contiguous().numpy(),
+                rows.numpy(),
+                columns.numpy(),
+                None if mask is None else mask.numpy(),
+                height,
+                width,
+            )
+        )
+    return windows_by_torch(padded, rows, columns, mask, height, width)
+
+
+def windows_by_torch(
+    padded: Tensor, rows: Tensor, columns: Tensor, mask: Tensor | None, height: int, width: int
+) -> Tensor:
+    """`shift_and_flip` on any device, without synchronisation."""
     windows = padded.unfold(1, height, 1).unfold(2, width, 1)
-    chosen = windows[torch.arange(len(padded), device=padded.device), rows, columns]
-    return chosen.permute(0, 2, 3, 1)
+    chosen = windows[torch.arange(len(padded), device=padded.device), rows, columns].permute(0, 2, 3, 1)
+    return chosen if mask is None else torch.where(mask.view(-1, 1, 1, 1), chosen.flip(2), chosen)
 
 
 def resize(images: Tensor, size: int) -> Tensor:
@@ -55,6 +85,44 @@ def resize(images: Tensor, size: int) -> Tensor:
         return images
     nchw = images.permute(0, 3, 1, 2).to(torch.float32)
     return F.interpolate(nchw, (size, size), mode="bilinear", antialias=True).permute(0, 2, 3, 1)
+
+
+def crop_boxes(images: Tensor, boxes: Tensor, size: int) -> Tensor:
+    """Each image's box (left, top, right, bottom in pixels, [B, 4]) resized bilinearly to `size` x `size`, float32."""
+    _, height, width, _ = images.shape
+    left, top, right, bottom = boxes.to(images.device, torch.float32).unbind(1)
+    zero = torch.zeros_like(left)
+    scale_x, scale_y = (right - left) / width, (bottom - top) / height
+    shift_x, shift_y = (left + right) / width - 1, (top + bottom) / height - 1
+    theta = torch.stack([scale_x, zero, shift_x, zero, scale_y, shift_y], 1).view(-1, 2, 3)
+    grid = F.affine_grid(theta, [len(images), 1, size, size], align_corners=False)
+    nchw = images.permute(0, 3, 1, 2).to(torch.float32)
+    sampled = F.grid_sample(nchw, grid, mode="bilinear", padding_mode="border", align_corners=False)
+    return sampled.permute(0, 2, 3, 1)
+
+
+def _windows_on_cpu(
+    padded: npt.NDArray[np.generic],
+    rows: npt.NDArray[np.int64],
+    columns: npt.NDArray[np.int64],
+    mask: npt.NDArray[np.bool_] | None,
+    height: int,
+    width: int,
+) -> npt.NDArray[np.generic]:
+    """The same through numpy, which copies whole rows where torch's indexing goes value by value: eight times as fast."""
+    batch, full_height, full_width, channels = padded.shape
+    step_image, step_row, step, _ = padded.strides
+    plain = np.lib.stride_tricks.as_strided(
+        padded,
+        (batch, full_height - height + 1, full_width - width + 1, height, width * channels),
+        (step_image, step_row, step, step_row, padded.itemsize),
+        writeable=False,
+    )
+    chosen = plain[np.arange(batch), rows, columns].reshape(batch, height, width, channels)
+    if mask is not None and mask.any():
+        # torch turns rows of pixels faster than numpy, numpy copies images faster than torch.
+        chosen[mask] = torch.from_numpy(chosen[mask]).flip(2).numpy()
+    return chosen
 
 
 def _mirrored(size: int, padding: int, device: torch.device) -> Tensor:

@@ -1,6 +1,7 @@
 """Normalisation of 8-bit images as one multiply-add: y = x * scale + shift, per channel, on NHWC data."""
 
 import dataclasses
+import functools
 
 import torch
 from torch import Tensor
@@ -50,12 +51,16 @@ class Normalization:
             return standardize(images)
         batch, height, width, channels = images.shape
         # Rows of width*channels values keep the inner loop long and vectorised; a last dimension of 3 would not.
-        scale = torch.tensor(self.scale, dtype=torch.float32).repeat(width).to(images.device)
-        shift = torch.tensor(self.shift, dtype=torch.float32).repeat(width).to(images.device)
+        scale, shift = _row(self.scale, width, images.device), _row(self.shift, width, images.device)
         rows = images.reshape(batch * height, width * channels).to(torch.float32)
-        if not rows.is_cuda and rows.data_ptr() == images.data_ptr():
+        if rows.data_ptr() == images.data_ptr():
             rows = rows.clone()
         return rows.mul_(scale).add_(shift).view(batch, height, width, channels)
+
+
+@functools.lru_cache(maxsize=64)
+def _row(values: tuple[float, ...], width: int, device: torch.device) -> Tensor:
+    return torch.tensor(values, dtype=torch.float32).repeat(width).to(device)
 
 
 def standardize(images: Tensor) -> Tensor:

@@ -6,14 +6,16 @@ the device after the 8-bit images have travelled there. The results are the same
 
 import dataclasses
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from conveyor.data import geometry, mixing
+from conveyor.data import crops, geometry, mixing
 from conveyor.data.batch import Batch, Target
 from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.loader import Transform
 from conveyor.data.normalize import Normalization
+from conveyor.data.randaugment import randaugment
 from conveyor.data.sizes import image_size_at
 from conveyor.numerics import keyed
 from conveyor.options import Options
@@ -84,33 +86,54 @@ class Prepare:
         return dataclasses.replace(batch, **moved, mixed=terms)
 
     def _pixels(self, batch: Batch, train: bool) -> Batch:
-        """Crop, flip, resize and normalise: float32 [B, H, W, C]."""
+        """Crop, flip, augment, resize and normalise: float32 [B, H, W, C]."""
         images = batch.images
         if self.normalization.per_image and self._info.kind == "memory":
             # Statistics are those of the stored image, so padding is zero in normalised values.
-            images = self.normalization(images)
+            images = self.normalization(self._augmented(images, batch, train))
             images = self._geometry(images, batch, train)
         else:
-            images = self.normalization(self._geometry(images, batch, train))
+            images = self._augmented(self._geometry(images, batch, train), batch, train)
+            images = self.normalization(images)
         return dataclasses.replace(batch, images=images, prepared=True)
 
     def _geometry(self, images: Tensor, batch: Batch, train: bool) -> Tensor:
+        """Crops and flips of images of equal size; photographs were cropped when they were decoded."""
         size = self.size(batch.epoch, train)
-        if train:
-            images = self._cropped(images, batch, size)
-            if self.flip != "none":
-                images = geometry.flip(images, geometry.flip_mask(self.flip, self._seed, batch.epoch, batch.samples))
+        height, width = images.shape[1:3]
+        pads = train and self.crop == "pad" and self._data.crop_padding > 0
+        flips = train and self.flip != "none"
+        if pads or flips:
+            draws = geometry.draw(self._seed, batch.epoch, batch.samples)
+            mask = geometry.flip_mask(self.flip, draws, self._seed, batch.epoch, batch.samples) if flips else None
+            if pads:
+                padding = self._data.crop_padding
+                rows, columns = geometry.shifts(draws, padding)
+                images = geometry.pad(images, padding, self._data.crop_fill)
+                images = geometry.shift_and_flip(images, rows, columns, mask, height, width)
+            elif mask is not None:
+                images = geometry.flip(images, mask)
+        if train and self._info.kind == "memory" and self.crop in crops.ATTEMPTS:
+            return geometry.crop_boxes(images, self._boxes(batch, height, width, size), size)
         return geometry.resize(images, size)
 
-    def _cropped(self, images: Tensor, batch: Batch, size: int) -> Tensor:
-        """Random crops of images of equal size; photographs were cropped when they were decoded."""
-        padding = self._data.crop_padding
-        if self._info.kind == "files" or self.crop != "pad" or padding == 0:
+    def _boxes(self, batch: Batch, height: int, width: int, size: int) -> Tensor:
+        rule = crops.CropRule.training(self._data, self.crop, size)
+        samples = batch.samples.cpu().numpy()
+        heights, widths = (np.full(len(samples), float(extent)) for extent in (height, width))
+        return torch.from_numpy(rule.boxes(heights, widths, rule.draw(self._seed, batch.epoch, samples)))
+
+    def _augmented(self, images: Tensor, batch: Batch, train: bool) -> Tensor:
+        if not train or self._data.augment == "none":
             return images
-        height, width = images.shape[1:3]
-        rows, columns = geometry.shifts(padding, self._seed, batch.epoch, batch.samples)
-        padded = geometry.pad(images, padding, self._data.crop_fill)
-        return geometry.crop_windows(padded, rows, columns, height, width)
+        return randaugment(
+            images,
+            self._seed,
+            batch.epoch,
+            batch.samples,
+            operations=self._data.augment_operations,
+            magnitude=self._data.augment_magnitude,
+        )
 
     def _mix(self, batch: Batch) -> Batch:
         images, terms = mixing.mix(

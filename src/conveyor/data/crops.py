@@ -1,0 +1,138 @@
+"""Random and central crop boxes, for many images at once; random numbers come in as an argument.
+
+A box is (left, top, right, bottom) in pixels of the stored image, float64 [B, 4]; the crop is resized to the network's
+input in one step, also where the original programs resized twice.
+"""
+
+import dataclasses
+import math
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from conveyor.data.order import Indices
+from conveyor.numerics import keyed
+from conveyor.options.data import DataOptions
+
+Floats = npt.NDArray[np.float64]
+
+ATTEMPTS = {"resized": 10, "resize-resized": 10, "distorted": 100}
+"""Boxes that are tried before the fallback, for the random modes."""
+MIN_AREA = {"resized": 0.08, "resize-resized": 0.08, "distorted": 0.05}
+ASPECTS = (3 / 4, 4 / 3)
+MIN_OBJECT_COVERED = 0.1
+VALIDATION_RATIO = 256 / 224
+"""Shorter side before the central crop, in units of the crop."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class CropRule:
+    """How a box is chosen: `mode` as `--train-crop` names it, for an output of `size` x `size`."""
+
+    mode: str
+    size: int
+    min_area: float
+    resize: int
+    """Shorter side to which the image is thought to be resized before the crop."""
+
+    @classmethod
+    def training(cls, options: DataOptions, mode: str, size: int) -> "CropRule":
+        min_area = options.min_crop_area if options.min_crop_area is not None else MIN_AREA.get(mode, 0.0)
+        if mode == "pad":
+            return cls("centre", size, min_area, size)
+        return cls(mode, size, min_area, resized_side(options, size))
+
+    @classmethod
+    def validation(cls, options: DataOptions, size: int) -> "CropRule":
+        return cls("centre", size, 0.0, resized_side(options, size))
+
+    def boxes(self, heights: Floats, widths: Floats, draws: Floats | None) -> Floats:
+        """Boxes [B, 4] for images of the given sizes; `draws` from `draw`, None for modes without chance."""
+        if self.mode == "none":
+            return np.stack([np.zeros_like(widths), np.zeros_like(heights), widths, heights], 1)
+        if self.mode == "centre":
+            return _central(heights, widths, self.size / self.resize)
+        assert draws is not None
+        if self.mode == "distorted":
+            return _distorted(heights, widths, draws, self.min_area)
+        if self.mode == "resize-resized":
+            scale = self.resize / np.minimum(heights, widths)
+            scaled = _resized(np.floor(heights * scale), np.floor(widths * scale), draws, self.min_area)
+            across, down = widths / np.floor(widths * scale), heights / np.floor(heights * scale)
+            return scaled * np.stack([across, down, across, down], 1)
+        return _resized(heights, widths, draws, self.min_area)
+
+    def draw(self, seed: int, epoch: int, samples: Indices) -> Floats | None:
+        """Uniform numbers [B, attempts, 4] that depend on (seed, epoch, sample) alone."""
+        attempts = ATTEMPTS.get(self.mode)
+        if attempts is None:
+            return None
+        keys = torch.from_numpy(np.ascontiguousarray(samples))
+        drawn = keyed.uniform(seed, "box", epoch, keys, count=4 * attempts, dtype=torch.float64)
+        return drawn.numpy().reshape(len(samples), attempts, 4)
+
+
+def resized_side(options: DataOptions, size: int) -> int:
+    """Shorter side before a central crop of `size`."""
+    if options.validation_resize is not None:
+        # The option speaks of the full validation size; a smaller training size keeps the proportion by the default.
+        return max(size, options.validation_resize)
+    return int(size * VALIDATION_RATIO)
+
+
+def _central(heights: Floats, widths: Floats, share: float) -> Floats:
+    side = np.minimum(heights, widths) * share
+    left, top = (widths - side) / 2, (heights - side) / 2
+    return np.stack([left, top, left + side, top + side], 1)
+
+
+def _resized(heights: Floats, widths: Floats, draws: Floats, min_area: float) -> Floats:
+    """Area uniform in [min_area, 1], aspect log-uniform in [3/4, 4/3]; the fallback is central with the aspect clamped."""
+    area_draw, aspect_draw, top_draw, left_draw = np.moveaxis(draws, 2, 0)
+    low, high = (math.log(aspect) for aspect in ASPECTS)
+    areas = (heights * widths)[:, None] * (min_area + area_draw * (1 - min_area))
+    aspects = np.exp(low + aspect_draw * (high - low))
+    w, h = np.rint(np.sqrt(areas * aspects)), np.rint(np.sqrt(areas / aspects))
+    fits = (w >= 1) & (h >= 1) & (w <= widths[:, None]) & (h <= heights[:, None])
+    chosen, w, h, top_draw, left_draw = _first(fits, w, h, top_draw, left_draw)
+    top, left = np.floor(top_draw * (heights - h + 1)), np.floor(left_draw * (widths - w + 1))
+    boxes = np.stack([left, top, left + w, top + h], 1)
+    if chosen.all():
+        return boxes
+    aspect = widths / heights
+    w = np.where(aspect > ASPECTS[1], np.rint(heights * ASPECTS[1]), widths)
+    h = np.where(aspect < ASPECTS[0], np.rint(widths / ASPECTS[0]), heights)
+    left, top = np.floor((widths - w) / 2), np.floor((heights - h) / 2)
+    return np.where(chosen[:, None], boxes, np.stack([left, top, left + w, top + h], 1))
+
+
+def _distorted(heights: Floats, widths: Floats, draws: Floats, min_area: float) -> Floats:
+    """TensorFlow's form: aspect uniform in [3/4, 4/3], height uniform between the heights of the smallest and the largest
+    area that fit, at least a tenth of the image covered; the fallback is the whole image.
+    """
+    aspect_draw, height_draw, top_draw, left_draw = np.moveaxis(draws, 2, 0)
+    aspects = ASPECTS[0] + aspect_draw * (ASPECTS[1] - ASPECTS[0])
+    whole = (heights * widths)[:, None]
+    lowest = np.rint(np.sqrt(min_area * whole / aspects))
+    highest = np.minimum(np.rint(np.sqrt(whole / aspects)), heights[:, None])
+    highest = np.where(np.rint(highest * aspects) > widths[:, None], np.floor(widths[:, None] / aspects), highest)
+    h = np.minimum(lowest, highest) + np.floor(height_draw * (np.maximum(highest - lowest, 0) + 1))
+    w = np.rint(h * aspects)
+    covered = h * w / whole
+    fits = (h >= 1) & (w >= 1) & (h <= heights[:, None]) & (w <= widths[:, None])
+    fits &= (covered >= max(min_area, MIN_OBJECT_COVERED)) & (covered <= 1)
+    chosen, w, h, top_draw, left_draw = _first(fits, w, h, top_draw, left_draw)
+    top, left = np.floor(top_draw * (heights - h + 1)), np.floor(left_draw * (widths - w + 1))
+    boxes = np.stack([left, top, left + w, top + h], 1)
+    everything = np.stack([np.zeros_like(widths), np.zeros_like(heights), widths, heights], 1)
+    return np.where(chosen[:, None], boxes, everything)
+
+
+def _first(
+    fits: npt.NDArray[np.bool_], *values: Floats
+) -> tuple[npt.NDArray[np.bool_], Floats, Floats, Floats, Floats]:
+    """Of each row the first attempt that fits: whether there is one, and the four values of it."""
+    first = fits.argmax(1)[:, None]
+    w, h, top, left = (np.take_along_axis(value, first, 1)[:, 0] for value in values)
+    return np.take_along_axis(fits, first, 1)[:, 0], w, h, top, left
