@@ -87,8 +87,8 @@ def _run(argv: Sequence[str], plan: LaunchPlan, logs: str) -> None:
         run_id=plan.job if several else uuid.uuid4().hex[:12],
         min_nodes=plan.min_hosts or plan.num_hosts,
         max_nodes=plan.num_hosts,
-        local_addr=plan.hosts[plan.this_host].rpartition("@")[2] if several else plan.meeting_host,
-        is_host="1" if plan.this_host == 0 else "0",
+        local_addr=plan.hosts[plan.this_host or 0].rpartition("@")[2] if several else plan.meeting_host,
+        is_host="0" if plan.this_host else "1",
         join_timeout=str(int(plan.timeout)),
         last_call_timeout="1",
         read_timeout="60",
@@ -96,7 +96,7 @@ def _run(argv: Sequence[str], plan: LaunchPlan, logs: str) -> None:
     handler = rendezvous_registry.get_rendezvous_handler(parameters)
     spec = WorkerSpec(
         role="worker",
-        local_world_size=plan.instances_per_host,
+        local_world_size=plan.workers_per_host,
         entrypoint=sys.executable,
         args=("-m", "conveyor.launch.enter", *argv),
         rdzv_handler=handler,

@@ -1,5 +1,6 @@
 """What to start: machines, worker processes on each, and what they are given. Pure values, no torch."""
 
+import dataclasses
 import shlex
 import socket
 from collections.abc import Mapping, Sequence
@@ -14,16 +15,21 @@ DEFAULT_PORT = 29400
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchPlan:
-    """One job. Instances are worker processes; each holds `replicas / instances` data-parallel copies."""
+    """One job. Each instance holds `replicas / instances` data-parallel copies and is one worker process.
+
+    `fold` starts fewer processes than instances where there are fewer cores: results do not depend on it.
+    """
 
     instances: int = 1
+    workers: int | None = None
+    """Worker processes; default: one per instance."""
     replicas: int | None = None
     """Data-parallel copies over all instances; default: as the started program says."""
     devices_per_replica: int = 1
     hosts: tuple[str, ...] = ()
     """Machines; empty: this one. Instances are spread over them evenly, in order."""
-    this_host: int = 0
-    """Which of the hosts this launcher runs on."""
+    this_host: int | None = None
+    """Start only this host's share; default: the whole job, through ssh when there are several hosts."""
     min_hosts: int | None = None
     """Elastic: the job goes on with so many machines; default: all of them."""
     port: int = 0
@@ -63,7 +69,9 @@ class LaunchPlan:
                     f"{self.replicas} replicas cannot be divided evenly among {self.instances} instances: "
                     f"choose a multiple of {self.instances}."
                 )
-        if not 0 <= self.this_host < hosts:
+        if self.workers is not None and (self.workers < 1 or self.workers % hosts):
+            raise UserError(f"{self.workers} workers cannot be spread evenly over {hosts} hosts.")
+        if self.this_host is not None and not 0 <= self.this_host < hosts:
             raise UserError(f"host number {self.this_host} of {hosts}: count from 0.")
         if self.min_hosts is not None and not 1 <= self.min_hosts <= hosts:
             raise UserError(f"at least {self.min_hosts} of {hosts} hosts: choose 1 to {hosts}.")
@@ -76,9 +84,20 @@ class LaunchPlan:
         return max(1, len(self.hosts))
 
     @property
-    def instances_per_host(self) -> int:
+    def num_workers(self) -> int:
+        """Worker processes of the job."""
+        return self.workers or self.instances
+
+    @property
+    def workers_per_host(self) -> int:
         """Worker processes on each machine."""
-        return self.instances // self.num_hosts
+        return self.num_workers // self.num_hosts
+
+    def fold(self, cores: int) -> "LaunchPlan":
+        """The same job with at most one worker process per core of a host, dividing the instances evenly."""
+        per_host = self.instances // self.num_hosts
+        fitting = max(count for count in range(1, per_host + 1) if per_host % count == 0 and count <= max(1, cores))
+        return dataclasses.replace(self, workers=fitting * self.num_hosts)
 
     @property
     def local_replicas(self) -> int | None:
@@ -93,7 +112,7 @@ class LaunchPlan:
     def budgets(self, cores: Sequence[int] | None = None) -> list[Budget]:
         """The cores of each local worker."""
         mine = tuple(cores if cores is not None else available_cores())
-        return deal_cores(self.instances_per_host, mine, self.threads, numa_nodes(mine) if self.numa else None)
+        return deal_cores(self.workers_per_host, mine, self.threads, numa_nodes(mine) if self.numa else None)
 
     def worker_environment(self) -> dict[str, str]:
         """Variables of every worker besides those of the elastic agent."""
@@ -126,7 +145,10 @@ def host_command(
 ) -> list[str]:
     """The command that starts host number `index`'s share of the job, to be run on that host."""
     command = [*program, "launch", "--hosts", ",".join(plan.hosts), "--host-index", str(index)]
-    command += ["--instances", str(plan.instances), "--port", str(plan.port), "--job", plan.job]
+    command += ["--instances", str(plan.instances)]
+    if plan.workers is not None:
+        command += ["--workers", str(plan.workers)]
+    command += ["--port", str(plan.port), "--job", plan.job]
     if plan.replicas is not None:
         command += ["--replicas", str(plan.replicas), "--devices-per-replica", str(plan.devices_per_replica)]
     if plan.min_hosts is not None:

@@ -1,0 +1,65 @@
+"""`conveyor devices`: what there is to run on."""
+
+import argparse
+import json
+import os
+import platform
+from typing import Any
+
+HELP = "List the processors, accelerators and memory that a run could use."
+SECTION = "Look"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--json", action="store_true", help="One JSON object.")
+    parser.add_argument("-l", "--list", action="store_true", help="One line per device.")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    found = devices()
+    if arguments.json:
+        print(json.dumps(found, indent=1))
+        return 0
+    for device in found["devices"]:
+        print(f"{device['id']:<8} {device['name']}")
+    if not arguments.list:
+        memory = found["memory_gib"]
+        print(f"memory   {memory:.1f} GiB" if memory else "memory   unknown")
+        nodes = " | ".join(",".join(map(str, node)) for node in found["numa_nodes"])
+        print(f"cores    {found['cores']} usable, by NUMA node: {nodes}")
+        print(f"torch    {found['torch']}, backends: {', '.join(found['backends'])}")
+    return 0
+
+
+def devices() -> dict[str, Any]:
+    """Cores of this process, accelerators, memory, and how workers could talk to each other."""
+    import torch
+    import torch.distributed as dist
+
+    from conveyor.launch.cores import available_cores, numa_nodes
+
+    cores = available_cores()
+    listed = [{"id": f"cpu:{core}", "name": _processor()} for core in cores]
+    for index in range(torch.cuda.device_count()):
+        properties = torch.cuda.get_device_properties(index)
+        listed.append({"id": f"cuda:{index}", "name": f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"})
+    backends = [name for name in ("gloo", "nccl", "mpi") if getattr(dist, f"is_{name}_available")()]
+    return {
+        "devices": listed,
+        "cores": len(cores),
+        "numa_nodes": [list(node) for node in numa_nodes(cores)],
+        "memory_gib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30,
+        "torch": torch.__version__,
+        "backends": backends,
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,128 @@
+"""`conveyor launch`: start the workers of a job on this machine, on many, or as a manifest for a cluster."""
+
+import argparse
+import os
+import shlex
+import sys
+
+from conveyor.errors import UserError
+
+HELP = "Start any program as several workers: here, on many machines, or as a SLURM or Kubernetes job."
+SECTION = "Tools"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    job = parser.add_argument_group("Job")
+    job.add_argument("--instances", type=int, metavar="N", help="Worker processes in all; default: --replicas, or 1.")
+    job.add_argument("--workers", type=int, metavar="N", help=argparse.SUPPRESS)
+    job.add_argument("--replicas", type=int, metavar="N", help="Data-parallel copies over all instances.")
+    job.add_argument("--devices-per-replica", type=int, default=1, metavar="N", help="Devices (stages) of each copy.")
+    job.add_argument("--job", default="conveyor", metavar="NAME", help="Name of the job.")
+    job.add_argument("--env", action="append", default=[], metavar="NAME[=VALUE]", help="Variable for every worker.")
+    job.add_argument("--max-restarts", type=int, default=0, metavar="N", help="Starts again after a worker was killed.")
+    job.add_argument("--tag-output", action="store_true", help="Begin each line with the worker's number.")
+    machine = parser.add_argument_group("Machines")
+    machine.add_argument(
+        "--hosts", default="", metavar="A,B,...", help="Machines (also node[01-04]); default: this one."
+    )
+    machine.add_argument("--host-index", type=int, metavar="I", help="Start only the share of host I of --hosts.")
+    machine.add_argument("--min-hosts", type=int, metavar="N", help="Elastic: go on with at least N machines.")
+    machine.add_argument("--port", type=int, default=0, metavar="P", help="Port of the first host's rendezvous.")
+    machine.add_argument("--interface", metavar="NAME", help="Network interface of the workers' traffic.")
+    machine.add_argument("--numa", action="store_true", help="No worker crosses a NUMA node.")
+    machine.add_argument(
+        "--threads", type=int, metavar="N", help="Threads of each worker; default: its share of cores."
+    )
+    machine.add_argument("--print", action="store_true", dest="show", help="Print the command of each host and stop.")
+    cluster = parser.add_argument_group("Clusters")
+    cluster.add_argument(
+        "--emit", choices=("slurm", "k8s", "jobset"), help="Print a batch script or manifest and stop."
+    )
+    cluster.add_argument(
+        "--nodes", type=int, metavar="N", help="Machines of the emitted job; default: those of --hosts."
+    )
+    cluster.add_argument("--image", default="conveyor:latest", help="Container image.")
+    cluster.add_argument("--namespace", default="default", help="Kubernetes namespace.")
+    cluster.add_argument("--cpus", type=int, default=1, metavar="N", help="Cores of each worker.")
+    cluster.add_argument("--memory", default="4Gi", help="Memory of each worker.")
+    cluster.add_argument("--gpus", type=int, default=0, metavar="N", help="GPUs of each worker.")
+    cluster.add_argument("--time", help="Time limit of the SLURM job.")
+    cluster.add_argument("--partition", help="Partition of SLURM.")
+    parser.add_argument("program", nargs=argparse.REMAINDER, help="-- and the command of a worker.")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from conveyor.launch import hosts, manifests
+    from conveyor.launch.cores import describe
+    from conveyor.launch.place import expand_hosts
+    from conveyor.launch.plan import LaunchPlan
+
+    argv = [word for index, word in enumerate(arguments.program) if index or word != "--"]
+    if not argv:
+        raise UserError(
+            "there is nothing to start: give the command of a worker, as in `conveyor launch -- conveyor train`."
+        )
+    names = tuple(expand_hosts(arguments.hosts))
+    plan = LaunchPlan(
+        instances=arguments.instances or arguments.replicas or max(1, len(names)),
+        workers=arguments.workers,
+        replicas=arguments.replicas,
+        devices_per_replica=arguments.devices_per_replica,
+        hosts=names,
+        this_host=arguments.host_index,
+        min_hosts=arguments.min_hosts if not arguments.emit else None,
+        port=arguments.port,
+        interface=arguments.interface,
+        numa=arguments.numa,
+        threads=arguments.threads,
+        max_restarts=arguments.max_restarts,
+        environment=dict(_variable(text) for text in arguments.env),
+        tagged=arguments.tag_output,
+        job=arguments.job,
+    )
+    if arguments.emit:
+        cluster = manifests.Cluster(
+            num_hosts=arguments.nodes or plan.num_hosts,
+            min_hosts=arguments.min_hosts,
+            image=arguments.image,
+            namespace=arguments.namespace,
+            cpus=arguments.cpus,
+            memory=arguments.memory,
+            gpus=arguments.gpus,
+            time=arguments.time,
+            partition=arguments.partition,
+        )
+        print(manifests.emit(arguments.emit, argv, plan, cluster), end="")
+        return 0
+    if arguments.show:
+        for host, command in hosts.commands(argv, plan):
+            print(f"{host}: {shlex.join(command)}")
+        return 0
+    print(f"launch: {describe(plan.budgets())}", file=sys.stderr)
+    return run_job(argv, plan)
+
+
+def run_job(argv: list[str], plan: "object") -> int:
+    """Run the job; returns the exit code and has said why when it is not 0."""
+    from conveyor.launch import hosts
+    from conveyor.launch.agent import JobFailedError, JobInterruptedError
+    from conveyor.launch.plan import LaunchPlan
+
+    assert isinstance(plan, LaunchPlan)
+    try:
+        hosts.run(argv, plan)
+    except JobFailedError as error:
+        print(f"conveyor: error: {error}", file=sys.stderr)
+        return error.failure.exit_code if error.failure.exit_code > 0 else 128 - error.failure.exit_code
+    except JobInterruptedError as stopped:
+        print(f"conveyor: {stopped}", file=sys.stderr)
+        return 128 + stopped.number
+    return 0
+
+
+def _variable(text: str) -> tuple[str, str]:
+    """`NAME=VALUE`, or `NAME` for the value it has here."""
+    name, equals, value = text.partition("=")
+    if not equals and name not in os.environ:
+        raise UserError(f"--env {name}: the variable is not set here; give it a value with --env {name}=VALUE.")
+    return name, value if equals else os.environ[name]

@@ -1,0 +1,96 @@
+"""A whole job: on this machine, or on many through ssh. `run` is what `conveyor launch` and poprun stand on."""
+
+import dataclasses
+import logging
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from conveyor.errors import UserError
+from conveyor.launch.plan import LaunchPlan, host_command, local_host_index, ssh_command
+
+log = logging.getLogger(__name__)
+
+
+def commands(argv: Sequence[str], plan: LaunchPlan) -> list[tuple[str, list[str]]]:
+    """(host, command to run on it) for every host of the job."""
+    hosts = plan.hosts or ("localhost",)
+    if plan.num_hosts == 1:
+        return [(hosts[0], list(argv))]
+    return [(host, host_command(plan, index, argv)) for index, host in enumerate(hosts)]
+
+
+def run(argv: Sequence[str], plan: LaunchPlan) -> None:
+    """Run the job to its end.
+
+    Raises `agent.JobFailedError` with the first failing worker's own error and `agent.JobInterruptedError` after a
+    signal; in both cases no worker is left behind.
+    """
+    if not argv:
+        raise UserError("there is nothing to start: give the command of a worker after --.")
+    from conveyor.launch.agent import run as run_here
+
+    if plan.num_hosts == 1 or plan.this_host is not None:
+        run_here(argv, plan)
+        return
+    here = local_host_index(plan.hosts)
+    others = _start_others(argv, plan, here)
+    try:
+        if here is not None:
+            run_here(argv, dataclasses.replace(plan, this_host=here))
+        _wait(others)
+    finally:
+        _end(others)
+
+
+def _start_others(
+    argv: Sequence[str], plan: LaunchPlan, here: int | None
+) -> list[tuple[str, "subprocess.Popen[bytes]"]]:
+    """The shares of the other hosts, each behind an ssh of its own."""
+    program = (sys.executable, "-m", "conveyor")
+    started = []
+    for index, host in enumerate(plan.hosts):
+        if index == here:
+            continue
+        command = ssh_command(host, host_command(plan, index, argv, program=program), str(Path.cwd()))
+        try:
+            started.append((host, subprocess.Popen(command, stdin=subprocess.DEVNULL)))
+        except FileNotFoundError:
+            _end(started)
+            raise UserError(
+                "ssh is not installed here: run the commands that --print shows on each host, or use --emit slurm or k8s."
+            ) from None
+        log.info("started the share of %s", host)
+    return started
+
+
+def _wait(others: Sequence[tuple[str, "subprocess.Popen[bytes]"]]) -> None:
+    """Until all have ended well, or one has failed."""
+    from conveyor.launch.agent import JobFailedError
+    from conveyor.launch.failure import Failure
+
+    while True:
+        codes = [(host, process.poll()) for host, process in others]
+        for host, code in codes:
+            if code:
+                raise JobFailedError(Failure(0, code, f"the share of host {host} ended with exit code {code}."))
+        if all(code == 0 for _, code in codes):
+            return
+        threading.Event().wait(0.1)
+
+
+def _end(others: Sequence[tuple[str, "subprocess.Popen[bytes]"]], grace: float = 10.0) -> None:
+    """ssh with a terminal passes its own end on to what it started."""
+    for _, process in others:
+        if process.poll() is None:
+            process.terminate()
+    until = time.monotonic() + grace
+    for _, process in others:
+        try:
+            process.wait(max(0.1, until - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

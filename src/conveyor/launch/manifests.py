@@ -1,0 +1,182 @@
+"""A job as a batch script for SLURM or as a manifest for Kubernetes, made from a `LaunchPlan`."""
+
+import re
+import shlex
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from conveyor.errors import UserError
+from conveyor.launch.plan import DEFAULT_PORT, LaunchPlan, host_command
+
+KINDS = ("slurm", "k8s", "jobset")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cluster:
+    """What a cluster wants to know besides the plan."""
+
+    num_hosts: int = 1
+    min_hosts: int | None = None
+    """Elastic: the job goes on with so many machines; default: all."""
+    image: str = "conveyor:latest"
+    namespace: str = "default"
+    cpus: int = 1
+    """Cores of each worker."""
+    memory: str = "4Gi"
+    """Memory of each worker."""
+    gpus: int = 0
+    """GPUs of each worker."""
+    time: str | None = None
+    """Time limit of SLURM."""
+    partition: str | None = None
+
+
+def emit(kind: str, argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> str:
+    """The script or manifest as text."""
+    if not argv:
+        raise UserError("there is nothing to start: give the command of a worker after --.")
+    if plan.num_workers % cluster.num_hosts:
+        raise UserError(
+            f"{plan.num_workers} workers cannot be spread evenly over {cluster.num_hosts} machines: "
+            f"choose a multiple of {cluster.num_hosts}."
+        )
+    if kind == "slurm":
+        return slurm(argv, plan, cluster)
+    import yaml
+
+    make = {"k8s": pytorch_job, "jobset": job_set}[kind]
+    return str(yaml.safe_dump(make(argv, plan, cluster), sort_keys=False))
+
+
+def slurm(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> str:
+    """An sbatch script: every task of `srun` is one worker and joins by SLURM_PROCID."""
+    per_host = plan.num_workers // cluster.num_hosts
+    lines = [
+        "#!/bin/bash",
+        f"#SBATCH --job-name={_name(plan.job)}",
+        f"#SBATCH --nodes={cluster.num_hosts}",
+        f"#SBATCH --ntasks-per-node={per_host}",
+        f"#SBATCH --cpus-per-task={plan.threads or cluster.cpus}",
+    ]
+    if cluster.gpus:
+        lines.append(f"#SBATCH --gpus-per-task={cluster.gpus}")
+    if cluster.time:
+        if not re.fullmatch(r"\d+|(\d+-)?\d{1,2}(:\d{2}){0,2}", cluster.time):
+            raise UserError(f"--time {cluster.time!r} is not a time of SLURM, such as 90, 2:00:00 or 1-12:00:00.")
+        lines.append(f"#SBATCH --time={cluster.time}")
+    if cluster.partition:
+        lines.append(f"#SBATCH --partition={_name(cluster.partition)}")
+    # A node that dies brings the job back into the queue; it goes on from its last checkpoint.
+    lines += ["#SBATCH --requeue", "set -euo pipefail", f"export OMP_NUM_THREADS={plan.threads or cluster.cpus}"]
+    variables = dict(plan.environment)
+    if plan.replicas is not None:
+        variables |= {"CONVEYOR_REPLICAS": str(plan.replicas), "CONVEYOR_INSTANCES": str(plan.instances)}
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(variables.items())]
+    if plan.interface:
+        lines += [f"export GLOO_SOCKET_IFNAME={plan.interface} NCCL_SOCKET_IFNAME={plan.interface}"]
+    label = " --label" if plan.tagged else ""
+    lines += [f"srun --kill-on-bad-exit=1{label} {shlex.join(argv)}", ""]
+    return "\n".join(lines)
+
+
+def pytorch_job(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> dict[str, Any]:
+    """A PyTorchJob of the Kubeflow training operator: torchrun on each pod, elastic between min and max hosts."""
+    per_host = plan.num_workers // cluster.num_hosts
+    command = ["torchrun", "--no-python", *argv]
+    return {
+        "apiVersion": "kubeflow.org/v1",
+        "kind": "PyTorchJob",
+        "metadata": {"name": _name(plan.job), "namespace": _name(cluster.namespace)},
+        "spec": {
+            "nprocPerNode": str(per_host),
+            "elasticPolicy": {
+                "rdzvBackend": "c10d",
+                "rdzvPort": plan.port or DEFAULT_PORT,
+                "minReplicas": cluster.min_hosts or cluster.num_hosts,
+                "maxReplicas": cluster.num_hosts,
+                "maxRestarts": plan.max_restarts,
+            },
+            "pytorchReplicaSpecs": {
+                "Worker": {
+                    "replicas": cluster.num_hosts,
+                    "restartPolicy": "OnFailure",
+                    "template": _pod(command, plan, cluster, per_host, name="pytorch"),
+                }
+            },
+        },
+    }
+
+
+def job_set(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> dict[str, Any]:
+    """A JobSet: one indexed job whose pods find each other by name."""
+    name = _name(plan.job)
+    hosts = tuple(f"{name}-workers-0-{index}.{name}" for index in range(cluster.num_hosts))
+    per_host = plan.num_workers // cluster.num_hosts
+    if cluster.num_hosts > 1:
+        import dataclasses
+
+        shared = dataclasses.replace(plan, hosts=hosts, port=plan.port or DEFAULT_PORT)
+        command = host_command(shared, 0, argv)
+        # Kubernetes replaces $(NAME) in arguments by the variable's value.
+        command[command.index("--host-index") + 1] = "$(JOB_COMPLETION_INDEX)"
+    else:
+        command = ["conveyor", "launch", "--instances", str(plan.num_workers), "--", *argv]
+    template = _pod(command, plan, cluster, per_host, name="worker")
+    template["spec"]["restartPolicy"] = "Never"
+    return {
+        "apiVersion": "jobset.x-k8s.io/v1alpha2",
+        "kind": "JobSet",
+        "metadata": {"name": name, "namespace": _name(cluster.namespace)},
+        "spec": {
+            "failurePolicy": {"maxRestarts": plan.max_restarts},
+            "network": {"enableDNSHostnames": True},
+            "replicatedJobs": [
+                {
+                    "name": "workers",
+                    "replicas": 1,
+                    "template": {
+                        "spec": {
+                            "parallelism": cluster.num_hosts,
+                            "completions": cluster.num_hosts,
+                            "completionMode": "Indexed",
+                            "backoffLimit": 0,
+                            "template": template,
+                        }
+                    },
+                }
+            ],
+        },
+    }
+
+
+def _pod(command: Sequence[str], plan: LaunchPlan, cluster: Cluster, per_host: int, name: str) -> dict[str, Any]:
+    if not re.fullmatch(r"\d+(\.\d+)?(Ki|Mi|Gi|Ti|K|M|G|T)?", cluster.memory):
+        raise UserError(f"--memory {cluster.memory!r} is not an amount such as 4Gi or 512Mi.")
+    number, unit = re.fullmatch(r"([\d.]+)(.*)", cluster.memory).groups()  # type: ignore[union-attr]
+    amounts: dict[str, Any] = {
+        "cpu": str(per_host * (plan.threads or cluster.cpus)),
+        "memory": f"{per_host * float(number):g}{unit}",
+    }
+    if cluster.gpus:
+        amounts["nvidia.com/gpu"] = per_host * cluster.gpus
+    variables = dict(plan.environment)
+    if plan.replicas is not None:
+        variables |= {"CONVEYOR_REPLICAS": str(plan.replicas), "CONVEYOR_INSTANCES": str(plan.instances)}
+    container = {
+        "name": name,
+        "image": cluster.image,
+        "command": list(command),
+        "env": [{"name": key, "value": value} for key, value in sorted(variables.items())],
+        "resources": {"requests": amounts, "limits": dict(amounts)},
+    }
+    return {"spec": {"containers": [container]}}
+
+
+def _name(text: str) -> str:
+    """Kubernetes' rule for names, which SLURM accepts as well."""
+    if not re.fullmatch(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?", text):
+        raise UserError(
+            f"the name {text!r} must consist of small letters, digits and dashes, at most 63, no dash at an end."
+        )
+    return text
