@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conveyor.checkpoint import store
 from conveyor.data import catalogue
 from conveyor.data.catalogue import DatasetInfo
 from conveyor.errors import UserError
@@ -29,6 +28,8 @@ def load(path: str | Path) -> Loaded:
     numbered = versions(path)
     if numbered:
         return _load_export(path / numbered[-1], name=path.resolve().name)
+    from conveyor.checkpoint import store  # brings torch, which an ONNX or OpenVINO file does not need
+
     found, state = store.load_newest(path)
     options = Options.from_mapping(_known_options(state.options), where=str(found))
     tensors = {**state.model, **state.averages}

@@ -1,0 +1,229 @@
+"""The HTTP side: addresses, limits, errors. Bodies are read here, with every limit applied while they arrive."""
+
+import asyncio
+import hmac
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from importlib import resources
+from typing import Any
+
+import orjson
+from starlette.applications import Starlette
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from conveyor.serve import http_tf, http_v2
+from conveyor.serve.arrays import softmax
+from conveyor.serve.metrics import CONTENT_TYPE
+from conveyor.serve.refused import Refused, TooLarge, TooSlow, Unauthenticated, Unsupported
+from conveyor.serve.service import Service
+
+OPEN_PATHS = ("/", "/v2/health/live", "/v2/health/ready", "/favicon.ico")
+"""Paths that need no token: the page itself (its requests do need it) and what a load balancer asks."""
+PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src blob: data:; connect-src 'self'"
+_logger = logging.getLogger(__name__)
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def make_app(service: Service) -> ASGIApp:
+    """The whole HTTP interface of a server."""
+    http = Http(service)
+    routes = [
+        Route("/", http.page),
+        Route("/classify", http.classify, methods=["POST"]),
+        Route("/metrics", http.metrics),
+        Route("/v2", http.server_metadata),
+        Route("/v2/health/live", http.live),
+        Route("/v2/health/ready", http.ready),
+        Route("/v2/models/{name}", http.model_metadata),
+        Route("/v2/models/{name}/ready", http.model_ready),
+        Route("/v2/models/{name}/infer", http.infer, methods=["POST"]),
+        Route("/v2/models/{name}/versions/{version}", http.model_metadata),
+        Route("/v2/models/{name}/versions/{version}/ready", http.model_ready),
+        Route("/v2/models/{name}/versions/{version}/infer", http.infer, methods=["POST"]),
+        Route("/v1/models/{name}:predict", http.predict, methods=["POST"]),
+        Route("/v1/models/{name}/versions/{version}:predict", http.predict, methods=["POST"]),
+        Route("/v1/models/{name}/metadata", http.tf_metadata),
+        Route("/v1/models/{name}/versions/{version}/metadata", http.tf_metadata),
+        Route("/v1/models/{name}", http.tf_status),
+        Route("/v1/models/{name}/versions/{version}", http.tf_status),
+    ]
+    handlers: dict[Any, Any] = {404: _plain_error, 405: _plain_error, Refused: _refusal}
+    return Gate(Starlette(routes=routes, exception_handlers=handlers), service)
+
+
+class Http:
+    """The handlers, one method per address."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._page = resources.files("conveyor.serve").joinpath("page.html").read_text()
+
+    async def page(self, request: Request) -> Response:
+        headers = {"Content-Security-Policy": PAGE_POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+        return Response(self._page, media_type="text/html", headers=headers)
+
+    async def live(self, request: Request) -> Response:
+        return _json({"live": True})
+
+    async def ready(self, request: Request) -> Response:
+        return _json({"ready": self._service.ready}, 200 if self._service.ready else 503)
+
+    async def metrics(self, request: Request) -> Response:
+        return Response(self._service.metrics_text(), headers={"Content-Type": CONTENT_TYPE})
+
+    async def server_metadata(self, request: Request) -> Response:
+        return _json(http_v2.server_metadata())
+
+    async def model_metadata(self, request: Request) -> Response:
+        return _json(http_v2.model_metadata(self._service.model(**request.path_params)))
+
+    async def model_ready(self, request: Request) -> Response:
+        model = self._service.model(**request.path_params)
+        return _json({"name": model.name, "ready": self._service.ready}, 200 if self._service.ready else 503)
+
+    async def tf_status(self, request: Request) -> Response:
+        return _json(http_tf.status(self._service.model(**request.path_params), self._service.ready))
+
+    async def tf_metadata(self, request: Request) -> Response:
+        return _json(http_tf.metadata(self._service.model(**request.path_params)))
+
+    async def infer(self, request: Request) -> Response:
+        with self._service.account("http-v2"):
+            model = self._service.model(**request.path_params)
+            async with Body(self._service, request) as body:
+                content, headers = await http_v2.infer(
+                    self._service, model, body, request.headers.get(http_v2.BINARY_HEADER)
+                )
+            return Response(content, headers=headers)
+
+    async def predict(self, request: Request) -> Response:
+        with self._service.account("http-tensorflow"):
+            model = self._service.model(**request.path_params)
+            async with Body(self._service, request) as body:
+                content = await http_tf.predict(self._service, model, body)
+            return Response(content, headers={"Content-Type": "application/json"})
+
+    async def classify(self, request: Request) -> Response:
+        """What the page asks: the bytes of one photograph in, the five best classes out."""
+        with self._service.account("http-page"):
+            model = self._service.model()
+            start = time.monotonic()
+            async with Body(self._service, request) as body:
+                images = await self._service.decode(model, [body])
+            logits = await self._service.infer(model, images)
+            best = [
+                {"class": index, "label": label, "probability": probability}
+                for index, label, probability in model.best(softmax(logits)[0])
+            ]
+            spent = (time.monotonic() - start) * 1000
+            return _json({"model": model.name, "version": model.version, "best": best, "milliseconds": spent})
+
+
+class Body:
+    """The body of a request, read within the limits of size, time and memory of all requests together."""
+
+    def __init__(self, service: Service, request: Request) -> None:
+        self._service, self._request = service, request
+        self._held = 0
+
+    async def __aenter__(self) -> bytes:
+        settings, request = self._service.settings, self._request
+        if request.headers.get("content-encoding", "identity").lower() not in ("identity", ""):
+            raise Unsupported("compressed requests are not accepted: send the body as it is")
+        limit = settings.max_body
+        declared = request.headers.get("content-length", "0")
+        if declared.isdigit() and int(declared) > limit:
+            raise TooLarge(f"the request has {declared} bytes: at most {limit} are accepted")
+        parts: list[bytes] = []
+        try:
+            async with asyncio.timeout(settings.timeout):
+                async for part in request.stream():
+                    if self._held + len(part) > limit:
+                        raise TooLarge(f"the request has more than {limit} bytes")
+                    self._service.hold(len(part))
+                    self._held += len(part)
+                    parts.append(part)
+        except BaseException as error:
+            self._release()
+            if isinstance(error, TimeoutError):
+                raise TooSlow(f"the request did not arrive within {settings.timeout:g} seconds") from None
+            if isinstance(error, ClientDisconnect):
+                raise Refused("the connection ended before the request was complete") from None
+            raise
+        return b"".join(parts)
+
+    async def __aexit__(self, *_: object) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        self._service.release(self._held)
+        self._held = 0
+
+
+class Gate:
+    """In front of everything: the token, the word that the server is leaving, and a last net for our own bugs."""
+
+    def __init__(self, app: ASGIApp, service: Service) -> None:
+        self._app, self._service = app, service
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        started = False
+
+        async def passing(message: Message) -> None:
+            nonlocal started
+            if message["type"] == "http.response.start":
+                started = True
+                if self._service.draining or message["status"] in (408, 413, 415):
+                    # What is left of the refused body is not read: the connection cannot be used again.
+                    message["headers"] = [*message.get("headers", []), (b"connection", b"close")]
+            await send(message)
+
+        try:
+            if not self._allowed(scope):
+                raise Unauthenticated("a bearer token is needed: send the header 'Authorization: Bearer TOKEN'")
+            await self._app(scope, receive, passing)
+        except Refused as error:
+            await _error(error)(scope, receive, passing)
+        except asyncio.CancelledError:
+            raise
+        except Exception:
+            _logger.exception("an error of the server itself")
+            if not started:
+                await _json({"error": "the server failed; its log says why"}, 500)(scope, receive, passing)
+
+    def _allowed(self, scope: Scope) -> bool:
+        token = self._service.settings.token
+        if token is None or scope["path"] in OPEN_PATHS:
+            return True
+        given = next((value for name, value in scope["headers"] if name == b"authorization"), b"")
+        return hmac.compare_digest(given, f"Bearer {token}".encode())
+
+
+def _json(document: Any, status: int = 200) -> Response:
+    return Response(orjson.dumps(document), status, headers={"Content-Type": "application/json"})
+
+
+def _error(error: Refused) -> Response:
+    response = _json({"error": str(error)}, error.status)
+    if error.status == 429:
+        response.headers["Retry-After"] = "1"
+    if error.status == 401:
+        response.headers["WWW-Authenticate"] = "Bearer"
+    return response
+
+
+async def _refusal(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    return _error(error)
+
+
+async def _plain_error(request: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", 404)
+    return _json({"error": "there is nothing at this address" if status == 404 else "this address takes another method"}, status)

@@ -1,0 +1,199 @@
+"""The gRPC side: the Open Inference Protocol, TensorFlow Serving's Predict, and the standard health check."""
+
+import hmac
+import logging
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import grpc
+import numpy as np
+from numpy.typing import NDArray
+
+from conveyor.serve import http_v2
+from conveyor.serve.arrays import as_images, checked_shape, from_bytes, softmax, split_strings
+from conveyor.serve.model import ServedModel
+from conveyor.serve.protos import HEALTH_SERVICE, INFERENCE_SERVICE, MESSAGES, PREDICTION_SERVICE
+from conveyor.serve.refused import Refused
+from conveyor.serve.service import Service
+from conveyor.serve.tensor_proto import from_proto, strings_of, to_proto
+
+SERVING, NOT_SERVING = 1, 2
+_CONTENTS = {
+    "BOOL": "bool_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
+    "UINT64": "uint64_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
+    "INT64": "int64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents",
+}
+_logger = logging.getLogger(__name__)
+Method = Callable[[Any], Awaitable[Any]]
+
+
+def make_server(service: Service) -> Any:
+    """A gRPC server with all methods; not yet bound to a port."""
+    settings = service.settings
+    options = [
+        ("grpc.max_receive_message_length", settings.max_body),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.so_reuseport", 0),
+        ("grpc.max_concurrent_streams", max(64, settings.queue)),
+    ]
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=4 * settings.queue)
+    rpc = Rpc(service)
+    server.add_generic_rpc_handlers(
+        (
+            rpc.handlers(
+                INFERENCE_SERVICE,
+                ServerLive=rpc.server_live, ServerReady=rpc.server_ready, ModelReady=rpc.model_ready,
+                ServerMetadata=rpc.server_metadata, ModelMetadata=rpc.model_metadata, ModelInfer=rpc.model_infer,
+            ),
+            rpc.handlers(PREDICTION_SERVICE, Predict=rpc.predict),
+            rpc.handlers(HEALTH_SERVICE, Check=rpc.check),
+        )
+    )
+    return server
+
+
+class Rpc:
+    """The methods; each takes a message and returns one, `Refused` becomes a status."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    def handlers(self, service_name: str, **methods: Method) -> Any:
+        """A generic handler for a service whose methods have messages called NAMERequest and NAMEResponse."""
+        table = {}
+        for name, method in methods.items():
+            request = {"Check": "HealthCheckRequest"}.get(name, f"{name}Request")
+            table[name] = grpc.unary_unary_rpc_method_handler(
+                self._guarded(method, open_to_all=service_name == HEALTH_SERVICE),
+                request_deserializer=MESSAGES[request].FromString,
+                response_serializer=lambda message: message.SerializeToString(),
+            )
+        return grpc.method_handlers_generic_handler(service_name, table)
+
+    def _guarded(self, method: Method, *, open_to_all: bool) -> Callable[[Any, Any], Awaitable[Any]]:
+        async def call(request: Any, context: Any) -> Any:
+            if not open_to_all and not self._allowed(context):
+                await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a bearer token is needed in 'authorization'")
+            try:
+                return await method(request)
+            except Refused as error:
+                await context.abort(error.code, str(error))
+            except grpc.aio.AbortError:
+                raise
+            except Exception:
+                _logger.exception("an error of the server itself")
+                await context.abort(grpc.StatusCode.INTERNAL, "the server failed; its log says why")
+
+        return call
+
+    def _allowed(self, context: Any) -> bool:
+        token = self._service.settings.token
+        if token is None:
+            return True
+        given = dict(context.invocation_metadata() or ()).get("authorization", "")
+        return hmac.compare_digest(str(given).encode(), f"Bearer {token}".encode())
+
+    async def server_live(self, request: Any) -> Any:
+        return MESSAGES["ServerLiveResponse"](live=True)
+
+    async def server_ready(self, request: Any) -> Any:
+        return MESSAGES["ServerReadyResponse"](ready=self._service.ready)
+
+    async def model_ready(self, request: Any) -> Any:
+        self._service.model(request.name, request.version)
+        return MESSAGES["ModelReadyResponse"](ready=self._service.ready)
+
+    async def server_metadata(self, request: Any) -> Any:
+        return MESSAGES["ServerMetadataResponse"](**http_v2.server_metadata())
+
+    async def model_metadata(self, request: Any) -> Any:
+        return MESSAGES["ModelMetadataResponse"](**http_v2.model_metadata(self._service.model(request.name, request.version)))
+
+    async def check(self, request: Any) -> Any:
+        return MESSAGES["HealthCheckResponse"](status=SERVING if self._service.ready else NOT_SERVING)
+
+    async def model_infer(self, request: Any) -> Any:
+        with self._service.account("grpc-v2"):
+            model = self._service.model(request.model_name, request.model_version)
+            if len(request.inputs) != 1 or request.inputs[0].name not in http_v2.INPUT_NAMES:
+                raise Refused(f"there must be one input, called {http_v2.INPUT!r}")
+            images = await self._v2_images(model, request)
+            logits = await self._service.infer(model, images)
+            return _v2_answer(model, request, logits)
+
+    async def _v2_images(self, model: ServedModel, request: Any) -> NDArray[np.uint8]:
+        tensor, raw = request.inputs[0], request.raw_input_contents
+        shape = checked_shape(list(tensor.shape))
+        if len(raw) > 1:
+            raise Refused(f"{len(raw)} raw contents for one input")
+        if tensor.datatype == "BYTES":
+            count = int(np.prod(shape))
+            if count > self._service.settings.queue:
+                raise Refused(f"{count} photographs in one request: at most {self._service.settings.queue}")
+            contents = split_strings(raw[0], count) if raw else list(tensor.contents.bytes_contents)
+            return await self._service.decode(model, contents)
+        if raw:
+            values = from_bytes(raw[0], tensor.datatype, shape)
+        elif tensor.datatype in _CONTENTS:
+            listed = np.array(getattr(tensor.contents, _CONTENTS[tensor.datatype]))
+            if listed.size != np.prod(shape):
+                raise Refused(f"the input has {listed.size} values, but its shape is {shape}")
+            values = listed.reshape(shape)
+        else:
+            raise Refused(f"the data type {tensor.datatype[:20]!r} is not one of UINT8, other number types, or BYTES")
+        return as_images(values, model.preprocessing.image_shape)
+
+    async def predict(self, request: Any) -> Any:
+        with self._service.account("grpc-tensorflow"):
+            spec = request.model_spec
+            version = str(spec.version.value) if spec.HasField("version") else ""
+            model = self._service.model(spec.name, version)
+            if len(request.inputs) != 1:
+                raise Refused("there must be one input, called 'images' or 'input'")
+            name, tensor = next(iter(request.inputs.items()))
+            if name not in (*http_v2.INPUT_NAMES, "image_bytes"):
+                raise Refused(f"there is no input {name[:60]!r}: it is called 'images' or 'input'")
+            photographs = strings_of(tensor)
+            if photographs is not None:
+                images = await self._service.decode(model, photographs)
+            else:
+                images = as_images(from_proto(tensor), model.preprocessing.image_shape)
+            logits = await self._service.infer(model, images)
+            response = MESSAGES["PredictResponse"]()
+            wanted = set(request.output_filter) or {http_v2.LOGITS}
+            for output in wanted:
+                if output not in (http_v2.LOGITS, http_v2.PROBABILITIES):
+                    raise Refused(f"there is no output {output[:60]!r}: they are 'logits' and 'probabilities'")
+                values = logits if output == http_v2.LOGITS else softmax(logits)
+                response.outputs[output].CopyFrom(to_proto(values.astype(np.float32)))
+            response.model_spec.name = model.name
+            response.model_spec.signature_name = "serving_default"
+            if model.version.isdigit():
+                response.model_spec.version.value = int(model.version)
+            return response
+
+
+def _v2_answer(model: ServedModel, request: Any, logits: NDArray[np.float32]) -> Any:
+    wishes = [
+        {"name": output.name, "parameters": {key: _parameter(value) for key, value in output.parameters.items()}}
+        for output in request.outputs
+    ]
+    response = MESSAGES["ModelInferResponse"](model_name=model.name, model_version=model.version, id=request.id)
+    for name, _, classes in http_v2.wanted_outputs({"outputs": wishes}):
+        values = logits if name == http_v2.LOGITS else softmax(logits)
+        if classes:
+            words = http_v2.classification(model, values, classes)
+            response.outputs.add(name=name, datatype="BYTES", shape=[len(values), len(words) // len(values)])
+            response.raw_output_contents.append(b"".join(len(word).to_bytes(4, "little") + word for word in words))
+        else:
+            response.outputs.add(name=name, datatype="FP32", shape=list(values.shape))
+            response.raw_output_contents.append(values.astype("<f4").tobytes())
+    return response
+
+
+def _parameter(value: Any) -> Any:
+    """The one value that an InferParameter holds."""
+    for name in ("bool_param", "int64_param", "string_param", "double_param", "uint64_param"):
+        if value.HasField(name):
+            return getattr(value, name)
+    return None

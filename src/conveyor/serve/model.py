@@ -1,0 +1,70 @@
+"""One version of a model in service: its description, its engine processes, its queue."""
+
+import asyncio
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conveyor.infer.preprocessing import Preprocessing
+from conveyor.serve.batching import Batcher
+from conveyor.serve.metrics import Metrics
+from conveyor.serve.pool import Pool
+from conveyor.serve.settings import ServeSettings
+from conveyor.serve.versions import Version
+
+
+class ServedModel:
+    """Started once, asked many times, closed when the last answer is out."""
+
+    def __init__(self, version: Version, settings: ServeSettings, metrics: Metrics) -> None:
+        self.source = version
+        self._settings, self._metrics = settings, metrics
+        self.pool = Pool(
+            str(version.path), engine=settings.engine, sizes=settings.sizes(), workers=settings.workers,
+            threads=settings.threads, run_timeout=settings.timeout, on_restart=metrics.restarts.inc,
+        )
+        self.batcher: Batcher
+        self._watch: asyncio.Task[None]
+        self.name = self.version = ""
+        self.labels: tuple[str, ...] = ()
+        self.preprocessing: Preprocessing
+        self.described: dict[str, Any] = {}
+
+    async def start(self) -> None:
+        """Load the model in all workers; raises `UserError` when it cannot be loaded."""
+        await self.pool.start()
+        described = self.described = self.pool.described
+        self.name = self._settings.name or described["name"]
+        # A numbered checkpoint or export is its own version; anything else says it in its description.
+        self.version = described["version"]
+        self.labels = tuple(described["labels"])
+        self.preprocessing = Preprocessing.from_json(described["preprocessing"])
+        self.sizes = tuple(described["sizes"])
+        self.batcher = Batcher(
+            self.pool.run, sizes=self.sizes, parallel=self.pool.count, delay=self._settings.delay_us / 1e6,
+            limit=max(self._settings.queue, self.sizes[-1]), on_batch=self._metrics.counted_batch,
+        )
+        self._watch = asyncio.get_running_loop().create_task(self.pool.watch())
+
+    @property
+    def num_classes(self) -> int:
+        return int(self.described["num_classes"])
+
+    def label(self, index: int) -> str:
+        return self.labels[index] if index < len(self.labels) else str(index)
+
+    async def infer(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        return await self.batcher.submit(images)
+
+    def best(self, probabilities: NDArray[np.float32], count: int = 5) -> list[tuple[int, str, float]]:
+        """(number, label, probability) of the most probable classes of one image."""
+        order = np.argsort(-probabilities, kind="stable")[:count]
+        return [(int(index), self.label(int(index)), float(probabilities[index])) for index in order]
+
+    async def close(self) -> None:
+        """Answer what waits, then end the workers."""
+        await self.batcher.close()
+        self._watch.cancel()
+        await asyncio.gather(self._watch, return_exceptions=True)
+        await self.pool.stop()

@@ -1,0 +1,170 @@
+"""Run a server: bind, load, answer, and leave without losing a request."""
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import signal
+import socket
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from PIL import Image
+
+from conveyor.errors import UserError
+from conveyor.files import write_atomically
+from conveyor.serve.app import make_app
+from conveyor.serve.grpc_server import make_server
+from conveyor.serve.service import Service
+from conveyor.serve.settings import NO_GRPC, ServeSettings
+
+_logger = logging.getLogger(__name__)
+Say = Callable[[str], None]
+
+
+def serve(settings: ServeSettings, say: Say = lambda text: None) -> int:
+    """Serve until SIGTERM or SIGINT; 0 when every accepted request was answered."""
+    settings.check()
+    # The size of an image is checked against our own limit right after its header is read.
+    warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
+    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
+    try:
+        import uvloop
+    except ImportError:
+        return asyncio.run(_serve(settings, say))
+    return uvloop.run(_serve(settings, say))
+
+
+async def _serve(settings: ServeSettings, say: Say) -> int:
+    leave = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for name in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(name, leave.set)
+    listener = bind(settings.host, settings.port)
+    port = listener.getsockname()[1]
+    service = Service(settings)
+    # Engine processes start before gRPC has threads of its own.
+    loading = loop.create_task(service.start())
+    leaving = loop.create_task(leave.wait())
+    await asyncio.wait((loading, leaving), return_when=asyncio.FIRST_COMPLETED)
+    if not loading.done():
+        loading.cancel()
+        await asyncio.gather(loading, return_exceptions=True)
+        listener.close()
+        return 0
+    try:
+        await loading
+        grpc_server, grpc_port = await _start_grpc(service, port)
+    except BaseException:
+        listener.close()
+        await service.close()
+        raise
+    http = _Http(uvicorn.Config(make_app(service), **_uvicorn_settings(settings)))
+    running = loop.create_task(http.serve(sockets=[listener]))
+    sweeping = loop.create_task(_sweep(http, settings.timeout))
+    while not http.started and not running.done():
+        await asyncio.sleep(0.01)
+    _announce(service, port, grpc_port, say)
+    await asyncio.wait((leaving, running), return_when=asyncio.FIRST_COMPLETED)
+    service.draining = True
+    say(f"stopping: no longer ready, {settings.drain_delay:g} s for those on their way, then the door closes")
+    await asyncio.sleep(settings.drain_delay)
+    sweeping.cancel()
+    http.should_exit = True
+    stopping = [running]
+    if grpc_server is not None:
+        stopping.append(loop.create_task(grpc_server.stop(grace=settings.drain)))
+    await asyncio.gather(*stopping)
+    await service.close()
+    lost = service.accepted - service.answered - service.refused
+    say(f"stopped: {service.accepted} requests accepted, {service.answered} answered, {service.refused} refused, {lost} lost")
+    return 0 if lost == 0 else 1
+
+
+class _Http(uvicorn.Server):
+    """uvicorn without signal handlers: the signals are ours."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        yield
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; an address that is taken or not ours is a user's mistake."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise UserError(f"cannot listen on {host} port {port}: {error.strerror or error}; choose another --port or --host") from None
+    listener.set_inheritable(False)
+    return listener
+
+
+def _uvicorn_settings(settings: ServeSettings) -> dict[str, Any]:
+    return {
+        "log_config": None, "access_log": False, "lifespan": "off", "server_header": False, "backlog": 2048,
+        "timeout_keep_alive": 30, "timeout_graceful_shutdown": max(1, int(settings.drain)), "ws": "none",
+        "h11_max_incomplete_event_size": 64 * 1024, "ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key,
+    }  # fmt: skip
+
+
+async def _start_grpc(service: Service, http_port: int) -> tuple[Any, int | None]:
+    import grpc
+
+    settings = service.settings
+    wanted = settings.grpc_port if settings.grpc_port is not None else (http_port + 1 if settings.port else 0)
+    if wanted == NO_GRPC:
+        return None, None
+    server = make_server(service)
+    host = f"[{settings.host}]" if ":" in settings.host else settings.host
+    address = f"{host}:{wanted}"
+    try:
+        if settings.tls_cert and settings.tls_key:
+            pair = (Path(settings.tls_key).read_bytes(), Path(settings.tls_cert).read_bytes())
+            port = server.add_secure_port(address, grpc.ssl_server_credentials([pair]))
+        else:
+            port = server.add_insecure_port(address)
+    except RuntimeError:
+        port = 0
+    if port == 0:
+        raise UserError(f"cannot listen on {address} for gRPC: choose another --grpc-port, or --no-grpc")
+    await server.start()
+    return server, port
+
+
+async def _sweep(http: uvicorn.Server, patience: float) -> None:
+    """Close connections that were opened and never sent a whole request head: they would be held for ever."""
+    first_seen: dict[Any, float] = {}
+    clock = asyncio.get_running_loop().time
+    while True:
+        await asyncio.sleep(min(5.0, patience))
+        waiting = {each for each in http.server_state.connections if getattr(each, "cycle", 0) is None}
+        first_seen = {each: first_seen.get(each, clock()) for each in waiting}
+        for connection, since in first_seen.items():
+            if clock() - since > patience and connection.transport is not None:
+                connection.transport.close()
+
+
+def _announce(service: Service, port: int, grpc_port: int | None, say: Say) -> None:
+    settings, model = service.settings, service.model()
+    scheme = "https" if settings.tls_cert else "http"
+    address = f"{scheme}://{'[' + settings.host + ']' if ':' in settings.host else settings.host}:{port}"
+    if model.described["note"]:
+        say(model.described["note"])
+    if settings.host not in ("127.0.0.1", "::1", "localhost") and settings.token is None:
+        say(f"note: {settings.host} can be reached from other machines and no token is set; see --token-file")
+    grpc_text = f", gRPC port {grpc_port}" if grpc_port else ""
+    say(
+        f"serving {model.name} version {model.version} at {address}{grpc_text}: engine {model.described['engine']}, "
+        f"{model.pool.count} x {model.pool.threads} threads, batches of {', '.join(str(size) for size in model.sizes)}"
+    )
+    if settings.ready_file:
+        document = {"url": address, "port": port, "grpc_port": grpc_port, "name": model.name, "version": model.version, "pid": os.getpid()}
+        write_atomically(settings.ready_file, json.dumps(document))

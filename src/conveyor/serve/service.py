@@ -1,0 +1,166 @@
+"""What both protocols call: the model in service, its exchange for a newer one, and the accounts."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conveyor.errors import UserError
+from conveyor.serve import images as pictures
+from conveyor.serve import versions
+from conveyor.serve.metrics import Metrics
+from conveyor.serve.model import ServedModel
+from conveyor.serve.refused import Late, NotFound, Overloaded, Refused, Unavailable
+from conveyor.serve.settings import ServeSettings
+
+_logger = logging.getLogger(__name__)
+
+
+class Service:
+    """One model name, one version of it in service at a time."""
+
+    def __init__(self, settings: ServeSettings) -> None:
+        self.settings = settings
+        self.metrics = Metrics()
+        self.draining = False
+        self.accepted = self.answered = self.refused = 0
+        self.bytes_held = 0
+        self._current: ServedModel | None = None
+        self._watcher: asyncio.Task[None] | None = None
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def start(self) -> None:
+        """Load the newest version; afterwards look for newer ones."""
+        self._current = await self._open(versions.newest(Path(self.settings.path)))
+        self._announce(None, self._current)
+        if self.settings.poll > 0:
+            self._watcher = asyncio.get_running_loop().create_task(self._watch())
+
+    @property
+    def ready(self) -> bool:
+        return self._current is not None and not self.draining and self._current.pool.alive > 0
+
+    def model(self, name: str | None = None, version: str | None = None) -> ServedModel:
+        """The model in service, if it is the one that was asked for."""
+        current = self._current
+        if current is None:
+            raise Unavailable("no model is loaded yet")
+        if name and name != current.name:
+            raise NotFound(f"there is no model {name!r} here: this server has {current.name!r}")
+        if version and version not in (current.version, f"{int(current.version):03d}" if current.version.isdigit() else ""):
+            raise NotFound(f"version {version!r} of {current.name!r} is not in service: {current.version!r} is")
+        return current
+
+    async def infer(self, model: ServedModel, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Logits from the model, within the time limit. During an exchange the old version answers what it was given."""
+        try:
+            async with asyncio.timeout(self.settings.timeout):
+                answer = await model.infer(images)
+        except TimeoutError:
+            raise Late(f"no answer within {self.settings.timeout:g} seconds") from None
+        self.metrics.images.inc(len(images))
+        return answer
+
+    async def decode(self, model: ServedModel, contents: list[bytes]) -> NDArray[np.uint8]:
+        """Encoded photographs as one batch, decoded beside the event loop."""
+        if not contents:
+            raise Refused("there is no image in the request")
+        if len(contents) > self.settings.queue:
+            raise Overloaded(f"{len(contents)} images in one request: the queue holds {self.settings.queue}")
+        limit = self.settings.max_pixels
+
+        def all_of_them() -> NDArray[np.uint8]:
+            return np.stack([pictures.decode(content, model.preprocessing, limit) for content in contents])
+
+        return await asyncio.to_thread(all_of_them)
+
+    def hold(self, count: int) -> None:
+        """Account for bytes of a body in memory; refuses when all bodies together exceed the limit."""
+        if self.bytes_held + count > self.settings.max_inflight:
+            raise Overloaded("too many bytes of other requests are in memory: try again later")
+        self.bytes_held += count
+
+    def release(self, count: int) -> None:
+        self.bytes_held -= count
+
+    def account(self, protocol: str) -> "Account":
+        """Count one request: use as a context manager around its answer."""
+        return Account(self, protocol)
+
+    async def close(self) -> None:
+        """Answer everything, then end all processes."""
+        if self._watcher is not None:
+            self._watcher.cancel()
+            await asyncio.gather(self._watcher, return_exceptions=True)
+        await asyncio.gather(*self._closing, return_exceptions=True)
+        if self._current is not None:
+            await self._current.close()
+
+    def metrics_text(self) -> bytes:
+        if self._current is not None:
+            self.metrics.queue.set(self._current.batcher.images_waiting)
+            self.metrics.workers.set(self._current.pool.alive)
+        return self.metrics.text()
+
+    async def _open(self, version: versions.Version) -> ServedModel:
+        model = ServedModel(version, self.settings, self.metrics)
+        await model.start()
+        return model
+
+    async def _watch(self) -> None:
+        """Take newer versions into service; one that cannot be loaded is named once and left alone until it changes."""
+        assert self._current is not None
+        seen = self._current.source.stamp
+        while True:
+            await asyncio.sleep(self.settings.poll)
+            try:
+                found = await asyncio.to_thread(versions.newest, Path(self.settings.path))
+                if found.stamp == seen:
+                    continue
+                seen = found.stamp
+                fresh = await self._open(found)
+            except (UserError, OSError) as error:
+                self.metrics.bad_versions.inc()
+                _logger.warning("a new version was not taken into service: %s", error)
+                continue
+            old, self._current = self._current, fresh
+            self.metrics.swaps.inc()
+            self._announce(old, fresh)
+            task = asyncio.get_running_loop().create_task(old.close())
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
+
+    def _announce(self, old: ServedModel | None, new: ServedModel) -> None:
+        if old is not None:
+            self.metrics.model.remove(old.name, old.version, old.described["engine"])
+            _logger.warning("version %s of %s is in service, %s leaves", new.version, new.name, old.version)
+        self.metrics.model.labels(new.name, new.version, new.described["engine"]).set(1)
+
+
+class Account:
+    """Counts a request as accepted, and as answered or refused when the body ends."""
+
+    def __init__(self, service: Service, protocol: str, clock: Callable[[], float] = time.monotonic) -> None:
+        self._service, self._protocol, self._clock = service, protocol, clock
+
+    def __enter__(self) -> "Account":
+        self._start = self._clock()
+        self._service.accepted += 1
+        return self
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        service = self._service
+        if error is None:
+            outcome = "ok"
+            service.answered += 1
+        elif isinstance(error, Refused):
+            outcome = error.outcome
+            service.refused += 1
+        else:
+            outcome = "failed"
+        service.metrics.requests.labels(self._protocol, outcome).inc()
+        service.metrics.seconds.labels(self._protocol).observe(self._clock() - self._start)

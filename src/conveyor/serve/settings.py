@@ -1,0 +1,92 @@
+"""What a server is told. No torch here."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+from conveyor.errors import UserError
+
+MIB = 1 << 20
+NO_GRPC = -1
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class ServeSettings:
+    """Everything `conveyor serve` can be told; the defaults are safe on a laptop."""
+
+    path: str
+    name: str | None = None
+    """Name of the model in addresses; none: the name in the run or export."""
+    host: str = "127.0.0.1"
+    port: int = 8502
+    """HTTP; 0 takes a free one."""
+    grpc_port: int | None = None
+    """none: the one after `port`; 0: a free one; -1: no gRPC."""
+    engine: str = "auto"
+    workers: int | None = None
+    """Engine processes; none: one per core, at most 8."""
+    threads: int | None = None
+    """Threads of each engine; none: the cores divided among the workers."""
+    max_batch: int = 16
+    batch_sizes: tuple[int, ...] = ()
+    """Batches are padded to one of these; none: powers of two up to `max_batch`."""
+    delay_us: int = 2000
+    """How long the first request of a batch waits for company, in microseconds."""
+    queue: int = 512
+    """Images that may wait; further requests are refused."""
+    max_body: int = 32 * MIB
+    max_pixels: int = 50_000_000
+    max_inflight: int = 256 * MIB
+    """Bytes of request bodies held at the same time."""
+    timeout: float = 30.0
+    """Seconds from the arrival of a request to its answer."""
+    token: str | None = None
+    tls_cert: str | None = None
+    tls_key: str | None = None
+    poll: float = 2.0
+    """Seconds between looks for a new version; 0: never."""
+    drain_delay: float = 0.5
+    """Seconds in which a stopping server still takes connections, so that nobody runs into a closed door."""
+    drain: float = 30.0
+    """Most seconds for requests under way when the server stops."""
+    ready_file: str | None = None
+    """Written, with the addresses as JSON, once the server answers."""
+
+    def check(self) -> "ServeSettings":
+        """Refuse values that cannot work, with all the numbers involved."""
+        if self.max_batch < 1 or any(size < 1 for size in self.batch_sizes):
+            raise UserError("batch sizes must be at least 1")
+        if self.queue < max(self.sizes()):
+            raise UserError(
+                f"a queue of {self.queue} images cannot hold one batch of {max(self.sizes())}: raise --queue or lower --max-batch"
+            )
+        if self.workers is not None and self.workers < 1:
+            raise UserError(f"{self.workers} workers cannot serve anything: give at least 1")
+        if bool(self.tls_cert) != bool(self.tls_key):
+            raise UserError("TLS needs both files: give --tls-cert and --tls-key together")
+        for file in (self.tls_cert, self.tls_key):
+            if file and not Path(file).is_file():
+                raise UserError(f"the TLS file {file} does not exist")
+        for port in (self.port, self.grpc_port or 0):
+            if port != NO_GRPC and not 0 <= port <= 65535:
+                raise UserError(f"port {port} does not exist: choose from 0 (any free one) to 65535")
+        if self.token is not None and not self.token.strip():
+            raise UserError("the token is empty: anybody could guess it")
+        return self
+
+    def sizes(self) -> tuple[int, ...]:
+        """The allowed batch sizes, ascending."""
+        if self.batch_sizes:
+            return tuple(sorted(set(self.batch_sizes)))
+        powers = [1 << exponent for exponent in range(self.max_batch.bit_length()) if 1 << exponent < self.max_batch]
+        return (*powers, self.max_batch)
+
+    def to_json(self) -> str:
+        return json.dumps(dataclasses.asdict(self))
+
+    @classmethod
+    def from_json(cls, text: str) -> "ServeSettings":
+        document: dict[str, Any] = json.loads(text)
+        document["batch_sizes"] = tuple(document.get("batch_sizes", ()))
+        return cls(**document)
