@@ -5,25 +5,26 @@ With a Python that has no conveyor, the repository's own environment (.venv, mad
 
 import os
 import sys
+from pathlib import Path
 
-HERE = os.path.dirname(os.path.abspath(__file__))
-PYTHON = os.path.join(os.path.dirname(HERE), ".venv", "bin", "python")
+HERE = Path(__file__).resolve().parent
+PYTHON = str(HERE.parent / ".venv" / "bin" / "python")
 
 
-def find():
-    """Make `import conveyor` work, in another interpreter if need be."""
+def find() -> None:
+    """Make `import conveyor` work, in another interpreter if need be; launchers and interpreter come first in PATH."""
     try:
         import conveyor  # noqa: F401
     except ImportError:
-        started_here = os.environ.get("CONVEYOR_COMPAT") == PYTHON
-        if not os.path.exists(PYTHON) or started_here:
+        if not Path(PYTHON).exists() or os.environ.get("CONVEYOR_COMPAT") == PYTHON:
             sys.exit("conveyor is not installed for this Python: run `make install` in the repository, then try again.")
         os.environ["CONVEYOR_COMPAT"] = PYTHON
-        os.execv(PYTHON, [PYTHON] + sys.orig_argv[1:] if hasattr(sys, "orig_argv") else [PYTHON] + sys.argv)
-    os.environ["PATH"] = os.pathsep.join([os.path.join(HERE, "bin"), os.path.dirname(sys.executable), os.environ["PATH"]])
+        os.execv(PYTHON, [PYTHON, *getattr(sys, "orig_argv", ["", *sys.argv])[1:]])
+    folders = [str(HERE / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
+    os.environ["PATH"] = os.pathsep.join(folders)
 
 
-def run(dialect, script):
+def run(dialect: str, script: str) -> None:
     """One of the dialects' scripts."""
     find()
     from conveyor.dialects.scripts import main
@@ -31,7 +32,7 @@ def run(dialect, script):
     sys.exit(main(dialect, script))
 
 
-def tool(name):
+def tool(name: str) -> None:
     """One of the launchers in bin/."""
     find()
     from conveyor.dialects import launchers
@@ -39,7 +40,7 @@ def tool(name):
     sys.exit(getattr(launchers, name)())
 
 
-def benchmark():
+def benchmark() -> None:
     """`python3 -m examples_utils benchmark --spec FILE [--benchmark NAME ...]`."""
     find()
     from conveyor.dialects.benchmarks import main

@@ -1,3 +1,3 @@
-import os, sys; sys.path.insert(0, os.path.join(os.path.dirname(os.path.abspath(__file__)), "../.."))
-import bootstrap
-bootstrap.benchmark()
+from bootstrap import benchmark
+
+benchmark()

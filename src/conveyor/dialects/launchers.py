@@ -6,6 +6,7 @@ goes to `conveyor launch`. The words `python` and `python3` in a launched comman
 """
 
 import dataclasses
+import itertools
 import os
 import re
 import shlex
@@ -26,7 +27,7 @@ POOL = (
     "--only-output-from-instance",
 )  # fmt: skip
 SWITCHES = ("-v", "-vv", "-vvv", "--vv", "--verbose", "--tag-output", "--dry-run", "--json", "-h", "--help")
-MARK = re.compile(r"""bootstrap\.run\(["'](\w+)["'],\s*["'](\w+)["']\)""")
+MARK = re.compile(r"""from bootstrap import run\s+run\(["'](\w+)["'],\s*["'](\w+)["']\)""")
 HELP = """usage: poprun [options] python3 SCRIPT [its options]
 
   --num-replicas N      data-parallel copies of the model in all
@@ -79,9 +80,7 @@ def read_poprun(words: Sequence[str]) -> Request:
     if "--executable-cache-path" in given:
         notes.append("--executable-cache-path has no effect here: there is nothing to compile")
     options = shlex.split(given.get("--mpi-global-args", "")) + shlex.split(given.get("--mpi-local-args", ""))
-    variables = dict(
-        pair.split("=", 1) for flag, pair in zip(options, options[1:], strict=False) if flag == "-x" and "=" in pair
-    )
+    variables = dict(pair.split("=", 1) for flag, pair in itertools.pairwise(options) if flag == "-x" and "=" in pair)
     return Request(
         launcher,
         tuple(queue),

@@ -2,20 +2,14 @@
 
 from conveyor.dialects.table import Table, row
 
-# fmt: off (one row, one line)
+# fmt: off
 SIZES = ("8", "14", "20", "32", "44", "56", "110", "18", "34", "50", "101", "152", "x50")
 PLACEMENT = "it steers the original hardware"
 
 ROWS = (
     row("--dataset", "upper", "CIFAR-10", choices=("IMAGENET", "CIFAR-10"), ours="`--data`", about="CIFAR-10"),
-    row(
-        "--data-dir",
-        ours="`--data-dir`",
-        about="required; CIFAR-10 is fetched there, ImageNet has train and val (or validation)",
-    ),
-    row(
-        "--num-workers", "int", 16, nothing="the number of decoding threads follows the cores; --loader-threads sets it"
-    ),
+    row("--data-dir", ours="`--data-dir`", about="required; CIFAR-10 is fetched there, ImageNet has train and val (or validation)"),
+    row("--num-workers", "int", 16, nothing="the number of decoding threads follows the cores; --loader-threads sets it"),
     row("--batch-size", "int", 32, ours="`--micro-batch-size` = value / replicas", about="samples over all replicas"),
     row("--size", "lower", "20", choices=SIZES, ours="`--model`", about="x50 is ResNeXt-50"),
     row("--norm-type", "upper", "GROUP", choices=("BATCH", "GROUP", "NONE"), ours="`--norm`", about="GROUP"),
@@ -25,13 +19,7 @@ ROWS = (
     row("--prng", "flag", True, ours="`--stochastic-rounding weights`", about="on"),
     row("--no-prng", "off", True, dest="prng", ours="`--stochastic-rounding off`", about="without stochastic rounding"),
     row("--fp-exceptions", "flag", False, to="fp_exceptions", about="stop at the first value that is not finite"),
-    row(
-        "--base-learning-rate",
-        "int",
-        -6,
-        ours="`--learning-rate` = 2^value x batch size",
-        about="accumulation is not counted",
-    ),
+    row("--base-learning-rate", "int", -6, ours="`--learning-rate` = 2^value x batch size", about="accumulation is not counted"),
     row("--learning-rate-decay", default="1,0.1,0.01", ours="`--lr-values`", about="absolute factors"),
     row("--learning-rate-schedule", default="0.5,0.75", ours="`--lr-drops`", about="fractions of the run"),
     row("--epochs", "int", 30, ours="`--epochs`", about="30"),
@@ -42,13 +30,7 @@ ROWS = (
     row("--num-ipus", "int", 1, ours="`--stages` = value / replication factor", about="automatic split points"),
     row("--replication-factor", "int", 1, ours="`--replicas`", about="1"),
     row("--recompute", "flag", False, ours="`--recompute` stage (pipelined) or block", about="recompute activations"),
-    row(
-        "--pipeline",
-        "flag",
-        False,
-        ours="`--pipeline-schedule` gpipe instead of sequential",
-        about="stages work at the same time",
-    ),
+    row("--pipeline", "flag", False, ours="`--pipeline-schedule` gpipe instead of sequential", about="stages work at the same time"),
     row("--batches-per-step", "int", 250, ours="`--updates-per-call`", about="250"),
     row("--simulation", "flag", False, nothing=PLACEMENT),
     row("--gradient-accumulation-factor", "int", 1, to="accumulation", about="1"),

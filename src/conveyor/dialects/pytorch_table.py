@@ -2,7 +2,7 @@
 
 from conveyor.dialects.table import Table, row
 
-# fmt: off (one row, one line)
+# fmt: off
 PLACEMENT = "it steers memory and code placement on the original hardware"
 MODELS = (
     *(f"resnet{size}" for size in (18, 34, 50, 101, 152)),
@@ -20,14 +20,7 @@ CHOICE = (
     row("--config", ours="`--config`", about="named configuration of configs.yml"),
     row("--config-path", ours="a file for `--config`", about="default: configs.yml beside the script"),
     row("--model", "lower", "resnet18", choices=MODELS, ours="`--model`", about="resnet18"),
-    row(
-        "--data",
-        "lower",
-        "cifar10",
-        choices=("cifar10", "imagenet", "synthetic", "generated", "real"),
-        ours="`--data`, `--synthetic-data`, `--generated-data`",
-        about="cifar10; real is for run_benchmark.py",
-    ),
+    row("--data", "lower", "cifar10", choices=("cifar10", "imagenet", "synthetic", "generated", "real"), ours="`--data`, `--synthetic-data`, `--generated-data`", about="cifar10; real is for run_benchmark.py"),
     row("--imagenet-data-path", ours="`--data-dir`", about="raw JPEG class folders in train and validation"),
     row("--iterations", "int", 100, ours="`--max-train-images` of generated data; `--repeat`", about="100"),
     row("--seed", "int", to="seed", about="seed of everything"),
@@ -37,27 +30,9 @@ BATCH = (
     row("--gradient-accumulation", "int", 1, to="accumulation", about="1"),
     row("--replicas", "int", 1, ours="`--replicas`", about="under a launcher its total holds"),
     row("--pipeline-splits", "texts", [], ours="`--splits`", about="first layer of each further stage"),
-    row(
-        "--device-iteration --device-iterations",
-        "int",
-        1,
-        ours="`--updates-per-call`",
-        about="updates before the host is back in control",
-    ),
-    row(
-        "--enable-pipeline-recompute --enable-recompute",
-        "flag",
-        False,
-        ours="`--recompute stage`",
-        about="needs --pipeline-splits",
-    ),
-    row(
-        "--recompute-mode",
-        default="none",
-        choices=("none", "auto", "manual"),
-        ours="`--recompute block`",
-        about="none; pipelined models always recompute by stage",
-    ),
+    row("--device-iteration --device-iterations", "int", 1, ours="`--updates-per-call`", about="updates before the host is back in control"),
+    row("--enable-pipeline-recompute --enable-recompute", "flag", False, ours="`--recompute stage`", about="needs --pipeline-splits"),
+    row("--recompute-mode", default="none", choices=("none", "auto", "manual"), ours="`--recompute block`", about="none; pipelined models always recompute by stage"),
     row("--recompute-checkpoints", "texts", [], ours="`--recompute block`", about="layers whose outputs are kept"),
     row("--available-memory-proportion", "floats", [], nothing=PLACEMENT, about="fractions; 1 value or one per stage"),
 )
@@ -67,13 +42,7 @@ MODEL = (
     row("--norm-eps", "float", to="norm_epsilon", about="1e-5"),
     row("--batchnorm-momentum", "float", to="norm_momentum", about="0.1"),
     row("--enable-fast-groupnorm", "flag", False, nothing=PLACEMENT),
-    row(
-        "--disable-stable-batchnorm",
-        "flag",
-        False,
-        ours="`--no-stable-norm`",
-        about="the later program's norms are stable otherwise",
-    ),
+    row("--disable-stable-batchnorm", "flag", False, ours="`--no-stable-norm`", about="the later program's norms are stable otherwise"),
     row("--efficientnet-expand-ratio", "int", to="expand_ratio", about="6"),
     row("--efficientnet-group-dim", "int", to="group_dim", about="1"),
     row("--input-image-padding", "flag", False, ours="`--in-channels 4`", about="padded to 4 channels"),
@@ -82,49 +51,21 @@ MODEL = (
 TRAINING = (
     row("--epoch", "int", 10, ours="`--epochs`", about="10"),
     row("--lr", "float", 0.01, to="learning_rate", about="absolute; 0.01"),
-    row(
-        "--lr-schedule",
-        default="no",
-        choices=("no", "step", "cosine", "exponential"),
-        ours="`--lr-schedule`",
-        about="no",
-    ),
+    row("--lr-schedule", default="no", choices=("no", "step", "cosine", "exponential"), ours="`--lr-schedule`", about="no"),
     row("--lr-decay", "float", 0.5, ours="`--lr-decay`", about="0.5"),
     row("--lr-epoch-decay", "ints", [], ours="`--lr-drops`", about="epochs after which the rate drops"),
-    row(
-        "--lr-scheduler-freq",
-        "float",
-        ours="`--lr-every`, `--lr-decay-every`",
-        about="clock ticks per epoch; 0 is every update",
-    ),
+    row("--lr-scheduler-freq", "float", ours="`--lr-every`, `--lr-decay-every`", about="clock ticks per epoch; 0 is every update"),
     row("--warmup-epoch", "int", 0, ours="`--warmup`", about="0"),
-    row(
-        "--optimizer",
-        default="sgd",
-        choices=("sgd", "adam", "sgd_combined", "adamw", "rmsprop", "rmsprop_tf"),
-        ours="`--optimizer`",
-        about="sgd",
-    ),
+    row("--optimizer", default="sgd", choices=("sgd", "adam", "sgd_combined", "adamw", "rmsprop", "rmsprop_tf"), ours="`--optimizer`", about="sgd"),
     row("--momentum", "float", 0.0, ours="`--momentum`", about="0"),
     row("--optimizer-eps", "float", ours="`--optimizer-epsilon`", about="1e-8"),
     row("--rmsprop-decay", "float", 0.99, ours="`--rmsprop-decay`", about="0.99"),
-    row(
-        "--weight-decay",
-        "float",
-        ours="`--l2-regularization` (adamw: `--weight-decay`), `--decay-exclude 1d`",
-        about="none in the early program; 1e-4 with --config",
-    ),
+    row("--weight-decay", "float", ours="`--l2-regularization` (adamw: `--weight-decay`), `--decay-exclude 1d`", about="none in the early program; 1e-4 with --config"),
     row("--label-smoothing", "float", 0.0, to="label_smoothing", about="0"),
     row("--loss-scaling", "float", 1.0, ours="`--loss-scale`", about="1"),
     row("--initial-loss-scaling", "float", ours="`--loss-scale A..B`", about="doubles from here to --loss-scaling"),
     row("--auto-loss-scaling", "flag", False, ours="`--loss-scale histogram`", about="adapted to the gradients"),
-    row(
-        "--half-res-training",
-        "flag",
-        False,
-        ours="`--progressive-image-size`",
-        about="train at 160 (224) or 252 (380) pixels",
-    ),
+    row("--half-res-training", "flag", False, ours="`--progressive-image-size`", about="train at 160 (224) or 252 (380) pixels"),
     row("--fine-tune-epoch", "int", 0, nothing="train again from the run with --weights"),
     row("--fine-tune-lr", "float", nothing="train again from the run with --weights"),
     row("--fine-tune-micro-batch-size", "int", nothing="train again from the run with --weights"),
@@ -137,59 +78,24 @@ TRAINING = (
     row("--use-bbox-info", "flag", False, nothing="crops are not steered by bounding boxes"),
 )
 NUMERICS = (
-    row(
-        "--precision",
-        default="half",
-        choices=("full", "half", "16.16", "16.32", "32.32"),
-        ours="`--precision`",
-        about="half (16.16); full is 32.32",
-    ),
+    row("--precision", default="half", choices=("full", "half", "16.16", "16.32", "32.32"), ours="`--precision`", about="half (16.16); full is 32.32"),
     row("--half-partial", "flag", False, ours="`--half-partials`", about="half-precision partial sums"),
     row("--enable-stochastic-rounding", "flag", False, ours="`--stochastic-rounding weights`", about="off"),
-    row(
-        "--enable-fp-exceptions", "flag", False, to="fp_exceptions", about="stop at the first value that is not finite"
-    ),
+    row("--enable-fp-exceptions", "flag", False, to="fp_exceptions", about="stop at the first value that is not finite"),
     row("--eight-bit-io", "flag", False, ours="`--eight-bit-io`", about="8-bit images to the device"),
-    row(
-        "--normalization-location",
-        default="host",
-        choices=("host", "ipu", "none"),
-        ours="`--normalize-on`, `--normalization none`",
-        about="host",
-    ),
+    row("--normalization-location", default="host", choices=("host", "ipu", "none"), ours="`--normalize-on`, `--normalization none`", about="host"),
 )
 EVENTS = (
     row("--no-validation", "flag", False, ours="`--no-validation`", about="validates after training otherwise"),
-    row(
-        "--validation-mode",
-        default="after",
-        choices=("none", "during", "after"),
-        ours="`--validation`, `--validation-mode`",
-        about="after",
-    ),
+    row("--validation-mode", default="after", choices=("none", "during", "after"), ours="`--validation`, `--validation-mode`", about="after"),
     row("--validation-frequency", "int", 4, ours="`--epochs-per-validation`", about="with during; 4"),
-    row(
-        "--checkpoint-path",
-        ours="`--run-dir`; restore.py, validate.py: the checkpoint",
-        about="folder of the checkpoints; none without it",
-    ),
+    row("--checkpoint-path", ours="`--run-dir`; restore.py, validate.py: the checkpoint", about="folder of the checkpoints; none without it"),
     row("--checkpoint-output-dir", ours="`--run-dir`", about="folder of the checkpoints; none without it"),
     row("--checkpoint-input-dir", ours="`--checkpoint-path`", about="checkpoints to validate"),
     row("--checkpoint-save-freq", "int", 1, ours="`--checkpoints-per-epoch` 1/value", about="1"),
-    row(
-        "--checkpoint-input-path",
-        ours="the checkpoint of `conveyor restore`, `validate`, `average`",
-        about="required",
-        scripts=("restore", "validate", "weight_avg"),
-    ),
+    row("--checkpoint-input-path", ours="the checkpoint of `conveyor restore`, `validate`, `average`", about="required", scripts=("restore", "validate", "weight_avg")),
     row("--checkpoint-output-path", ours="`--output` of `conveyor average`", about="required", scripts=("weight_avg",)),
-    row(
-        "--weight-avg-strategy",
-        default="none",
-        choices=("mean", "exponential", "none"),
-        ours="`--average-last`, `--average-decay`",
-        about="none",
-    ),
+    row("--weight-avg-strategy", default="none", choices=("mean", "exponential", "none"), ours="`--average-last`, `--average-decay`", about="none"),
     row("--weight-avg-exp-decay", "float", 0.99, ours="`--average-decay`", about="0.99"),
     row("--weight-avg-N", "int", -1, ours="`--average-last`", about="-1: all"),
     row("--logs-per-epoch", "int", 1, ours="`--logs-per-epoch`", about="1"),
@@ -198,11 +104,7 @@ EVENTS = (
     row("--wandb-weight-histogram", "flag", False, nothing="the report shows the weights' spread"),
 )
 DEVICE = (
-    row(
-        "--dataloader-worker",
-        "int",
-        nothing="the number of decoding threads follows the cores; --loader-threads sets it",
-    ),
+    row("--dataloader-worker", "int", nothing="the number of decoding threads follows the cores; --loader-threads sets it"),
     row("--dataloader-rebatch-size", "int", nothing="batches are read in one piece"),
     row("--exchange-memory-target", choices=("cycles", "balanced", "memory"), nothing=PLACEMENT),
     row("--profile", "flag", False, ours="`--profile layers`", about="profile of the run"),

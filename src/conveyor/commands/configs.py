@@ -1,0 +1,75 @@
+"""`conveyor configs`: list the named configurations, or print one with all that it inherits."""
+
+import argparse
+import json
+
+from conveyor.options import Options
+from conveyor.options.coerce import to_plain
+from conveyor.options.file import shipped
+
+HELP = "List the named configurations; `configs show NAME` prints one resolved."
+SECTION = "Look"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", nargs="?", choices=("list", "show"), default="list", help="what to do [list]")
+    parser.add_argument("name", nargs="?", help="the configuration to show, or a part of the names to list")
+    parser.add_argument("--json", action="store_true", help="one JSON object instead of text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from conveyor.errors import UserError
+
+    if arguments.action == "show":
+        if arguments.name is None:
+            raise UserError("which configuration? Write: conveyor configs show NAME")
+        print(_json(arguments.name) if arguments.json else show(arguments.name))
+        return 0
+    names = [name for name in shipped().entries if arguments.name is None or arguments.name in name]
+    if not names:
+        raise UserError(f"no configuration has {arguments.name!r} in its name: `conveyor configs` lists them all")
+    print(json.dumps(names) if arguments.json else listing(names))
+    return 0
+
+
+def listing(names: list[str]) -> str:
+    """One line per configuration under the file that it comes from: model, data and batch."""
+    lines: list[str] = []
+    file = ""
+    for name in names:
+        if shipped().where[name] != file:
+            file = shipped().where[name]
+            lines += ([""] if lines else []) + [f"{file}:"]
+        lines.append(f"  {name:<44} {summary(name)}")
+    return "\n".join(lines)
+
+
+def summary(name: str) -> str:
+    """Model, data, what one update consists of, and the devices it was meant for."""
+    from conveyor.topology import Topology
+
+    options = Options().updated(shipped().resolve(name), name)
+    topology, _ = Topology.from_options(options.batch)
+    mapping = options.batch.device_mapping
+    devices = topology.replicas * (max(mapping) + 1 if mapping else topology.stages)
+    batch = f"{topology.micro_batch} x {topology.accumulation} x {topology.replicas} = {topology.global_batch}"
+    return f"{options.model.model or '':<18} {options.data.data or '':<9} batch {batch}, {devices} devices"
+
+
+def show(name: str) -> str:
+    """The configuration as YAML, with what it inherits."""
+    import yaml
+
+    chain = [name]
+    entries = shipped().entries
+    mapping = shipped().resolve(name)
+    while isinstance(base := entries[chain[-1]].get("base"), str):
+        chain.append(base)
+    values = {key.replace("_", "-"): value for key, value in mapping.items()}
+    head = f"# {name}" + (f", from {' <- '.join(chain[1:])}" if len(chain) > 1 else "") + f" ({shipped().where[name]})"
+    return f"{head}\n{yaml.safe_dump(values, sort_keys=False, width=1000).rstrip()}"
+
+
+def _json(name: str) -> str:
+    options = Options().updated(shipped().resolve(name), name).check()
+    return json.dumps({key: to_plain(value) for key, value in options.changed().items()}, indent=1)
