@@ -1,0 +1,130 @@
+"""Batch norm, residual addition and activation as one operation on channels-last float32 tensors on a CPU.
+
+`norm_act(x, gamma, beta, residual, act, eps) -> (y, mean, var)` with the batch's own statistics; var is the unbiased one.
+Available where the C kernels are (`available()`); the result equals the separate operations within rounding.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from conveyor.numerics.native.build import library
+
+ACTIVATIONS = {"none": 0, "relu": 1, "silu": 2}
+
+
+def available() -> bool:
+    """Whether the kernels can be had on this machine."""
+    return library() is not None
+
+
+def fits(x: Tensor, residual: Tensor | None = None) -> bool:
+    """Whether the operation can take these tensors: float32 on the CPU, channels last, more than one value per channel."""
+    tensors = (x,) if residual is None else (x, residual)
+    return (
+        all(
+            tensor.dim() == 4
+            and tensor.dtype == torch.float32
+            and tensor.device.type == "cpu"
+            and tensor.is_contiguous(memory_format=torch.channels_last)
+            for tensor in tensors
+        )
+        and x.shape[0] * x.shape[2] * x.shape[3] > 1
+        and (residual is None or residual.shape == x.shape)
+    )
+
+
+def norm_act(
+    x: Tensor, gamma: Tensor, beta: Tensor, residual: Tensor | None, act: str, eps: float
+) -> tuple[Tensor, Tensor, Tensor]:
+    """act(gamma (x - mean) / sqrt(var + eps) + beta + residual) and the batch's mean and unbiased variance."""
+    y, mean, var = _NormAct.apply(x, gamma, beta, residual, ACTIVATIONS[act], eps)
+    return y, mean, var
+
+
+class _NormAct(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, gamma: Tensor, beta: Tensor, residual: Tensor | None, act: int, eps: float
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        kernels = _kernels()
+        channels = x.shape[1]
+        rows = x.numel() // channels
+        moments = torch.empty(2, channels, dtype=torch.float64)
+        _check(kernels.conveyor_moments(x.data_ptr(), rows, channels, moments[0].data_ptr(), moments[1].data_ptr()))
+        mean, var = moments[0], moments[1]
+        inv = torch.rsqrt(var + eps)
+        scale = gamma.double() * inv
+        shift = (beta.double() - mean * scale).float()
+        constants = torch.stack([mean, inv, scale]).float()
+        y = torch.empty_like(x)
+        kernels.conveyor_apply(
+            x.data_ptr(),
+            _pointer(residual),
+            y.data_ptr(),
+            rows,
+            channels,
+            constants[2].data_ptr(),
+            shift.data_ptr(),
+            act,
+        )
+        needs_output = act == 1 and residual is not None
+        needs_residual = act == 2 and residual is not None
+        ctx.save_for_backward(
+            x, gamma, constants, shift, y if needs_output else None, residual if needs_residual else None
+        )
+        ctx.act, ctx.has_residual = act, residual is not None
+        statistics = constants[0].clone(), (var * (rows / (rows - 1))).float()
+        ctx.mark_non_differentiable(*statistics)
+        return y, *statistics
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, gamma, constants, shift, y, residual = ctx.saved_tensors
+        dy = gradients[0].contiguous(memory_format=torch.channels_last)
+        channels = x.shape[1]
+        dx = torch.empty_like(x)
+        # Without an activation the residual's gradient is dy itself.
+        dresidual = torch.empty_like(x) if ctx.has_residual and ctx.act != 0 else None
+        dgamma, dbeta = torch.empty(2, channels).unbind()
+        _check(
+            _kernels().conveyor_backward(
+                x.data_ptr(),
+                dy.data_ptr(),
+                _pointer(y),
+                _pointer(residual),
+                dx.data_ptr(),
+                _pointer(dresidual),
+                x.numel() // channels,
+                channels,
+                constants[0].data_ptr(),
+                constants[1].data_ptr(),
+                gamma.data_ptr(),
+                constants[2].data_ptr(),
+                shift.data_ptr(),
+                ctx.act,
+                dgamma.data_ptr(),
+                dbeta.data_ptr(),
+            )
+        )
+        if ctx.has_residual and dresidual is None:
+            dresidual = dy
+        return dx, dgamma, dbeta, dresidual, None, None
+
+
+def _kernels() -> Any:
+    found = library()
+    assert found is not None, "norm_act needs the C kernels: ask available() first"
+    return found
+
+
+def _pointer(tensor: Tensor | None) -> int | None:
+    return None if tensor is None else tensor.data_ptr()
+
+
+def _check(code: int) -> None:
+    if code != 0:
+        raise MemoryError("not enough memory for the sums of a batch norm")

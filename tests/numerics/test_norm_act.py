@@ -1,0 +1,122 @@
+"""The fused norm, addition and activation against PyTorch's separate operations."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from conveyor.numerics import norm_act
+from conveyor.numerics.native import build
+
+pytestmark = pytest.mark.skipif(not norm_act.available(), reason="no C compiler here: the separate operations are used")
+
+ACTS = {"none": lambda z: z, "relu": F.relu, "silu": F.silu}
+
+
+def tensors(seed: int, shape: tuple[int, int, int, int], offset: float = 0.0) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    n, c, h, w = shape
+    maps = [torch.randn(n, c, h, w, generator=generator).to(memory_format=torch.channels_last) for _ in range(3)]
+    return [maps[0] + offset, torch.rand(c, generator=generator) + 0.5, torch.randn(c, generator=generator), *maps[1:]]
+
+
+def both(
+    act: str, with_residual: bool, x: Tensor, gamma: Tensor, beta: Tensor, residual: Tensor, dy: Tensor
+) -> tuple[list[Tensor], list[Tensor]]:
+    """Output, statistics and gradients of the reference (in double) and of the kernel."""
+    results = []
+    for fused in (False, True):
+        kind = torch.float32 if fused else torch.float64
+        inputs = [t.detach().to(kind).requires_grad_() for t in (x, gamma, beta, residual)]
+        added = inputs[3] if with_residual else None
+        if fused:
+            y, mean, var = norm_act.norm_act(inputs[0], inputs[1], inputs[2], added, act, 1e-5)
+        else:
+            mean, var = torch.zeros(x.shape[1], dtype=kind), torch.ones(x.shape[1], dtype=kind)
+            z = F.batch_norm(inputs[0], mean, var, inputs[1], inputs[2], True, 1.0, 1e-5)
+            y = ACTS[act](z if added is None else z + added)
+        y.backward(dy.to(kind))
+        gradients = [t.grad for t in inputs[: 4 if with_residual else 3]]
+        results.append([y.detach(), mean, var, *gradients])
+    return results[0], results[1]  # type: ignore[return-value]
+
+
+@pytest.mark.parametrize("act", ["none", "relu", "silu"])
+@pytest.mark.parametrize("with_residual", [False, True])
+@settings(max_examples=12)
+@given(
+    seed=st.integers(0, 999),
+    shape=st.tuples(st.integers(1, 5), st.sampled_from([1, 3, 8, 17, 64]), st.integers(2, 9), st.integers(1, 9)),
+)
+def test_equal_to_separate_operations(
+    act: str, with_residual: bool, seed: int, shape: tuple[int, int, int, int]
+) -> None:
+    expected, found = both(act, with_residual, *tensors(seed, shape))
+    names = ["y", "mean", "var", "dx", "dgamma", "dbeta", "dresidual"]
+    for name, reference, result in zip(names, expected, found, strict=False):
+        scale = reference.abs().max().clamp_min(1.0)
+        error = (result - reference).abs().max() / scale
+        assert error < 2e-5, f"{name} is off by {error:.1e}"
+        assert result.dim() == 1 or result.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_a_large_mean_costs_no_accuracy() -> None:
+    expected, found = both("none", False, *tensors(1, (4, 8, 16, 16), offset=1000.0))
+    torch.testing.assert_close(found[2].double(), expected[2], rtol=1e-4, atol=0)
+
+
+@pytest.mark.parametrize("act", ["none", "relu", "silu"])
+def test_not_a_number_stays_one(act: str) -> None:
+    x, gamma, beta, residual, _ = tensors(2, (2, 4, 3, 3))
+    residual[0, 1, 2, 2] = float("nan")
+    y, _, _ = norm_act.norm_act(x, gamma, beta, residual, act, 1e-5)
+    assert torch.isnan(y[0, 1, 2, 2])
+    x[1, 3, 0, 0] = float("nan")
+    y, mean, _ = norm_act.norm_act(x, gamma, beta, None, act, 1e-5)
+    assert torch.isnan(mean[3])
+    assert torch.isnan(y[:, 3]).all()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_same_bits_each_time(threads: int) -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        values = tensors(3, (8, 32, 24, 24))
+        first, second = (both("relu", True, *values)[1] for _ in range(2))
+        assert all(torch.equal(one, other) for one, other in zip(first, second, strict=True))
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_which_tensors_fit() -> None:
+    x = torch.randn(2, 4, 3, 3)
+    assert not norm_act.fits(x)
+    last = x.to(memory_format=torch.channels_last)
+    assert norm_act.fits(last)
+    assert not norm_act.fits(last.double())
+    assert not norm_act.fits(last, x)
+    assert not norm_act.fits(torch.randn(1, 4, 1, 1).to(memory_format=torch.channels_last))
+
+
+def test_without_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    build.library.cache_clear()
+    monkeypatch.setenv(build.SWITCH, "0")
+    assert not norm_act.available()
+    build.library.cache_clear()
+    monkeypatch.setenv(build.SWITCH, "1")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    assert not norm_act.available()
+    build.library.cache_clear()
+
+
+def test_somebody_elses_library_is_not_loaded(tmp_path: pytest.TempPathFactory) -> None:
+    path = tmp_path / "kernel.so"  # type: ignore[operator]
+    path.write_bytes(b"")
+    path.chmod(0o700)
+    assert build._is_ours(path)
+    path.chmod(0o722)
+    assert not build._is_ours(path)
