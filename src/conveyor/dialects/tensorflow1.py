@@ -185,7 +185,10 @@ def _replicas(draft: Draft, launcher: Launcher, environment: Mapping[str, str]) 
     if values["distributed"]:
         if values["batches_per_step"] != 1:
             raise UserError("--distributed needs --batches-per-step 1: gradients leave the device after every update")
-        replicas *= _workers(environment)
+        if values.dry_run and not environment.get("TF_CONFIG"):
+            draft.note("--distributed without TF_CONFIG: the plan is made for one worker, a run needs TF_CONFIG")
+        else:
+            replicas *= _workers(environment)
     return replicas
 
 

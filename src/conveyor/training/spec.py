@@ -81,7 +81,7 @@ class RunSpec:
             "replicas": topology.replicas,
             "stages": topology.stages,
             "slots": topology.slots,
-            "devices": topology.devices,
+            "devices": _devices(options, topology),
             "global_batch": topology.global_batch,
             "epochs": _number(self.epochs),
             "updates_per_epoch": self.updates_per_epoch,
@@ -183,7 +183,7 @@ def resolve(
         schedule=schedule,
         events=events,
         validation_batch=options.events.validation_batch_size or topology.micro_batch,
-        validation_replicas=options.events.validation_replicas or topology.devices,
+        validation_replicas=options.events.validation_replicas or _devices(options, topology),
         validation_images=data.validation_images,
         notes=(*notes, *events.notes, *_dropped_images(data, topology, length, options)),
     )
@@ -216,6 +216,12 @@ def _is_tiny(name: str, image_size: int, micro_batch: int) -> bool:
         return False
     per_image = 6.0 * costs.multiply_adds * (image_size / models.entry(known).image_size) ** 2
     return per_image * micro_batch < TINY_SLOT
+
+
+def _devices(options: Options, topology: Topology) -> int:
+    """Devices that would hold the run as asked; stages may share one."""
+    mapping = options.batch.device_mapping
+    return topology.replicas * (max(mapping) + 1 if mapping else topology.stages)
 
 
 def _peak_rate(options: Options, topology: Topology) -> float:
