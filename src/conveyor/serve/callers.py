@@ -1,0 +1,110 @@
+"""One client of a server in each of the four protocols: a batch of images in, its logits out. No torch here."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+PROTOCOLS = ("grpc", "grpc-tensorflow", "http", "http-tensorflow")
+Call = Callable[[NDArray[np.uint8], float], NDArray[np.float32]]
+"""`call(images, timeout in seconds) -> logits`; raises `Busy` or `CallFailed`."""
+
+
+class CallFailed(Exception):  # noqa: N818 - what happened to a call
+    """The server refused, or its answer was unusable."""
+
+
+class Busy(CallFailed):
+    """The server asked to come again later."""
+
+
+def make_caller(
+    protocol: str, host: str, port: int, name: str, *, input_name: str = "images", token: str | None = None, tls: bool = False
+) -> Call:
+    """A function that sends one batch; it keeps one connection open."""
+    if protocol.startswith("grpc"):
+        return _grpc_caller(protocol, f"{host}:{port}", name, input_name, token, tls)
+    return _http_caller(protocol, f"{'https' if tls else 'http'}://{host}:{port}", name, input_name, token)
+
+
+def _grpc_caller(protocol: str, address: str, name: str, input_name: str, token: str | None, tls: bool) -> Call:
+    import grpc
+
+    from conveyor.serve.protos import INFERENCE_SERVICE, MESSAGES, PREDICTION_SERVICE
+    from conveyor.serve.tensor_proto import from_proto, to_proto
+
+    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
+    channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(), options) if tls else grpc.insecure_channel(address, options)
+    tensorflow = protocol == "grpc-tensorflow"
+    service, method, kind = (PREDICTION_SERVICE, "Predict", "Predict") if tensorflow else (INFERENCE_SERVICE, "ModelInfer", "ModelInfer")
+    rpc = channel.unary_unary(
+        f"/{service}/{method}",
+        request_serializer=lambda message: message.SerializeToString(),
+        response_deserializer=MESSAGES[f"{kind}Response"].FromString,
+    )
+    metadata = [("authorization", f"Bearer {token}")] if token else None
+
+    def call(images: NDArray[np.uint8], timeout: float) -> NDArray[np.float32]:
+        request = MESSAGES[f"{kind}Request"]()
+        if tensorflow:
+            request.model_spec.name, request.model_spec.signature_name = name, "serving_default"
+            request.inputs[input_name].CopyFrom(to_proto(images))
+        else:
+            request.model_name = name
+            request.inputs.add(name=input_name, datatype="UINT8", shape=list(images.shape))
+            request.outputs.add(name="logits")
+            request.raw_input_contents.append(images.tobytes())
+        try:
+            answer = rpc(request, timeout=timeout, metadata=metadata, wait_for_ready=True)
+        except grpc.RpcError as error:
+            wrong = Busy if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED else CallFailed
+            raise wrong(f"{error.code().name}: {error.details()}") from None
+        if tensorflow:
+            return _checked(from_proto(answer.outputs["logits"]), len(images))
+        return _checked(np.frombuffer(answer.raw_output_contents[0], "<f4").reshape(list(answer.outputs[0].shape)), len(images))
+
+    return call
+
+
+def _http_caller(protocol: str, url: str, name: str, input_name: str, token: str | None) -> Call:
+    import httpx
+    import orjson
+
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    client = httpx.Client(base_url=url, headers=headers, limits=httpx.Limits(max_connections=64), trust_env=False)
+
+    def post(path: str, content: bytes, more: dict[str, str], timeout: float) -> Any:
+        try:
+            response = client.post(path, content=content, headers=more, timeout=timeout)
+        except httpx.HTTPError as error:
+            raise CallFailed(f"{type(error).__name__}: {error}") from None
+        if response.status_code != 200:
+            wrong = Busy if response.status_code == 429 else CallFailed
+            raise wrong(f"{response.status_code}: {response.text[:200]}")
+        return response
+
+    def call_v2(images: NDArray[np.uint8], timeout: float) -> NDArray[np.float32]:
+        raw = images.tobytes()
+        tensor = {"name": input_name, "datatype": "UINT8", "shape": list(images.shape), "parameters": {"binary_data_size": len(raw)}}
+        outputs = [{"name": "logits", "parameters": {"binary_data": True}}]
+        head = orjson.dumps({"inputs": [tensor], "outputs": outputs})
+        more = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}
+        response = post(f"/v2/models/{name}/infer", head + raw, more, timeout)
+        length = int(response.headers["Inference-Header-Content-Length"])
+        shape = orjson.loads(response.content[:length])["outputs"][0]["shape"]
+        return _checked(np.frombuffer(response.content[length:], "<f4").reshape(shape), len(images))
+
+    def call_tensorflow(images: NDArray[np.uint8], timeout: float) -> NDArray[np.float32]:
+        content = orjson.dumps({"instances": images.tolist()})
+        response = post(f"/v1/models/{name}:predict", content, {"Content-Type": "application/json"}, timeout)
+        return _checked(np.array(orjson.loads(response.content)["predictions"], np.float32), len(images))
+
+    return call_v2 if protocol == "http" else call_tensorflow
+
+
+def _checked(logits: NDArray[Any], count: int) -> NDArray[np.float32]:
+    """One row of finite numbers for each image, or the answer counts as failed."""
+    if logits.ndim != 2 or len(logits) != count or not np.isfinite(logits).all():
+        raise CallFailed(f"the answer to {count} images is {list(logits.shape)} or not finite")
+    return logits.astype(np.float32, copy=False)

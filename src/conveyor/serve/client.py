@@ -1,0 +1,190 @@
+"""Load a server with requests and say how it did; also the whole way: export, serve, request. No torch at import."""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conveyor.errors import UserError, did_you_mean
+from conveyor.infer.statistics import Latency
+from conveyor.options import Options
+from conveyor.serve.callers import PROTOCOLS
+from conveyor.serve.launcher import running
+from conveyor.serve.settings import ServeSettings
+
+MODEL_BATCH_DELAY_US = 500
+QUEUED_BATCHES = 1000
+SAMPLE = 64
+"""Different images that the clients draw from."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSettings:
+    """Who is asked, by how many clients, for what."""
+
+    port: int
+    name: str
+    host: str = "127.0.0.1"
+    protocol: str = "grpc"
+    input_name: str = "images"
+    batch_size: int = 1
+    clients: int = 2
+    num_images: int = 1000
+    """Images of each client."""
+    use_async: bool = False
+    timeout: float = 10.0
+    """Seconds for each request."""
+    verbose: bool = False
+    token: str | None = None
+    tls: bool = False
+
+    def check(self) -> "LoadSettings":
+        if self.protocol not in PROTOCOLS:
+            raise UserError(f"there is no protocol {self.protocol!r}{did_you_mean(self.protocol, PROTOCOLS)}")
+        for name in ("batch_size", "clients", "num_images"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name.replace('_', '-')} must be at least 1")
+        return self
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What all clients together saw."""
+
+    seconds: float
+    images: int
+    requests: int
+    retries: int
+    failures: tuple[str, ...]
+    latency: Latency | None
+
+    @property
+    def images_per_second(self) -> float:
+        return self.images / self.seconds if self.seconds else 0.0
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures and self.images > 0
+
+    def lines(self) -> list[str]:
+        found = [
+            f"total time: {self.seconds * 1000:.1f} ms, {self.images} images in {self.requests} requests",
+            f"average throughput: {self.images_per_second:.2f} samples/sec",
+        ]
+        if self.latency is not None:
+            found.append(self.latency.text())
+        if self.retries:
+            found.append(f"{self.retries} requests were asked to come later and were sent again")
+        if self.failures:
+            found.append(f"{len(self.failures)} requests FAILED, the first: {self.failures[0]}")
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "seconds": self.seconds, "images": self.images, "requests": self.requests, "retries": self.retries,
+            "images_per_second": self.images_per_second, "failures": list(self.failures),
+            "latency_ms": self.latency.to_json() if self.latency else None,
+        }
+
+
+def run_load(settings: LoadSettings, images: NDArray[np.uint8]) -> LoadReport:
+    """Send `images` (uint8 [N, H, W, C], used in turn) with many client processes after a warm-up and a barrier."""
+    settings.check()
+    with tempfile.TemporaryDirectory(prefix="conveyor-request-") as folder:
+        file = Path(folder) / "images.npy"
+        np.save(file, images)
+        order = json.dumps({**dataclasses.asdict(settings), "images": str(file)})
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GRPC_VERBOSITY": "NONE"}
+        done = subprocess.run(
+            [sys.executable, "-m", "conveyor.serve.clients"], input=order, stdout=subprocess.PIPE, text=True, env=environment
+        )
+    if done.returncode != 0:
+        raise UserError("the client processes failed; their own words are above")
+    return _report(json.loads(done.stdout))
+
+
+def _report(document: dict[str, Any]) -> LoadReport:
+    clients = document["clients"]
+    latencies = [value for client in clients for value in client["latencies"]]
+    return LoadReport(
+        seconds=document["seconds"],
+        images=sum(client["images"] for client in clients),
+        requests=len(latencies),
+        retries=sum(client["retries"] for client in clients),
+        failures=tuple(text for client in clients for text in client["failures"]),
+        latency=Latency.of(latencies) if latencies else None,
+    )
+
+
+def random_images(shape: tuple[int, int, int], count: int = SAMPLE) -> NDArray[np.uint8]:
+    """Random bytes in the shape of images, the same each time."""
+    return np.random.default_rng(0).integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
+def export_and_request(
+    options: Options,
+    folder: str | Path,
+    *,
+    name: str,
+    checkpoint: str | None = None,
+    host: str = "127.0.0.1",
+    port: int = 0,
+    batch_size: int = 1,
+    clients: int = 2,
+    num_images: int = 1000,
+    use_async: bool = False,
+    verbose: bool = False,
+    form: str = "onnx",
+    protocol: str = "grpc-tensorflow",
+    input_name: str = "input",
+    say: Callable[[str], None] = lambda text: None,
+) -> LoadReport:
+    """Export the model of `options` as `folder/001` (an old one is removed), serve it, send requests, report.
+
+    The model's batch is the micro-batch of the options. When requests have another size, the server joins and pads
+    them to exactly that batch (500 microseconds, 1000 waiting batches); otherwise each request is one batch.
+    `port` is the gRPC port, 0 a free one; an address of all interfaces is served on the loopback one.
+    """
+    from conveyor.infer import accuracy
+    from conveyor.infer.export import export
+    from conveyor.infer.load import from_options, load
+
+    model_batch = options.batch.micro_batch_size
+    loaded = load(checkpoint) if checkpoint else from_options(options, name)
+    if not checkpoint and options.model.weights is None:
+        say("note: no checkpoint was given, so the weights are random")
+    target = Path(folder) / "001"
+    shutil.rmtree(target, ignore_errors=True)
+    say(export(loaded, target, form, batch=model_batch).text())
+    generated = options.data.generated_data or options.data.synthetic_data
+    if generated:
+        images = random_images(loaded.preprocessing.image_shape, 1)
+    else:
+        images = accuracy.sample(options, "validation", loaded.preprocessing, SAMPLE).images
+    local = "127.0.0.1" if host in ("0.0.0.0", "localhost", "") else host
+    joining = batch_size != model_batch
+    settings = ServeSettings(
+        path=str(folder), name=name, host=local, port=0, grpc_port=port, batch_sizes=(model_batch,),
+        delay_us=MODEL_BATCH_DELAY_US if joining else 0, queue=QUEUED_BATCHES * model_batch, poll=0, drain_delay=0.0,
+        engine={"onnx": "onnxruntime", "openvino": "openvino", "torch": "torch"}[form],
+    )
+    with running(settings) as server:
+        say(f"serving {name} at {local} port {server.grpc_port}")
+        http = not protocol.startswith("grpc")
+        return run_load(
+            LoadSettings(
+                host=local, port=server.port if http else server.grpc_port or 0, name=name, protocol=protocol,
+                input_name=input_name, batch_size=batch_size, clients=clients, num_images=num_images,
+                use_async=use_async, verbose=verbose,
+            ),
+            images,
+        )

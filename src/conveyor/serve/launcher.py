@@ -1,0 +1,81 @@
+"""Start a server as a process of its own, wait until it answers, stop it. No torch here."""
+
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from conveyor.errors import UserError
+from conveyor.serve.settings import ServeSettings
+
+READY_SECONDS = 300.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Running:
+    """A server that is ready."""
+
+    process: "subprocess.Popen[str]"
+    url: str
+    port: int
+    grpc_port: int | None
+    name: str
+    version: str
+    log: Path
+
+    def stop(self, timeout: float = 60.0) -> int:
+        """Ask it to leave and wait; returns its exit code (0: nothing was lost)."""
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        try:
+            return self.process.wait(timeout)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            return self.process.wait()
+
+
+@contextlib.contextmanager
+def running(settings: ServeSettings, ready_seconds: float = READY_SECONDS) -> Iterator[Running]:
+    """A server for the body of a `with` statement; its words go to a file that an error quotes."""
+    settings.check()
+    with tempfile.TemporaryDirectory(prefix="conveyor-serve-") as folder:
+        ready, log = Path(folder) / "ready.json", Path(folder) / "server.log"
+        settings = dataclasses.replace(settings, path=str(Path(settings.path).absolute()), ready_file=str(ready))
+        with open(log, "w") as output:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "conveyor.serve", settings.to_json()],
+                stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, env=dict(os.environ),
+            )
+        server = None
+        try:
+            document = _wait(process, ready, log, ready_seconds)
+            known = {key: document[key] for key in ("url", "port", "grpc_port", "name", "version")}
+            server = Running(process=process, log=log, **known)
+            yield server
+        finally:
+            if server is not None:
+                server.stop()
+            else:
+                process.kill()
+                process.wait()
+
+
+def _wait(process: "subprocess.Popen[str]", ready: Path, log: Path, seconds: float) -> dict[str, Any]:
+    end = time.monotonic() + seconds
+    while time.monotonic() < end:
+        if ready.exists():
+            document: dict[str, Any] = json.loads(ready.read_text())
+            return document
+        if process.poll() is not None:
+            words = log.read_text().strip().splitlines() or ["no message"]
+            raise UserError(f"the server ended before it was ready: {words[-1].removeprefix('conveyor: error: ')}")
+        time.sleep(0.05)
+    raise UserError(f"the server was not ready within {seconds:g} seconds")
