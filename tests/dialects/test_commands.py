@@ -4,9 +4,9 @@ import json
 from fractions import Fraction
 
 import pytest
+from tests.dialects.command_lines import RUNNABLE, command_of, entries, plan_of, run_line
 
 from conveyor.dialects import benchmarks
-from tests.dialects.command_lines import RUNNABLE, command_of, entries, plan_of, run_line
 
 IMAGENET, CIFAR = 1_281_167, 50_000
 TF_CONFIG = {"TF_CONFIG": '{"cluster":{"worker":["worker0:3636","worker1:3636"]},"task":{"type":"worker","index":0}}'}
@@ -74,7 +74,12 @@ def test_tensorflow1_numbers(name, capsys):
     log = per_epoch // logs
     step = log if log < 1000 else log // round(log / 1000)
     plan = plan_of(command_of(BY_ID[name]), BY_ID[name]["folder"], capsys)
-    assert (plan["micro_batch"], plan["accumulation"], plan["replicas"], plan["stages"]) == (micro, accumulation, replicas, stages)
+    assert (plan["micro_batch"], plan["accumulation"], plan["replicas"], plan["stages"]) == (
+        micro,
+        accumulation,
+        replicas,
+        stages,
+    )
     assert plan["devices"] == replicas * stages
     assert plan["global_batch"] == batch
     assert (plan["updates_per_epoch"], plan["updates_total"]) == (per_epoch, total)
@@ -107,7 +112,12 @@ def test_tensorflow2_numbers(name, capsys):
     batch = micro * accumulation * replicas
     total = images // batch * epochs
     plan = plan_of(command_of(BY_ID[name]), "tensorflow2", capsys)
-    assert (plan["micro_batch"], plan["accumulation"], plan["replicas"], plan["stages"]) == (micro, accumulation, replicas, stages)
+    assert (plan["micro_batch"], plan["accumulation"], plan["replicas"], plan["stages"]) == (
+        micro,
+        accumulation,
+        replicas,
+        stages,
+    )
     assert (plan["updates_per_epoch"], plan["updates_total"]) == (images // batch, total)
     assert plan["peak_lr"] == pytest.approx(rate * batch)
     assert (plan["updates_per_log"], plan["updates_per_call"], plan["calls"]) == (log, call, total // call)
@@ -129,7 +139,9 @@ WORKED = {
 
 @pytest.mark.parametrize(("logs", "epochs"), WORKED)
 def test_host_events_without_checkpoints(logs, epochs, capsys):
-    words = f"python3 train.py --model cifar_resnet8 --num-epochs {epochs} --micro-batch-size 8 --gradient-accumulation 8"
+    words = (
+        f"python3 train.py --model cifar_resnet8 --num-epochs {epochs} --micro-batch-size 8 --gradient-accumulation 8"
+    )
     plan = plan_of(f"{words} --logs-per-epoch {logs} --ckpts-per-epoch 0", "tensorflow2", capsys)
     assert (plan["updates_per_log"], plan["updates_per_call"], plan["calls"]) == WORKED[logs, epochs]
     adjusted = logs in ("2", "10", "4", "40", "50")
@@ -235,7 +247,14 @@ def test_help_shows_the_options_of_the_model(capsys):
 
 def test_benchmarks_are_our_runner():
     words = command_of(BY_ID["tensorflow2-11"]).split()[3:]
-    assert benchmarks.translate(words) == ["bench", "run", "--spec", "benchmarks.yml", "--benchmark", "tf2_resnet50_train_real_pod16"]
+    assert benchmarks.translate(words) == [
+        "bench",
+        "run",
+        "--spec",
+        "benchmarks.yml",
+        "--benchmark",
+        "tf2_resnet50_train_real_pod16",
+    ]
 
 
 def test_profile_and_devices(capsys, monkeypatch):
@@ -259,7 +278,16 @@ def test_the_equivalent_command_gives_the_same_plan(capsys):
 
     from conveyor.cli import main
 
-    same = ("global_batch", "updates_total", "warmup_updates", "peak_lr", "updates_per_log", "calls", "stages", "precision")
+    same = (
+        "global_batch",
+        "updates_total",
+        "warmup_updates",
+        "peak_lr",
+        "updates_per_log",
+        "calls",
+        "stages",
+        "precision",
+    )
     for name in ("tensorflow1-10", "tensorflow1-13", "tensorflow2-29", "pytorch-3", "popart-4", "benchmarks-6"):
         plan = plan_of(command_of(BY_ID[name]), BY_ID[name]["folder"], capsys)
         words = shlex.split(plan["command"])[1:]

@@ -1,0 +1,92 @@
+"""The migration tables: every option of every dialect and what it is here, as Markdown for docs/migration.md."""
+
+from collections.abc import Mapping, Sequence
+
+from conveyor.dialects import popart_table, pytorch_table, tensorflow1_table, tensorflow2_table
+from conveyor.dialects.table import Row
+
+TITLES = {
+    "tensorflow1": "TensorFlow 1",
+    "tensorflow2": "TensorFlow 2",
+    "pytorch": "PyTorch",
+    "popart": "PopART",
+}
+RULES = {
+    "tensorflow1": (
+        "`--base-learning-rate` is an exponent: the rate is 2^value times the global batch. Here the rate is written out with `--lr-reference-batch 1`.",
+        "`--weight-decay` is L2 in the gradient, without norms on ImageNet: `--l2-regularization`, `--decay-exclude norm`.",
+        "Epochs are counted in images (`--epochs-by-images`): updates in all = images x epochs // global batch.",
+        "The rate follows its formula at every update; the original held it still between two returns to the host.",
+        "Under `poprun` the launcher's total of replicas holds; with `--distributed` those of one worker times the workers of TF_CONFIG.",
+        "`--iterations N` runs N updates; the original rounded up to its log period. Without `--epochs` there is no warm-up.",
+        "Checkpoints are validated after training; stages become replicas in validation.",
+    ),
+    "tensorflow2": (
+        "`initial_learning_rate` is per sample of the global batch (`--lr-reference-batch 1`); the values of the stepped schedule are absolute.",
+        "`--weight-decay` is decoupled, `--l2-regularization` is in the gradient; both act on all weights.",
+        "Frequencies that do not fit into whole updates become the closest possible ones, with a note.",
+        "After training all checkpoints of the run are validated.",
+    ),
+    "pytorch": (
+        "`--lr` is absolute. The early program has no weight decay, no flips and a schedule that steps by epoch; the later one is meant when `--config` or one of its own spellings is used.",
+        "CIFAR-10 images are enlarged to 224 x 224, as the original does.",
+        "Without a checkpoint folder no checkpoints are written.",
+    ),
+    "popart": (
+        "`--batch-size` counts all replicas; the rate is 2^value times it, without the accumulation.",
+        "The split into stages is automatic (`--splits auto`).",
+        "Validation images are not augmented; the original did so on CIFAR-10.",
+    ),
+}
+GROUPS: dict[str, Mapping[str, Sequence[Row]]] = {
+    "tensorflow1": tensorflow1_table.GROUPS,
+    "tensorflow2": tensorflow2_table.GROUPS,
+    "pytorch": pytorch_table.GROUPS,
+    "popart": popart_table.GROUPS,
+}
+
+
+def page() -> str:
+    """The whole page."""
+    lines = [
+        "# Coming from the older programs",
+        "",
+        "Their command lines run as they are, from `compat/<dialect>/` (`python3 train.py ...`, `poprun ... python3 train.py ...`).",
+        "Each run prints the equivalent `conveyor` command and one note for each option without effect. Option names may be",
+        "abbreviated as long as they are unique, and every option of `conveyor train` is understood after theirs.",
+        "",
+        "This page is made from the tables in `src/conveyor/dialects/` (`python -m conveyor.dialects.migration > docs/migration.md`).",
+    ]
+    for dialect, title in TITLES.items():
+        lines += ["", f"## {title}", ""]
+        lines += [f"- {rule}" for rule in RULES[dialect]]
+        for group, rows in GROUPS[dialect].items():
+            lines += [
+                "",
+                f"### {title}: {group.lower()}",
+                "",
+                "| option | default or meaning | here |",
+                "|---|---|---|",
+            ]
+            lines += [_line(row) for row in rows]
+    return "\n".join(lines) + "\n"
+
+
+def _line(row: Row) -> str:
+    names = ", ".join(f"`{name}`" for name in row.names)
+    scripts = f" ({', '.join(f'{script}.py' for script in row.scripts)})" if row.scripts else ""
+    models = f" ({', '.join(row.models)})" if row.models else ""
+    about = row.about or (
+        "off" if row.kind in ("flag", "off") else str(row.default) if row.default not in (None, []) else ""
+    )
+    return f"| {names}{scripts}{models} | {_cell(about)} | {_cell(row.target)} |"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|")
+
+
+if __name__ == "__main__":
+    import sys
+
+    sys.stdout.write(page())
