@@ -1,0 +1,61 @@
+"""`conveyor export`: a run as ONNX, OpenVINO or PyTorch files."""
+
+import argparse
+
+from conveyor.errors import UserError
+
+HELP = "Write a trained model as ONNX, OpenVINO or PyTorch files, compared with the original."
+SECTION = "Use"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="RUN|CHECKPOINT", help="A run (its newest checkpoint) or a checkpoint.")
+    parser.add_argument("--out", metavar="DIR", help="New or empty folder for the export.")
+    parser.add_argument("--format", default="onnx", metavar="{onnx,openvino,torch}", help="Form of the files. [onnx]")
+    parser.add_argument("--batch", metavar="N|free", default="free", help="Fix the batch size in the graph. [free]")
+    parser.add_argument("--name", help="Name of the model; default: that of the run.")
+    parser.add_argument("--int8", action="store_true", help="Quantise to 8 bits with real images of the data set.")
+    parser.add_argument("--calibration-images", type=int, default=256, metavar="N", help="Images that set the ranges of --int8. [256]")
+    parser.add_argument("--check-images", type=int, default=1000, metavar="N", help="Validation images that check --int8. [1000]")
+    parser.add_argument("--max-drop", type=float, default=1.0, metavar="X", help="Most points of top-1 that --int8 may cost. [1]")
+    parser.add_argument("--data-dir", metavar="DIR", help="Where the data set is, when not where the run had it.")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from conveyor.infer.target import check_target
+
+    check_target(arguments.out)  # before the model is loaded: a mistake should cost no time
+    batch = _batch(arguments.batch)
+    from conveyor.infer.export import export
+    from conveyor.infer.load import load
+    from conveyor.infer.loaded import Loaded
+
+    loaded = load(arguments.model)
+    if arguments.name:
+        loaded = Loaded(loaded.module, loaded.class_names, loaded.preprocessing, {**loaded.spec, "name": arguments.name}, loaded.artifact)
+    quantizer = images = None
+    if arguments.int8:
+        from conveyor.infer import accuracy
+        from conveyor.infer.quantize import Quantizer
+        from conveyor.options import Options
+
+        options = Options.from_mapping(loaded.spec.get("options", {}), where=arguments.model)
+        if arguments.data_dir:
+            options = options.replace(data_dir=arguments.data_dir)
+        calibration = accuracy.sample(options, "train", loaded.preprocessing, arguments.calibration_images)
+        check = accuracy.sample(options, "validation", loaded.preprocessing, arguments.check_images)
+        quantizer = Quantizer(calibration.images, check, arguments.max_drop, batch)
+        images = check.images[:8]
+    exported = export(loaded, arguments.out, arguments.format, batch=batch, quantize=quantizer, images=images)
+    for note in exported.notes:
+        print(note)
+    print(exported.text())
+    return 0
+
+
+def _batch(text: str) -> int | None:
+    if text == "free":
+        return None
+    if not text.isdigit() or int(text) < 1:
+        raise UserError(f"--batch {text!r} is neither a number of images nor 'free'")
+    return int(text)

@@ -1,0 +1,122 @@
+"""`conveyor request`: ask a server about photographs, or load it and measure how it does."""
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from conveyor.errors import UserError
+
+HELP = "Ask a running server, or serve a model and load it with many clients."
+SECTION = "Use"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("target", metavar="URL|RUN|EXPORT", help="http://HOST:PORT of a server, or a model to be served for the occasion.")
+    parser.add_argument("images", nargs="*", metavar="PHOTOGRAPH", help="Classify these files; without any, load the server.")
+    parser.add_argument("--protocol", default="grpc", metavar="{grpc,grpc-tensorflow,http,http-tensorflow}", help="How the clients speak. [grpc]")
+    parser.add_argument("--grpc-port", type=int, metavar="N", help="gRPC port of the server at URL; default: the one after its HTTP port.")
+    parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="Images of each request. [1]")
+    parser.add_argument("--clients", type=int, default=2, metavar="N", help="Client processes. [2]")
+    parser.add_argument("--num-images", type=int, default=1000, metavar="N", help="Images of each client. [1000]")
+    parser.add_argument("--use-async", action="store_true", help="Do not wait for an answer before the next request.")
+    parser.add_argument("--data", metavar="{random,real}", default="random", help="Random images, or those of the model's data set. [random]")
+    parser.add_argument("--timeout", type=float, default=10.0, metavar="S", help="Seconds for each request. [10]")
+    parser.add_argument("--verbose", action="store_true", help="The first client prints each latency.")
+    parser.add_argument("--json", action="store_true", help="One JSON object instead of text.")
+    parser.add_argument("--engine", default="auto", help="Engine, when a model is served for the occasion. [auto]")
+    parser.add_argument("--max-batch", type=int, default=16, metavar="N", help="Largest batch then. [16]")
+    parser.add_argument("--delay-us", type=int, default=2000, metavar="N", help="Batching delay then. [2000]")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from conveyor.serve.launcher import running
+    from conveyor.serve.settings import ServeSettings
+
+    if arguments.target.startswith(("http://", "https://")):
+        parts = urlsplit(arguments.target)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+        return _ask(arguments, arguments.target.rstrip("/"), parts.hostname or "127.0.0.1", port, arguments.grpc_port or port + 1)
+    settings = ServeSettings(
+        path=arguments.target, port=0, grpc_port=0, engine=arguments.engine, max_batch=arguments.max_batch,
+        delay_us=arguments.delay_us, poll=0, drain_delay=0.0,
+    )  # fmt: skip
+    if not Path(arguments.target).exists():
+        raise UserError(f"there is nothing at {arguments.target}: give http://HOST:PORT, a run or an export")
+    with running(settings) as server:
+        return _ask(arguments, server.url, "127.0.0.1", server.port, server.grpc_port or 0)
+
+
+def _ask(arguments: argparse.Namespace, url: str, host: str, port: int, grpc_port: int) -> int:
+    import httpx
+
+    token = os.environ.get("CONVEYOR_TOKEN") or None
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    try:
+        with httpx.Client(base_url=url, headers=headers, timeout=arguments.timeout, trust_env=False) as client:
+            if arguments.images:
+                return _classify(client, arguments.images, arguments.json)
+            described = _described(client)
+    except httpx.HTTPError as error:
+        raise UserError(f"the server at {url} does not answer: {error}") from None
+    from conveyor.serve.client import LoadSettings, random_images, run_load
+
+    shape = tuple(described["inputs"][0]["shape"][1:])
+    images = _real_images(arguments) if arguments.data == "real" else random_images(shape)
+    report = run_load(
+        LoadSettings(
+            host=host, port=port if arguments.protocol.startswith("http") else grpc_port, name=described["name"],
+            protocol=arguments.protocol, batch_size=arguments.batch_size, clients=arguments.clients,
+            num_images=arguments.num_images, use_async=arguments.use_async, timeout=arguments.timeout,
+            verbose=arguments.verbose, token=token, tls=url.startswith("https"),
+        ),
+        images,
+    )  # fmt: skip
+    print(json.dumps(report.to_json(), indent=1) if arguments.json else "\n".join(report.lines()))
+    return 0 if report.ok else 1
+
+
+def _described(client: Any) -> dict[str, Any]:
+    """The metadata of the server's model; its name is learned from the list of metrics."""
+    for line in client.get("/metrics").raise_for_status().text.splitlines():
+        if line.startswith("conveyor_model{"):
+            name = line.split('name="', 1)[1].split('"', 1)[0]
+            found: dict[str, Any] = client.get(f"/v2/models/{name}").raise_for_status().json()
+            return found
+    raise UserError("the server has no model in service")
+
+
+def _real_images(arguments: argparse.Namespace) -> Any:
+    from conveyor.infer import accuracy
+    from conveyor.infer.load import load
+    from conveyor.options import Options
+
+    if arguments.target.startswith(("http://", "https://")):
+        raise UserError("--data real needs the model's folder, which says what data it was trained on: give it instead of a URL")
+    loaded = load(arguments.target)
+    options = Options.from_mapping(loaded.spec.get("options", {}), where=arguments.target)
+    return accuracy.sample(options, "validation", loaded.preprocessing, 64).images
+
+
+def _classify(client: Any, files: list[str], as_json: bool) -> int:
+    failed, answers = 0, []
+    for file in files:
+        try:
+            content = Path(file).read_bytes()
+        except OSError as error:
+            raise UserError(f"{file} cannot be read: {error.strerror}") from None
+        response = client.post("/classify", content=content)
+        answer = response.json()
+        answers.append({"file": file, **answer})
+        if response.status_code != 200:
+            failed += 1
+            if not as_json:
+                print(f"{file}: FAILED: {answer.get('error')}")
+        elif not as_json:
+            best = ", ".join(f"{one['label']} {100 * one['probability']:.1f} %" for one in answer["best"])
+            print(f"{file}: {best}")
+    if as_json:
+        print(json.dumps(answers, indent=1))
+    return 1 if failed else 0
