@@ -11,11 +11,11 @@ from pathlib import Path
 import pytest
 import safetensors.torch
 import torch
+from tests.checkpoint.states import make_state, same
 
 from conveyor.checkpoint import folder as one
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
-from tests.checkpoint.states import make_state, same
 
 
 def test_what_is_written_is_read_back_to_the_bit(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_every_truncation_is_found(tmp_path: Path) -> None:
         lengths = {0, 1, 7, 8, len(whole) // 2, len(whole) - 1, *(generator.randrange(len(whole)) for _ in range(20))}
         for length in lengths:
             file.write_bytes(whole[:length])
-            with pytest.raises(one.DamagedError, match="checkpoint .*7"):
+            with pytest.raises(one.DamagedError, match=r"checkpoint .*7"):
                 one.load(path)
         file.write_bytes(whole)
     assert same(one.load(path), make_state())

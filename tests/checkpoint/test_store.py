@@ -7,6 +7,7 @@ import threading
 from pathlib import Path
 
 import pytest
+from tests.checkpoint.states import make_state, same
 
 from conveyor.checkpoint import folder as one
 from conveyor.checkpoint import store
@@ -14,7 +15,6 @@ from conveyor.checkpoint.lock import RunLock
 from conveyor.checkpoint.state import State
 from conveyor.checkpoint.writer import BackgroundWriter
 from conveyor.errors import UserError
-from tests.checkpoint.states import make_state, same
 
 
 def make_run(run: Path, *updates: int) -> Path:

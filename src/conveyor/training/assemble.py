@@ -22,6 +22,7 @@ from conveyor.training.session import Session
 from conveyor.training.spec import RunSpec
 from conveyor.training.start import check_fits
 from conveyor.training.stopping import Stopping
+from conveyor.training.throughput import training_flops
 from conveyor.training.update import Updater
 from conveyor.training.validators import Validation
 from conveyor.training.world import World
@@ -53,7 +54,9 @@ def make_session(spec: RunSpec, world: World, own: Own, state: State | None, pre
     options, timing = spec.options, Timing()
     if state is not None:
         check_fits(state, spec)
-    model = build.place_model(build.build_model(spec, own=own.model, state=state), spec, world.device)
+    model = build.build_model(spec, own=own.model, state=state)
+    flops = training_flops(model, spec.image_size, spec.in_channels) if world.is_main else 0.0
+    model = build.place_model(model, spec, world.device)
     lane = build.build_lane(spec, world, model, prepare, timing)
     named = [(lane.names[name], parameter) for name, parameter in lane.module.named_parameters()]
     decay = options.optimizer.ema_decay
@@ -72,6 +75,7 @@ def make_session(spec: RunSpec, world: World, own: Own, state: State | None, pre
         meter=Meter(world.device, world, timing),
         stopping=Stopping.from_options(options),
         timing=timing,
+        flops=flops,
     )
     if state is not None:
         session.load(state)

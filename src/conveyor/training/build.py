@@ -1,6 +1,6 @@
 """From options to a lane that can run: the order of the transforms on a model, on one page.
 
-norm choice -> weights (init, load, or resume) -> memory format -> precision -> recompute -> cut into stages -> lane
+norm choice -> weights (init, load, or resume) -> memory format -> precision -> fused norms -> recompute -> cut into stages -> lane
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from torch import nn
 from conveyor import models
 from conveyor.data.prepare import Prepare
 from conveyor.layout import deal_slots
-from conveyor.models.norms import BatchNorm
+from conveyor.models import norms
 from conveyor.options.units import size_in_bytes
 from conveyor.training.lane import Lane
 from conveyor.training.loss import Loss
@@ -44,12 +44,14 @@ def build_model(spec: RunSpec, *, own: nn.Module | None = None, state: "State | 
 
 
 def place_model(model: nn.Module, spec: RunSpec, device: torch.device, *, train: bool = True) -> nn.Module:
-    """Memory format, precision and recomputation, in this order; the model is changed in place."""
+    """Memory format, precision, fused norms and recomputation, in this order; the model is changed in place."""
     from conveyor.numerics import recompute
     from conveyor.numerics.precision import Precision
 
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     Precision.from_options(spec.options.precision).apply(model)
+    if train and device.type == "cpu" and spec.options.precision.precision == "32.32":
+        norms.fuse(model)
     if train and spec.options.batch.recompute:
         recompute.apply(model, spec.options.batch.recompute, models.blocks(model))
     return model
@@ -62,7 +64,7 @@ def build_lane(spec: RunSpec, world: World, model: nn.Module, prepare: Prepare, 
     slots = deal_slots(topology.slots, world.lanes, span)[world.lane]
     loss = Loss.from_options(options, spec.num_classes)
     for module in model.modules():
-        if isinstance(module, BatchNorm):
+        if isinstance(module, norms.BatchNorm):
             module.span_group = world.span_group
     if world.depth > 1:
         from conveyor.training.pipelined import StageLane

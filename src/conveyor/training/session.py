@@ -26,6 +26,8 @@ class Session:
     meter: Meter
     stopping: Stopping
     timing: Timing
+    flops: float = 0.0
+    """Floating-point operations to train on one image; known to the main worker."""
     update: int = 0
     """Weight updates done."""
     reason: str | None = None

@@ -1,41 +1,44 @@
 """Throughput as a share of the machine's float32 GEMM rate."""
 
-import copy
-import logging
+import math
 from collections.abc import Callable
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from conveyor.training.peak import gemm_rate
 from conveyor.training.spec import RunSpec
+from conveyor.training.validate import evaluating
 
-_logger = logging.getLogger(__name__)
 
+def training_flops(model: nn.Module, image_size: int, in_channels: int) -> float:
+    """Floating-point operations to train on one image: 3 x the forward pass, 2 per multiply-add.
 
-def training_flops(model: nn.Module, image_size: int, in_channels: int) -> float | None:
-    """Floating-point operations to train on one image: 3 x the forward pass (2 per multiply-add).
-
-    Counted on the meta device, so nothing is computed. None for a model that cannot run there.
+    Convolutions and matrix products are counted, by running one empty image through the model (on the CPU).
     """
-    from torch.utils.flop_counter import FlopCounterMode
+    total = 0
 
+    def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal total
+        if isinstance(module, nn.Conv2d):
+            total += output.numel() * module.in_channels // module.groups * math.prod(module.kernel_size)
+        elif isinstance(module, nn.Linear):
+            total += output.numel() * module.in_features
+
+    hooks = [
+        module.register_forward_hook(count) for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)
+    ]
     try:
-        shadow = copy.deepcopy(model).to("meta").eval()
-        counter = FlopCounterMode(display=False)
-        with counter, torch.no_grad():
-            shadow(torch.empty(1, in_channels, image_size, image_size, device="meta"))
-        return 3.0 * float(counter.get_total_flops()) or None
-    except (RuntimeError, NotImplementedError, TypeError, ValueError) as problem:
-        _logger.debug("operations of the model cannot be counted: %s", problem)
-        return None
+        with evaluating(model), torch.inference_mode():
+            model(torch.zeros(1, in_channels, image_size, image_size))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return 6.0 * total
 
 
-def share_of_peak(model: nn.Module, spec: RunSpec, device: torch.device) -> Callable[[float], float | None]:
+def share_of_peak(flops: float, spec: RunSpec, device: torch.device) -> Callable[[float], float]:
     """Images per second -> share (0..1) of the GEMM rate of all workers together."""
-    flops = training_flops(model, spec.image_size, spec.in_channels)
-    if flops is None:
-        return lambda rate: None
     if device.type == "cuda":
         roof = gemm_rate(device, 0) * spec.layout.workers
     else:

@@ -38,7 +38,7 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
         validation = make_validation(spec, world, own, prepare)
         during = spec.options.events.validation_mode == "during"
         observers = make_observers(spec.options, folder) if world.is_main else []
-        peak = share_of_peak(session.lane.module, spec, world.device) if world.is_main else None
+        peak = share_of_peak(session.flops, spec, world.device) if world.is_main else None
         events = Events(session, folder, observers, validation if during else None, peak)
         for observer in observers:
             observer.start(spec.to_json(), session.update)
