@@ -21,7 +21,7 @@ _CHUNK = 1 << 16
 
 def round_nearest(values: Tensor, dtype: torch.dtype, *, saturate: bool = False) -> Tensor:
     """`values` in `dtype`, to nearest, ties to even; saturating clamps to the largest finite number."""
-    if saturate and dtype == torch.float16 and values.dtype != dtype:
+    if saturate and values.dtype != dtype:
         limit = torch.finfo(dtype).max
         values = values.clamp(-limit, limit)
     return values.to(dtype)

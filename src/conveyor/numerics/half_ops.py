@@ -1,0 +1,190 @@
+"""Convolution and matrix product on half numbers with float32 arithmetic, forward and backward.
+
+    y  = round(conv(float(x), float(w)) + float(b))
+    dx = round(conv_input_gradient(float(dy), float(w)));  dw, db likewise
+
+x, w, b and dy are half numbers, so every product is exact in float32 and the sums have float32 partials, as on hardware
+with native half. What is kept for the backward pass is the half x and the weight itself, no copy of either. With half partials the sum is taken in pieces (of 64
+channels; of one sample for the gradient of the weights) and rounded after each.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional
+
+from conveyor.numerics import context
+from conveyor.numerics.half_policy import HalfPolicy
+
+_PARTIAL_CHANNELS = 64
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Geometry:
+    """What a convolution needs besides its tensors."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+
+def convolution(
+    x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, policy: HalfPolicy, label: str
+) -> Tensor:
+    """The convolution of half x [N, C, H, W] with the weights rounded to half."""
+    x = x.to(policy.dtype)
+    if policy.is_native(x.device):
+        weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
+        return _saturated(functional.conv2d(x, weight, bias, *_arguments(geometry)), policy)
+    result: Tensor = _Convolution.apply(x, weight, bias, geometry, policy, label)  # type: ignore[no-untyped-call]
+    return result
+
+
+def linear(x: Tensor, weight: Tensor, bias: Tensor | None, policy: HalfPolicy, label: str) -> Tensor:
+    """x W^T + b for half x [..., features] with the weights rounded to half."""
+    x = x.to(policy.dtype)
+    if policy.is_native(x.device):
+        weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
+        return _saturated(functional.linear(x, weight, bias), policy)
+    result: Tensor = _Linear.apply(x, weight, bias, policy, label)  # type: ignore[no-untyped-call]
+    return result
+
+
+def rounded(values: Tensor, policy: HalfPolicy, label: str) -> Tensor:
+    """float32 values as half numbers; the gradient comes back widened."""
+    result: Tensor = _Round.apply(values, policy, label)  # type: ignore[no-untyped-call]
+    return result
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, policy: HalfPolicy, label: str
+    ) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.has_bias = bias is not None
+        ctx.constants = geometry, policy, label, context.current()
+        wide_bias = None if bias is None else _widened(bias, x.dtype)
+        wide, filters = x.float(), _widened(weight, x.dtype)
+        if policy.half_partials and geometry.groups == 1:
+            parts = (
+                functional.conv2d(
+                    wide[:, piece], filters[:, piece], wide_bias if first else None, *_arguments(geometry)
+                )
+                for first, piece in _pieces(x.shape[1], _PARTIAL_CHANNELS)
+            )
+            return _half_sum(parts, policy.dtype)
+        return policy.round(
+            functional.conv2d(wide, filters, wide_bias, *_arguments(geometry)), label, context.current()
+        )
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        geometry, policy, label, key = ctx.constants
+        x, weight = ctx.saved_tensors
+        wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        g, wide, filters = gradient.float(), x.float(), _widened(weight, x.dtype)
+
+        def run(g: Tensor, x: Tensor, w: Tensor, mask: list[bool]) -> Any:
+            return torch.ops.aten.convolution_backward(
+                g, x, w, [w.shape[0]] if ctx.has_bias else None, geometry.stride, geometry.padding, geometry.dilation,
+                False, [0] * len(geometry.stride), geometry.groups, mask,
+            )  # fmt: skip
+
+        if policy.half_partials and geometry.groups == 1:
+            outputs = list(_pieces(weight.shape[0], _PARTIAL_CHANNELS))
+            samples = list(_pieces(x.shape[0], 1))
+            none: list[Tensor | None] = [None, None, None]
+            dx, dw, db = none
+            if wants_x:
+                dx = _half_sum((run(g[:, p], wide, filters[p], [True, False, False])[0] for _, p in outputs), x.dtype)
+            if wants_weight:
+                dw = _half_sum((run(g[p], wide[p], filters, [False, True, False])[1] for _, p in samples), x.dtype)
+            if wants_bias:
+                db = _half_sum((g[p].sum((0, 2, 3)) for _, p in samples), x.dtype)
+            return dx, dw, db, None, None, None
+        dx, dw, db = run(g, wide, filters, [wants_x, wants_weight, ctx.has_bias and wants_bias])
+        return (*_round_all([dx, dw, db], policy, label, key), None, None, None)
+
+
+class _Linear(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, policy: HalfPolicy, label: str) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.constants = policy, label, context.current()
+        wide, matrix = x.float(), _widened(weight, x.dtype)
+        wide_bias = None if bias is None else _widened(bias, x.dtype)
+        if policy.half_partials:
+            parts = (
+                functional.linear(wide[..., piece], matrix[:, piece], wide_bias if first else None)
+                for first, piece in _pieces(x.shape[-1], _PARTIAL_CHANNELS)
+            )
+            return _half_sum(parts, policy.dtype)
+        return policy.round(functional.linear(wide, matrix, wide_bias), label, context.current())
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        policy, label, key = ctx.constants
+        x, weight = ctx.saved_tensors
+        wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
+        g = gradient.float()
+        rows, inputs = g.reshape(-1, g.shape[-1]), x.float().reshape(-1, x.shape[-1])
+        dx = g @ _widened(weight, x.dtype) if wants_x else None
+        dw = rows.T @ inputs if wants_weight else None
+        db = rows.sum(0) if wants_bias else None
+        return (*_round_all([dx, dw, db], policy, label, key), None, None)
+
+
+class _Round(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor, policy: HalfPolicy, label: str) -> Tensor:
+        return policy.round(values, label, context.current())
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
+        return gradient.float(), None, None
+
+
+def _round_all(
+    gradients: list[Tensor | None], policy: HalfPolicy, label: str, key: context.Key | None
+) -> list[Tensor | None]:
+    return [
+        None if value is None else policy.round(value, f"{label}/gradient{number}", key)
+        for number, value in enumerate(gradients)
+    ]
+
+
+def _widened(weight: Tensor, half: torch.dtype) -> Tensor:
+    """The weight's nearest half numbers, in float32."""
+    return weight.to(half).float()
+
+
+def _half_sum(parts: Iterator[Tensor], half: torch.dtype) -> Tensor:
+    """The sum, rounded to half after each part."""
+    total: Tensor | None = None
+    for part in parts:
+        total = (part if total is None else part.add_(total)).to(half)
+    assert total is not None
+    return total
+
+
+def _pieces(count: int, size: int) -> Iterator[tuple[bool, slice]]:
+    """(is the first, slice) of consecutive pieces."""
+    for start in range(0, count, size):
+        yield start == 0, slice(start, min(start + size, count))
+
+
+def _arguments(geometry: Geometry) -> tuple[Any, ...]:
+    return geometry.stride, geometry.padding, geometry.dilation, geometry.groups
+
+
+def _saturated(values: Tensor, policy: HalfPolicy) -> Tensor:
+    limit = torch.finfo(values.dtype).max
+    return values.clamp(-limit, limit) if policy.saturate else values
