@@ -137,12 +137,12 @@ class _NormForward:
     label: str
     forward: Callable[..., Any]
 
-    def __call__(self, layer: nn.Module, x: Tensor) -> Tensor:
+    def __call__(self, layer: nn.Module, x: Tensor, *others: Any, **named: Any) -> Tensor:
         x = x.to(self.policy.dtype)
         with _parameters_as(layer, torch.float32, rounded_to=None):
             if not self._is_native(layer, x):
-                return half_ops.rounded(self.forward(layer, x.float()), self.policy, self.label)
-            y: Tensor = self.forward(layer, x)
+                return half_ops.rounded(self.forward(layer, x.float(), *others, **named), self.policy, self.label)
+            y: Tensor = self.forward(layer, x, *others, **named)
         if y.requires_grad and x.device.type == "cpu":
             y.register_hook(_channels_last)  # type: ignore[no-untyped-call]
         return y
@@ -168,14 +168,14 @@ class _WideForward:
     label: str
     forward: Callable[..., Any]
 
-    def __call__(self, layer: nn.Module, *inputs: Any) -> Any:
+    def __call__(self, layer: nn.Module, *inputs: Any, **named: Any) -> Any:
         half = self.policy.dtype
         wide = [
             value.to(half).float() if isinstance(value, Tensor) and value.is_floating_point() else value
             for value in inputs
         ]
         with _parameters_as(layer, torch.float32, rounded_to=half):
-            result = self.forward(layer, *wide)
+            result = self.forward(layer, *wide, **named)
         return half_ops.rounded(result, self.policy, self.label) if isinstance(result, Tensor) else result
 
 
