@@ -11,6 +11,7 @@ A record is a plain `dict[str, float | int | str]`. Keys that do not apply are l
     accuracy            percent, mean since the last log point
     accuracy_batch      percent, of the last update alone
     images_per_second   since the last log point, events excluded
+    peak_share          that throughput's share (0..1) of the machine's measured float32 GEMM rate
     update_seconds      mean time of one update since the last log point
     seconds             since the start of training, over all resumed parts
     loss_scale          when loss scaling is on

@@ -4,6 +4,10 @@ import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
+
+_Array = npt.NDArray[np.float64]
 RECOMPUTE = ("none", "block", "stage")
 
 
@@ -76,6 +80,7 @@ class Model:
         self._forward = _sums(unit.forward for unit in units)
         self._backward = _sums(unit.backward for unit in units)
         self._weights = list(itertools.accumulate((unit.weight_bytes for unit in units), initial=0.0))
+        self._tables: dict[str, tuple[_Array, _Array, _Array]] = {}
         self._saved = list(itertools.accumulate((unit.saved_bytes for unit in units), initial=0.0))
 
     def __len__(self) -> int:
@@ -99,7 +104,6 @@ class Model:
         """The cost of units `start` to `stop - 1`."""
         forward, backward = self.seconds(start, stop, batch, recompute)
         kept, again = self._activations(start, stop, recompute)
-        largest = max((unit.output_bytes for unit in self.units[start:stop]), default=0.0)
         return StageCost(
             start,
             stop,
@@ -109,8 +113,24 @@ class Model:
             saved_bytes=kept * batch,
             input_bytes=self.boundary(start) * batch,
             output_bytes=(0.0 if stop == len(self) else self.boundary(stop)) * batch,
-            transient_bytes=(again + 2 * largest) * batch,
+            transient_bytes=(again + 2 * self._largest(start, stop)) * batch,
         )
+
+    def memory_tables(self, recompute: str) -> tuple[_Array, _Array, _Array]:
+        """For every stage [i, j): weight bytes, and per image the bytes kept and the bytes needed for a moment."""
+        if recompute not in self._tables:
+            size = len(self) + 1
+            weights, kept, moment = np.zeros((size, size)), np.zeros((size, size)), np.zeros((size, size))
+            for start in range(size - 1):
+                for stop in range(start + 1, size):
+                    weights[start, stop] = self._weights[stop] - self._weights[start]
+                    kept[start, stop], again = self._activations(start, stop, recompute)
+                    moment[start, stop] = again + 2 * self._largest(start, stop)
+            self._tables[recompute] = weights, kept, moment
+        return self._tables[recompute]
+
+    def _largest(self, start: int, stop: int) -> float:
+        return max((unit.output_bytes for unit in self.units[start:stop]), default=0.0)
 
     def _activations(self, start: int, stop: int, recompute: str) -> tuple[float, float]:
         """Bytes per image (kept from forward to backward, made again for a moment in the backward pass)."""

@@ -38,15 +38,20 @@ class Network:
     outer: Link
     devices_per_host: int
 
-    def reduce_seconds(self, size: float, workers: int, algorithm: str = "auto", per_host: int | None = None) -> float:
-        """An all-reduce of `size` bytes over `workers`, of which `per_host` sit on each host."""
+    def shared(self, groups: int) -> "Network":
+        """What each of `groups` reductions finds that run at once, one per stage: as many devices less, a share of the link."""
+        outer = Link(self.outer.bandwidth / groups, self.outer.latency)
+        return Network(self.inner, outer, max(1, self.devices_per_host // groups))
+
+    def reduce_seconds(self, size: float, workers: int, algorithm: str = "auto") -> float:
+        """An all-reduce of `size` bytes over `workers` that fill host after host."""
         if workers <= 1 or size <= 0:
             return 0.0
-        local = min(workers, per_host if per_host is not None else self.devices_per_host)
+        local = min(workers, self.devices_per_host)
         hosts = math.ceil(workers / local)
         if algorithm == "auto":
             choices = ("ring", "tree", "hierarchical")
-            return min(self.reduce_seconds(size, workers, choice, per_host) for choice in choices)
+            return min(self.reduce_seconds(size, workers, choice) for choice in choices)
         slow = self.inner if hosts == 1 else self.outer
         if algorithm == "ring":
             return ring(size, workers, slow)
@@ -71,16 +76,18 @@ def tree(size: float, workers: int, link: Link) -> float:
 def ring_by_steps(
     ready: npt.NDArray[np.float64], size: float, latency: float, bandwidth: npt.NDArray[np.float64] | float
 ) -> npt.NDArray[np.float64]:
-    """When each worker has the result, if worker i joins the ring at `ready[i]` and sends at `bandwidth[i]`.
+    """When each worker has the result, if worker i joins the ring at `ready[..., i]` and sends at `bandwidth[i]`.
 
     Step by step: in each of the 2 (p - 1) steps a worker can go on when it has its own and its neighbour's last chunk.
-    A late worker or a slow link therefore delays only those that wait for it, and in the end everyone.
+    A late worker or a slow link therefore delays only those that wait for it, and in the end everyone. Leading axes are
+    independent rings, simulated at once.
     """
-    workers = len(ready)
+    workers = ready.shape[-1]
     times = np.asarray(ready, dtype=np.float64).copy()
-    step = latency + size / workers / np.broadcast_to(np.asarray(bandwidth, dtype=np.float64), (workers,))
+    speeds = np.broadcast_to(np.asarray(bandwidth, dtype=np.float64), (workers,))
+    step = np.roll(latency + size / workers / speeds, 1)
     for _ in range(2 * (workers - 1)):
-        sent = np.maximum(times, np.roll(times, 1)) + np.roll(step, 1)
+        sent = np.maximum(times, np.roll(times, 1, axis=-1)) + step
         times = np.maximum(times, sent)
     return times
 

@@ -5,7 +5,7 @@ that every stage fits into the memory limit with the micro-batches that its posi
 that reach this minimum, the one that sends the fewest bytes. `O(S n^2)` for n units and S stages.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,6 +14,7 @@ import numpy.typing as npt
 from conveyor.plan.costs import Model
 
 _Array = npt.NDArray[np.float64]
+_Mask = npt.NDArray[np.bool_]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,17 +27,18 @@ class Split:
 
 
 def best_split(
-    seconds: _Array, sent: Sequence[float], stages: int, fits: Callable[[int, int, int], bool] | None = None
+    seconds: _Array, sent: Sequence[float], stages: int, fits: Sequence[_Mask] | None = None
 ) -> Split | None:
     """The optimum for a table of stage times.
 
     `seconds[i, j]` is the time of a stage with units i to j - 1 (infinite where no stage may start at i); `sent[i]` the
-    bytes that cross a cut before unit i; `fits(stage, i, j)` the memory check. None if nothing fits.
+    bytes that cross a cut before unit i; `fits[s][i, j]` whether stage s may be that. None if nothing fits.
     """
     units = seconds.shape[0] - 1
     if stages > units:
         return None
-    allowed = [_allowed(seconds, stage, fits) for stage in range(stages)]
+    nonempty = np.where(np.triu(np.ones((units + 1, units + 1), dtype=bool), k=1), seconds, np.inf)
+    allowed = [nonempty if fits is None else np.where(fits[stage], nonempty, np.inf) for stage in range(stages)]
     worst = np.full(units + 1, np.inf)
     worst[0] = 0.0
     for stage in range(stages):
@@ -49,7 +51,7 @@ def best_split(
     total[0] = 0.0
     came_from: list[npt.NDArray[np.int64]] = []
     for stage in range(stages):
-        crossing = np.array([0.0 if stage == 0 else value for value in [*sent, 0.0][: units + 1]])
+        crossing = np.zeros(units + 1) if stage == 0 else np.array([*sent, 0.0])
         cost = np.where(allowed[stage] <= limit, (total + crossing)[:, None], np.inf)
         came_from.append(np.argmin(cost, axis=0))
         total = np.min(cost, axis=0)
@@ -59,27 +61,13 @@ def best_split(
     return Split(tuple(reversed(cuts)), slowest, float(total[units]))
 
 
-def _allowed(seconds: _Array, stage: int, fits: Callable[[int, int, int], bool] | None) -> _Array:
-    """`seconds` with infinity where a stage is empty or does not fit."""
-    units = seconds.shape[0] - 1
-    table = np.where(np.triu(np.ones((units + 1, units + 1), dtype=bool), k=1), seconds, np.inf)
-    if fits is not None:
-        for start in range(units):
-            stop = start + 1
-            # More units never need less memory, so the first that does not fit ends the row.
-            while stop <= units and fits(stage, start, stop):
-                stop += 1
-            table[start, stop:] = np.inf
-    return table
-
-
 def stage_times(model: Model, batch: int, recompute: str = "none", seconds_per_byte: float = 0.0) -> _Array:
     """`[i, j]`: seconds of one micro-batch in a stage of units i to j - 1, with what it sends and receives."""
     units = len(model)
     passes = np.array([sum(model.seconds(0, stop, batch, recompute)) for stop in range(units + 1)])
     crossing = np.array([model.boundary(position) * batch * seconds_per_byte for position in range(units + 1)])
     crossing[0] = crossing[units] = 0.0
-    table = passes[None, :] - passes[:, None] + crossing[None, :] + crossing[:, None]
+    table: _Array = passes[None, :] - passes[:, None] + crossing[None, :] + crossing[:, None]
     for position, unit in enumerate(model.units):
         if position and not unit.can_start_stage:
             table[position, :] = np.inf
@@ -98,12 +86,10 @@ def split_model(
     seconds_per_byte: float = 0.0,
 ) -> Split | None:
     """The best cut of `model`; `in_flight[s]` is the number of micro-batches whose activations stage s keeps."""
-    held = list(in_flight) if in_flight is not None else [1] * stages
-
-    def fits(stage: int, start: int, stop: int) -> bool:
-        assert memory is not None
-        return model.stage(start, stop, batch, recompute).memory(held[stage], copies_of_weights) <= memory
-
+    fits: list[_Mask] | None = None
+    if memory is not None:
+        weights, kept, moment = model.memory_tables(recompute)
+        held = list(in_flight) if in_flight is not None else [1] * stages
+        fits = [weights * copies_of_weights + batch * (kept * many + moment) <= memory for many in held]
     sent = [model.boundary(position) * batch for position in range(len(model))]
-    times = stage_times(model, batch, recompute, seconds_per_byte)
-    return best_split(times, sent, stages, fits if memory is not None else None)
+    return best_split(stage_times(model, batch, recompute, seconds_per_byte), sent, stages, fits)

@@ -134,12 +134,17 @@ def _ready(
     delays: Sequence[Times | float],
 ) -> Times | float | None:  # fmt: skip
     """When the input of a pass has arrived; None while it is not known."""
+    if kind == "F" and stage == 0:
+        return 0.0
     if kind == "F":
-        if stage == 0:
-            return 0.0
-        return ends["F"][stage - 1, index] + delays[stage - 1] if done["F"][stage - 1, index] else None
-    if not done["F"][stage, index]:
+        source, neighbour, delay = "F", stage - 1, delays[stage - 1]
+    elif not done["F"][stage, index]:
         return None
-    if stage == stages - 1:
-        return ends["F"][stage, index]
-    return ends["B"][stage + 1, index] + delays[stage] if done["B"][stage + 1, index] else None
+    elif stage == stages - 1:
+        source, neighbour, delay = "F", stage, 0.0
+    else:
+        source, neighbour, delay = "B", stage + 1, delays[stage]
+    if not done[source][neighbour, index]:
+        return None
+    arrived: Times = ends[source][neighbour, index] + delay
+    return arrived

@@ -8,6 +8,8 @@ from markupsafe import Markup
 
 from conveyor.errors import UserError
 from conveyor.layout import deal_slots, parse_layout
+from conveyor.monitor.gantt import PHASE_COLOURS
+from conveyor.monitor.gantt import gantt as draw_gantt
 from conveyor.monitor.records import readable_rate, readable_time
 from conveyor.options import specs
 from conveyor.options.coerce import to_plain
@@ -129,7 +131,7 @@ def time_split(run: Run) -> dict[str, Any] | None:
     total = sum(seconds for _, seconds in phases)
     if not total:
         return None
-    colours = {name: pictures.PHASE_COLOURS.get(name, 7) for name, _ in phases}
+    colours = {name: PHASE_COLOURS.get(name, 7) for name, _ in phases}
     bar = svg.stacked_bar(
         [(PHASE_NAMES.get(name, name), seconds, colours[name]) for name, seconds in phases],
         label="Shares of the phases",
@@ -168,17 +170,17 @@ def layout(run: Run) -> dict[str, Any] | None:
 
 def gantt(run: Run) -> dict[str, Any] | None:
     """Busy and idle times of all workers."""
-    picture = pictures.gantt(run.spans)
+    picture = draw_gantt(run.spans)
     if not picture:
         return None
-    present = [name for name in pictures.PHASE_COLOURS if any(span["phase"] == name for span in run.spans)]
+    present = [name for name in PHASE_COLOURS if any(span["phase"] == name for span in run.spans)]
     note = (
         "Measured times of every worker. The numbers are slots; the share at the right is the time a worker was busy."
     )
     return {
         "svg": Markup(picture),
         "note": note,
-        "legend": [(PHASE_NAMES.get(name, name), pictures.PHASE_COLOURS[name]) for name in present],
+        "legend": [(PHASE_NAMES.get(name, name), PHASE_COLOURS[name]) for name in present],
     }
 
 

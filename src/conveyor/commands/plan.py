@@ -1,0 +1,171 @@
+"""`conveyor plan`: the best way to run a model on some devices, or a forecast for a cluster that is not here."""
+
+import argparse
+import dataclasses
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from conveyor.errors import UserError
+from conveyor.options import Options
+from conveyor.options.parser import add_config, add_options, options_from
+from conveyor.options.units import size_in_bytes
+
+HELP = "Propose splits, micro-batch, recomputation and layout; forecast throughput, also for clusters."
+SECTION = "Look"
+EXAMPLES = """\
+examples:
+  conveyor plan --model resnet50 --devices 4 --memory 900MiB --global-batch 256
+  conveyor plan --model resnet20 --image-size 32 --devices 2 --measure
+  conveyor plan --config mk2_resnet50_bn_16ipus --simulate hosts=4 devices=16 link=100Gbit --scaling 16 64 128
+"""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.epilog = EXAMPLES
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    asked = parser.add_argument_group("Plan")
+    asked.add_argument("--devices", type=int, metavar="N", help="Workers to plan for; default: those of this machine.")
+    asked.add_argument(
+        "--memory", metavar="SIZE", help="Memory of each device, such as 900MiB; default: not limited on a CPU."
+    )
+    asked.add_argument("--measure", action="store_true", help="Measure the units here instead of estimating them.")
+    asked.add_argument("--top", type=int, default=5, metavar="N", help="Proposals to show. [5]")
+    asked.add_argument("--picture", metavar="FILE.svg", help="Draw the best proposal's timetable.")
+    asked.add_argument("--json", action="store_true", help="One JSON object on standard output.")
+    asked.add_argument(
+        "--simulate", nargs="+", metavar="KEY=VALUE",
+        help="A cluster: hosts, devices (per host), link, inner, latency, tflops, memory, straggler, slow, slow_factor, "
+        "overlap, reduce, mtbf, save, restart, interval, seed.",
+    )  # fmt: skip
+    asked.add_argument(
+        "--scaling", nargs="+", type=int, metavar="N", help="With --simulate: forecast for these numbers of devices."
+    )
+    add_config(parser)
+    add_options(parser, ("model", "batch", "layout", "data", "precision", "optimizer", "length"))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    options = options_from(arguments)
+    if arguments.devices is not None and arguments.devices < 1:
+        raise UserError(f"--devices {arguments.devices}: a plan needs at least one")
+    if arguments.scaling and not arguments.simulate:
+        raise UserError("--scaling belongs to --simulate: say what the cluster is like")
+    result = simulate(arguments, options) if arguments.simulate else propose(arguments, options)
+    if arguments.json:
+        print(json.dumps(result["json"], indent=1))
+    else:
+        print(result["text"])
+    return 0
+
+
+def propose(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
+    """The table of the best layouts on devices like those here."""
+    from conveyor.layout import Machine
+    from conveyor.plan import planner, text
+
+    about, hardware = planner.subject(options), planner.hardware_here(options)
+    machine = Machine.here(options.layout.device)
+    devices = arguments.devices or machine.accelerators or machine.cores
+    memory = float(size_in_bytes(arguments.memory)) if arguments.memory else hardware.memory
+    asked = planner.wanted(options, devices, memory)
+    model = planner.cost_model(options, about, hardware, measure=arguments.measure, workers=asked.devices)
+    found = planner.plan(model, hardware, asked)
+    best = found[0]
+    _draw(arguments.picture, best)
+    how = "measured" if arguments.measure else "estimated"
+    limit = f", {memory / 2**20:.0f} MiB each" if memory else ""
+    lines = [
+        (
+            f"{about.name}, {about.image_size} px, {about.num_classes} classes: {len(model)} units, {model.weight_bytes / 2**20:.1f} MiB of weights "
+            f"(times {how}); global batch {asked.global_batch} on {asked.devices} devices{limit}"
+        ),
+        "",
+        text.proposals(distinct(found), arguments.top),
+        "",
+        text.stages(best),
+        "",
+        "timetable of one lane (digits forward, letters backward, dots idle)",
+        text.picture(best),
+        "",
+        f"run it: {planner.command_of(options, best)}",
+    ]
+    payload = {
+        "model": about.name, "image_size": about.image_size, "units": len(model), "weight_bytes": model.weight_bytes,
+        "times": how, "devices": asked.devices, "global_batch": asked.global_batch, "memory": memory,
+        "proposals": [as_json(one) for one in distinct(found)[: arguments.top]],
+        "command": planner.command_of(options, best),
+    }  # fmt: skip
+    return {"text": "\n".join(lines), "json": payload}
+
+
+def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
+    """The forecast for a cluster."""
+    from conveyor.monitor.observers import finite
+    from conveyor.plan import forecasts, planner, pod, text
+
+    cluster = pod.Pod.parse(arguments.simulate)
+    about = planner.subject(options)
+    model = planner.cost_model(options, about, cluster.hardware(), measure=False)
+    case = forecasts.case_of(options, cluster, model, arguments.devices)
+    counts = arguments.scaling or [case.replicas * len(case.stages)]
+    found = pod.scaling(
+        cluster,
+        case.stages,
+        counts,
+        micro_batch=case.micro_batch,
+        global_batch=case.global_batch,
+        schedule=case.schedule,
+    )
+    images = forecasts.images_of_run(options)
+    ends = [pod.finish(cluster, one.devices, one.update_seconds * images / one.global_batch) for one in found]
+    where = f"{cluster.hosts} hosts x {cluster.devices} devices, {cluster.flops / 1e12:g} Tflop/s each, {cluster.link * 8 / 1e9:g} Gbit/s between hosts"
+    lines = [
+        (
+            f"{about.name}, {about.image_size} px: {len(case.stages)} stage{'s' if len(case.stages) > 1 else ''}, micro-batch {case.micro_batch}, "
+            f"global batch {case.global_batch}, {case.schedule} (simulated: {where})"
+        ),
+        *(f"note: {note}" for note in case.notes),
+        "",
+        text.forecasts(found),
+        "",
+        *([text.curve(found), ""] if len(found) > 1 else []),
+        *(
+            f"{one.devices} devices, {images / 1e6:.4g} million images: {text.finish(end)}"
+            for one, end in zip(found, ends, strict=True)
+        ),
+    ]
+    payload = {
+        "model": about.name, "image_size": about.image_size, "schedule": case.schedule, "micro_batch": case.micro_batch,
+        "splits": list(case.split_names), "cluster": dict(pod.describe(cluster)), "notes": case.notes,
+        "forecasts": [{**one.as_json(), "finish": dataclasses.asdict(end)} for one, end in zip(found, ends, strict=True)],
+    }  # fmt: skip
+    return {"text": "\n".join(lines), "json": finite(payload)}
+
+
+def distinct(found: Sequence[Any]) -> list[Any]:
+    """The best of each layout with and without recomputation: the rest differ in their micro-batches only."""
+    best: dict[tuple[str, str], Any] = {}
+    for one in found:
+        best.setdefault((one.layout, one.recompute), one)
+    return list(best.values())
+
+
+def as_json(one: Any) -> dict[str, Any]:
+    """A proposal as plain values."""
+    return {
+        "layout": one.layout, "lanes": one.lanes, "depth": one.depth, "micro_batch": one.micro_batch, "slots": one.slots,
+        "accumulation": one.slots // one.lanes, "schedule": one.schedule, "recompute": one.recompute, "splits": list(one.split_names),
+        "images_per_second": one.images_per_second, "update_seconds": one.update_seconds, "bubble": one.bubble,
+        "memory_per_device": list(one.memory), "reduce_seconds": one.reduce_seconds,
+        "stages": [{"units": stage.stop - stage.start, "forward": stage.forward, "backward": stage.backward, "weight_bytes": stage.weight_bytes} for stage in one.stages],
+    }  # fmt: skip
+
+
+def _draw(path: str | None, best: Any) -> None:
+    if path is None:
+        return
+    from conveyor.files import write_atomically
+    from conveyor.monitor.gantt import gantt, standalone
+
+    write_atomically(path, standalone(gantt(best.spans(), label="Timetable of one lane")))

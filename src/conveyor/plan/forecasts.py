@@ -1,0 +1,104 @@
+"""What a forecast for a cluster is about: the stages and batches that the options ask for."""
+
+import itertools
+from dataclasses import dataclass, replace
+
+from conveyor.data import catalogue as datasets
+from conveyor.errors import UserError
+from conveyor.models.splits import resolve
+from conveyor.models.units import Unit, trace
+from conveyor.options import Options
+from conveyor.options.batch import BatchOptions
+from conveyor.plan.choose import proposals
+from conveyor.plan.costs import Model, StageCost
+from conveyor.plan.planner import Subject, subject, wanted
+from conveyor.plan.pod import Pod
+from conveyor.plan.splits import split_model
+from conveyor.plan.timetable import SCHEDULES, in_flight
+from conveyor.topology import Topology
+
+IMAGENET_IMAGES = 1_281_167
+DEFAULT_EPOCHS = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """Stages with their costs, and the batch."""
+
+    stages: tuple[StageCost, ...]
+    split_names: tuple[str, ...]
+    micro_batch: int
+    replicas: int
+    global_batch: int
+    schedule: str
+    notes: tuple[str, ...] = ()
+
+
+def case_of(options: Options, cluster: Pod, model: Model, devices: int | None = None) -> Case:
+    """Stages as the options name them, else the best for the cluster; replicas fill the devices unless they are given."""
+    given = options.changed()
+    batch = options.batch
+    schedule = batch.pipeline_schedule if batch.pipeline_schedule in SCHEDULES else "1f1b"
+    notes = () if schedule == batch.pipeline_schedule else (f"{batch.pipeline_schedule} is simulated as 1f1b",)
+    count = devices or cluster.total
+    if not any(key in given for key in ("splits", "stages", "micro_batch_size")):
+        asked = wanted(options, count, cluster.memory)
+        found = proposals(model, cluster.hardware(), asked)
+        if not found:
+            raise UserError(
+                f"{count} devices with {cluster.memory / 2**30:.1f} GiB each cannot hold the model: give more memory="
+            )
+        best = found[0]
+        schedule = best.schedule if best.depth > 1 else schedule
+        return Case(best.stages, best.split_names, best.micro_batch, best.lanes, asked.global_batch, schedule, notes)
+    topology, _ = Topology.from_options(replace(batch, device_mapping=()))
+    recompute = "stage" if "stage" in batch.recompute else "block" if batch.recompute else "none"
+    cuts = _cuts(options, batch, topology, model, schedule, cluster, recompute)
+    stages = tuple(
+        model.stage(start, stop, topology.micro_batch, recompute) for start, stop in itertools.pairwise(cuts)
+    )
+    replicas = topology.replicas if "replicas" in given else max(1, count // len(stages))
+    names = tuple(model.units[cut].name for cut in cuts[1:-1])
+    global_batch = (
+        topology.global_batch if "replicas" in given else topology.micro_batch * topology.accumulation * replicas
+    )
+    return Case(stages, names, topology.micro_batch, replicas, global_batch, schedule, notes)
+
+
+def _cuts(
+    options: Options, batch: BatchOptions, topology: Topology, model: Model, schedule: str, cluster: Pod, recompute: str
+) -> tuple[int, ...]:
+    if batch.splits and batch.splits != ("auto",):
+        about = subject(options)
+        return (0, *resolve(about.name, _units(options, about), batch.splits), len(model))
+    held = in_flight(schedule, topology.stages, min(64, topology.accumulation))
+    split = split_model(
+        model,
+        topology.stages,
+        topology.micro_batch,
+        recompute=recompute,
+        in_flight=held,
+        seconds_per_byte=1 / cluster.inner,
+    )
+    if split is None:
+        raise UserError(
+            f"the model has {len(model)} units and cannot be cut into {topology.stages} stages: lower --stages"
+        )
+    return split.cuts
+
+
+def _units(options: Options, about: Subject) -> list[Unit]:
+    from conveyor.plan.estimate import meta_model
+
+    return trace(meta_model(options.model, **about.arguments()), about.image_size, about.in_channels)
+
+
+def images_of_run(options: Options) -> float:
+    """Images that the whole run sees: epochs x images, of ImageNet when no data set is named."""
+    images = datasets.info(options.data).train_images if options.data.data is not None else IMAGENET_IMAGES
+    if options.length.updates is not None:
+        return (
+            float(options.length.updates)
+            * Topology.from_options(replace(options.batch, device_mapping=()))[0].global_batch
+        )
+    return images * (options.length.epochs if options.length.epochs is not None else DEFAULT_EPOCHS)

@@ -1,0 +1,72 @@
+"""What a plan assumes about the devices: rates, memory, links."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from conveyor.plan.network import Link, Network
+
+CPU_LOOPBACK = Link(1.2e9, 1.5e-4)
+"""Between worker processes of one machine: about what gloo moves per core, and the time of a small message."""
+
+THREAD_GAIN = 0.55
+"""What a second thread adds to a convolution in one process, against a second process with its own micro-batch: 1."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Hardware:
+    """One kind of device, `flops` of them sustained in convolutions, `bandwidth` bytes per second to its memory.
+
+    `cores` limits how many workers of a CPU really run at the same time (0: every device is a device of its own).
+    """
+
+    name: str
+    flops: float
+    bandwidth: float
+    network: Network
+    memory: float | None = None
+    overhead: float = 1e-5
+    cores: int = 0
+
+    def slowdown(self, workers: int) -> float:
+        """Time of a pass in one of `workers` workers, against that measured with one thread on a free core.
+
+        Spare cores become threads of the workers, each worth about half a core; too many workers share the cores.
+        """
+        if not self.cores:
+            return 1.0
+        threads = max(1, self.cores // workers)
+        return max(1.0, workers / self.cores) / (1 + THREAD_GAIN * (threads - 1))
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether gradients travel while the device computes; on a CPU the exchange takes the core that would compute."""
+        return self.cores == 0
+
+    def replace(self, **changes: object) -> "Hardware":
+        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
+
+
+def this_cpu(cores: int, flops: float, memory: float | None = None) -> Hardware:
+    """A CPU whose workers have one thread each; a convolution reaches about two thirds of the matrix-product rate."""
+    return Hardware(
+        name=f"{cores} cores",
+        flops=0.65 * flops,
+        bandwidth=6e9,
+        network=Network(CPU_LOOPBACK, CPU_LOOPBACK, devices_per_host=max(1, cores)),
+        memory=memory,
+        overhead=1.5e-5,
+        cores=cores,
+    )
+
+
+def accelerator(flops: float, memory: float) -> Hardware:
+    """Accelerators of this machine: a convolution reaches about half of the matrix-product rate."""
+    link = Link(2e10, 1e-5)
+    return Hardware(
+        name="accelerators",
+        flops=0.5 * flops,
+        bandwidth=4e11,
+        network=Network(link, link, devices_per_host=8),
+        memory=memory,
+        overhead=8e-6,
+    )

@@ -1,0 +1,140 @@
+"""From options to plans: which model and devices are meant, what the units cost, which layouts are best."""
+
+import dataclasses
+from dataclasses import dataclass
+
+from conveyor.data import catalogue as datasets
+from conveyor.errors import UserError
+from conveyor.layout import Machine, parse_layout
+from conveyor.models import catalogue as models
+from conveyor.options import Options
+from conveyor.plan.choose import Proposal, Wanted, no_proposal, optimiser_copies, proposals
+from conveyor.plan.costs import Linear, Model
+from conveyor.plan.hardware import Hardware, accelerator, this_cpu
+from conveyor.topology import Topology
+
+DEFAULT_MODEL = "resnet50"
+DEFAULT_GLOBAL_BATCH = 256
+MEASURED_BATCH = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """The network that is planned for."""
+
+    name: str
+    image_size: int
+    num_classes: int
+    in_channels: int
+
+    def arguments(self) -> dict[str, object]:
+        return {"name": self.name, "num_classes": self.num_classes, "in_channels": self.in_channels, "image_size": self.image_size}  # fmt: skip
+
+
+def subject(options: Options) -> Subject:
+    """The model of the options with its own image size, unless the options or their data set say otherwise."""
+    name = options.model.model or DEFAULT_MODEL
+    entry = None if ":" in name else models.entry(name)
+    size, classes, channels = (entry.image_size, entry.num_classes, 3) if entry else (224, 1000, 3)
+    if options.data.data is not None:
+        info = datasets.info(options.data)
+        size = size if info.kind == "files" else info.image_size
+        classes, channels = info.num_classes, info.channels
+    chosen = options.model
+    return Subject(name, chosen.image_size or size, chosen.num_classes or classes, chosen.in_channels or channels)
+
+
+def hardware_here(options: Options) -> Hardware:
+    """The devices of this machine."""
+    import torch
+
+    from conveyor.training.peak import gemm_rate
+
+    machine = Machine.here(options.layout.device)
+    if machine.accelerators and torch.cuda.is_available():
+        device = torch.device("cuda")
+        return accelerator(gemm_rate(device, 1), float(torch.cuda.get_device_properties(0).total_memory))
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return this_cpu(machine.cores, gemm_rate(torch.device("cpu"), 1))
+    finally:
+        torch.set_num_threads(before)
+
+
+def cost_model(options: Options, about: Subject, hardware: Hardware, *, measure: bool, workers: int = 1) -> Model:
+    """The units' costs: estimated, or measured here with `workers` - 1 further busy processes."""
+    from conveyor.plan import estimate
+
+    meta = estimate.meta_model(options.model, **about.arguments())
+    times = None
+    if measure:
+        times = _measured_times(options, about, hardware, workers)
+    half = 2 if options.precision.precision.startswith("16") and hardware.cores == 0 else 4
+    return estimate.estimated(meta, about.image_size, about.in_channels, hardware, times, element_bytes=half)
+
+
+def _measured_times(
+    options: Options, about: Subject, hardware: Hardware, workers: int
+) -> dict[str, tuple[Linear, Linear]]:
+    import torch
+
+    from conveyor.models.registry import build_from
+    from conveyor.plan import measure
+
+    if not hardware.cores:
+        raise UserError("units are measured on a CPU only: leave out --measure to estimate them for accelerators")
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        real = build_from(options.model, **about.arguments())
+        real.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        batch = options.batch.micro_batch_size if options.changed().get("micro_batch_size") else MEASURED_BATCH
+        others = min(workers, hardware.cores) - 1
+        with measure.others_busy(options.model, about.arguments(), about.image_size, batch, others):
+            return measure.measured(real, about.image_size, about.in_channels, (max(1, batch // 2), batch))
+    finally:
+        torch.set_num_threads(before)
+
+
+def wanted(options: Options, devices: int, memory: float | None, *, changed: dict[str, object] | None = None) -> Wanted:
+    """What the options fix; a batch or a schedule that was not given is left to the search."""
+    given = options.changed() if changed is None else changed
+    batch = options.batch
+    topology, _ = Topology.from_options(dataclasses.replace(batch, splits=(), stages=None, device_mapping=()))
+    known_batch = any(key in given for key in ("global_batch_size", "accumulation", "replicas", "micro_batch_size"))
+    depths: tuple[int, ...] = ()
+    if batch.splits or batch.stages:
+        depths = (batch.stages or len(batch.splits) + 1,)
+    if options.layout.layout != "auto":
+        lanes, depth = parse_layout(options.layout.layout)
+        depths, devices = (depth,), lanes * depth
+    recompute: tuple[str, ...] = ("none", "block", "stage")
+    if batch.recompute:
+        recompute = tuple("stage" if name == "stage" else "block" for name in batch.recompute[:1])
+    return Wanted(
+        devices=devices,
+        global_batch=topology.global_batch if known_batch else max(DEFAULT_GLOBAL_BATCH, devices),
+        memory=memory,
+        micro_batches=(batch.micro_batch_size,) if "micro_batch_size" in given else (),
+        depths=depths,
+        schedules=(batch.pipeline_schedule,)
+        if batch.pipeline_schedule in ("1f1b", "sequential")
+        else ("1f1b", "gpipe"),
+        recompute=recompute,
+        weight_copies=optimiser_copies(options.optimizer.optimizer),
+    )
+
+
+def plan(model: Model, hardware: Hardware, asked: Wanted) -> list[Proposal]:
+    """The proposals, best first; a UserError says why there are none."""
+    found = proposals(model, hardware, asked)
+    if not found:
+        raise no_proposal(model, asked, hardware)
+    return found
+
+
+def command_of(options: Options, chosen: Proposal) -> str:
+    """The `conveyor train` command that runs a proposal."""
+    cleared = options.replace(global_batch_size=None, stages=None, device_mapping=(), splits=(), recompute=())
+    return cleared.replace(**chosen.train_options()).command_text("train")

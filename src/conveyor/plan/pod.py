@@ -1,0 +1,277 @@
+"""A cluster that is not here: the updates of a run on it, simulated pass by pass and message by message.
+
+Every update, each device's passes are stretched by a random factor (stragglers); all replicas run their timetables; the
+replicas of each stage then reduce their gradients, the ring step by step, so that a late replica delays those that wait
+for it. Failures and checkpoints of the whole run are simulated on top (see `failures`).
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from conveyor.errors import UserError, did_you_mean
+from conveyor.options.units import seconds as parse_seconds
+from conveyor.options.units import size_in_bytes
+from conveyor.plan import failures
+from conveyor.plan.costs import StageCost
+from conveyor.plan.hardware import Hardware
+from conveyor.plan.network import ALGORITHMS, Link, Network, parse_bandwidth, ring_by_steps
+from conveyor.plan.timetable import simulate
+
+_Array = npt.NDArray[np.float64]
+MAX_SLOTS = 64
+RING_CELLS = 4_000_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Pod:
+    """The cluster: what `--simulate key=value ...` can say. Times in seconds, sizes in bytes, rates per second."""
+
+    hosts: int = 1
+    devices: int = 16
+    link: float = 12.5e9
+    inner: float = 64e9
+    latency: float = 5e-6
+    flops: float = 50e12
+    memory_bandwidth: float = 1e12
+    memory: float = 16 * 2**30
+    overhead: float = 5e-6
+    straggler: float = 0.0
+    slow: int = 0
+    slow_factor: float = 1.5
+    overlap: float = 0.9
+    reduce: str = "auto"
+    mtbf: float = float("inf")
+    save: float = 30.0
+    restart: float = 120.0
+    interval: float | None = None
+    seed: int = 0
+
+    @property
+    def total(self) -> int:
+        return self.hosts * self.devices
+
+    @property
+    def network(self) -> Network:
+        return Network(Link(self.inner, self.latency / 2), Link(self.link, self.latency), self.devices)
+
+    def hardware(self) -> Hardware:
+        """The device as the cost model sees it."""
+        return Hardware(
+            name=f"{self.hosts} hosts x {self.devices} devices", flops=self.flops, bandwidth=self.memory_bandwidth,
+            network=self.network, memory=self.memory, overhead=self.overhead,
+        )  # fmt: skip
+
+    @classmethod
+    def parse(cls, words: Sequence[str]) -> "Pod":
+        """`hosts=8 devices=16 link=100Gbit straggler=0.05 mtbf=4000h save=20s ...`."""
+        readers = {
+            "hosts": int, "devices": int, "slow": int, "seed": int, "straggler": float, "slow_factor": float, "overlap": float,
+            "link": parse_bandwidth, "inner": parse_bandwidth, "memory_bandwidth": parse_bandwidth, "memory": size_in_bytes,
+            "tflops": lambda text: float(text) * 1e12, "flops": float, "latency": _short_time, "overhead": _short_time,
+            "mtbf": parse_seconds, "save": parse_seconds, "restart": parse_seconds, "interval": parse_seconds,
+            "reduce": _algorithm,
+        }  # fmt: skip
+        values: dict[str, object] = {}
+        for word in words:
+            key, equals, text = word.partition("=")
+            name = key.replace("-", "_")
+            if not equals or name not in readers:
+                raise UserError(f"--simulate: {word!r} is not key=value with a known key{did_you_mean(name, readers)}")
+            try:
+                values["flops" if name == "tflops" else name] = readers[name](text)  # type: ignore[operator]
+            except ValueError:
+                raise UserError(f"--simulate: {text!r} is not a number for {key}") from None
+        pod = cls(**values)  # type: ignore[arg-type]
+        if pod.hosts < 1 or pod.devices < 1:
+            raise UserError("--simulate: hosts and devices must be at least 1")
+        return pod
+
+
+def _algorithm(text: str) -> str:
+    if text not in ALGORITHMS:
+        raise UserError(f"--simulate: there is no all-reduce {text!r}{did_you_mean(text, ALGORITHMS)}")
+    return text
+
+
+def _short_time(text: str) -> float:
+    """`5us`, `0.2ms`, or seconds."""
+    for ending, factor in (("us", 1e-6), ("ms", 1e-3)):
+        if text.endswith(ending):
+            return float(text[: -len(ending)]) * factor
+    return parse_seconds(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """What the simulation says about one configuration."""
+
+    devices: int
+    replicas: int
+    stages: int
+    accumulation: int
+    global_batch: int
+    update_seconds: float
+    update_spread: float
+    compute_seconds: float
+    reduce_seconds: float
+    bubble: float
+    images_per_second: float
+    efficiency: float
+
+    def as_json(self) -> dict[str, float | int]:
+        return dataclasses.asdict(self)
+
+
+def forecast(
+    pod: Pod, stages: Sequence[StageCost], *, replicas: int, accumulation: int, micro_batch: int, schedule: str,
+    updates: int = 16, update_seconds_per_byte: float = 2e-12,
+) -> Forecast:  # fmt: skip
+    """Simulate `updates` updates of `replicas` pipelines of these stages."""
+    depth = len(stages)
+    if replicas * depth > pod.total:
+        raise UserError(
+            f"{replicas} replicas x {depth} stages need {replicas * depth} devices, but the cluster has {pod.total}"
+        )
+    rng = np.random.default_rng(pod.seed)
+    stretch = _stretch(pod, rng, updates, depth, replicas)
+    slots = min(accumulation, MAX_SLOTS)
+    link = Link(pod.inner, pod.latency / 2) if depth <= pod.devices else Link(pod.link, pod.latency)
+    sending = [link.seconds(stage.output_bytes) for stage in stages[:-1]]
+    order = schedule if depth > 1 else "sequential"
+
+    def ends(count: int) -> tuple[_Array, float]:
+        table = simulate(
+            order, [stage.forward * stretch[s] for s, stage in enumerate(stages)],
+            [stage.backward * stretch[s] for s, stage in enumerate(stages)], count, sending,
+        )  # fmt: skip
+        return table.stage_ends(), table.bubble()
+
+    stage_ends, bubble = ends(slots)
+    if accumulation > slots:
+        half, _ = ends(slots // 2)
+        stage_ends = stage_ends + (accumulation - slots) * (stage_ends - half) / (slots - slots // 2)
+        busy = sum(stage.seconds for stage in stages) * accumulation
+        bubble = max(0.0, 1 - busy * float(np.mean(stretch)) / (depth * float(np.mean(stage_ends.max(axis=0)))))
+    ready = stage_ends.reshape(depth, updates, replicas)
+    shared = pod.network.shared(depth)
+    finished = np.stack([
+        _reduced(pod, shared, stage, ready[s], stretch[s].reshape(updates, replicas)) for s, stage in enumerate(stages)
+    ])  # fmt: skip
+    computed = ready.max(axis=(0, 2))
+    optimiser = max(stage.weight_bytes for stage in stages) * update_seconds_per_byte
+    per_update = finished.max(axis=0) + optimiser
+    mean = float(per_update.mean())
+    global_batch = micro_batch * accumulation * replicas
+    ideal = micro_batch / sum(stage.seconds for stage in stages)
+    rate = global_batch / mean
+    return Forecast(
+        devices=replicas * depth,
+        replicas=replicas,
+        stages=depth,
+        accumulation=accumulation,
+        global_batch=global_batch,
+        update_seconds=mean,
+        update_spread=float(per_update.std()),
+        compute_seconds=float(computed.mean()),
+        reduce_seconds=float((finished.max(axis=0) - computed).mean()),
+        bubble=bubble,
+        images_per_second=rate,
+        efficiency=rate / (ideal * replicas * depth),
+    )
+
+
+def _stretch(pod: Pod, rng: np.random.Generator, updates: int, depth: int, replicas: int) -> _Array:
+    """`[stage, update * replica]`: how much longer each device's passes take in each update.
+
+    Lognormal with median 1 and sigma `straggler`, new in every update; `slow` devices are slower all the time.
+    """
+    factors: _Array = np.exp(pod.straggler * rng.standard_normal((depth, updates, replicas)))
+    if pod.slow:
+        chosen = rng.choice(depth * replicas, size=min(pod.slow, depth * replicas), replace=False)
+        for device in chosen:
+            factors[device // replicas, :, device % replicas] *= pod.slow_factor
+    flat: _Array = factors.reshape(depth, updates * replicas)
+    return flat
+
+
+def _reduced(pod: Pod, network: Network, stage: StageCost, ready: _Array, stretch: _Array) -> _Array:
+    """When all replicas of a stage have the reduced gradients, for each update."""
+    updates, replicas = ready.shape
+    last: _Array = ready.max(axis=1)
+    if replicas == 1:
+        return last
+    # The exchange of the first buckets runs while the last backward pass computes the others.
+    early = ready - pod.overlap * stage.backward * stretch
+    chosen = pod.reduce
+    if chosen == "auto":
+        names = [name for name in ALGORITHMS if name != "auto"]
+        chosen = min(names, key=lambda name: network.reduce_seconds(stage.weight_bytes, replicas, name))
+    if chosen == "ring":
+        link = network.inner if replicas <= network.devices_per_host else network.outer
+        shown = max(1, min(updates, RING_CELLS // (2 * replicas * replicas) or 1))
+        ends = ring_by_steps(early[:shown], stage.weight_bytes, link.latency, link.bandwidth).max(axis=1)
+        tail = np.mean(ends - early[:shown].max(axis=1))
+        done: _Array = np.concatenate([ends, early[shown:].max(axis=1) + tail])
+    else:
+        done = early.max(axis=1) + network.reduce_seconds(stage.weight_bytes, replicas, chosen)
+    ends_at: _Array = np.maximum(last, done)
+    return ends_at
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """How long the whole run takes with failures and checkpoints."""
+
+    work: float
+    interval: float
+    expected: float
+    mean: float
+    low: float
+    high: float
+    failures: float
+    goodput: float
+
+
+def finish(pod: Pod, devices: int, work: float, runs: int = 200) -> Finish:
+    """The time to finish `work` seconds of training when each device fails every `pod.mtbf` seconds on average."""
+    job = failures.Reliability(pod.mtbf / devices, pod.save, pod.restart)
+    endless = job.mtbf == float("inf")
+    interval = pod.interval or (work if endless else min(work, failures.daly_interval(job)))
+    outcomes = failures.simulate_runs(job, work, interval, runs, pod.seed)
+    totals = np.array([outcome.total for outcome in outcomes])
+    return Finish(
+        work=work,
+        interval=interval,
+        expected=failures.expected_time(job, work, interval),
+        mean=float(totals.mean()),
+        low=float(np.quantile(totals, 0.05)),
+        high=float(np.quantile(totals, 0.95)),
+        failures=float(np.mean([outcome.failures for outcome in outcomes])),
+        goodput=float(np.mean(work / totals)),
+    )
+
+
+def scaling(
+    pod: Pod, stages: Sequence[StageCost], counts: Sequence[int], *, micro_batch: int, global_batch: int, schedule: str,
+) -> list[Forecast]:  # fmt: skip
+    """The same global batch on more and more devices: replicas grow, accumulation shrinks."""
+    found = []
+    for count in counts:
+        replicas = max(1, count // len(stages))
+        accumulation = max(1, round(global_batch / (micro_batch * replicas)))
+        hosts = max(pod.hosts, -(-count // pod.devices))
+        larger = dataclasses.replace(pod, hosts=hosts)
+        found.append(
+            forecast(
+                larger, stages, replicas=replicas, accumulation=accumulation, micro_batch=micro_batch, schedule=schedule
+            )
+        )
+    return found
+
+
+def describe(pod: Pod) -> Mapping[str, object]:
+    return dataclasses.asdict(pod)

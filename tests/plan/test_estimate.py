@@ -1,0 +1,82 @@
+"""Costs of real models: bytes kept for the backward pass exactly, times in the right proportions."""
+
+import pytest
+import torch
+from torch import nn
+
+from conveyor.models.registry import build_from
+from conveyor.options.model import ModelOptions
+from conveyor.plan import measure
+from conveyor.plan.estimate import estimated, meta_model
+from conveyor.plan.hardware import this_cpu
+
+
+def really_saved(model: nn.Module, images: torch.Tensor) -> float:
+    """Bytes of all tensors that autograd keeps in a real forward pass, without the parameters."""
+    kept: dict[int, torch.Tensor] = {}
+
+    def pack(tensor: torch.Tensor) -> torch.Tensor:
+        kept[tensor.untyped_storage().data_ptr()] = tensor
+        return tensor
+
+    model.train()
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
+        model(images)
+    weights = {parameter.untyped_storage().data_ptr() for parameter in model.parameters()}
+    return float(sum(tensor.untyped_storage().nbytes() for at, tensor in kept.items() if at not in weights))
+
+
+@pytest.mark.parametrize(("name", "size"), [("cifar_resnet8", 16), ("mobilenet-v3-small", 32), ("resnet14", 32)])
+def test_activation_bytes_are_those_of_a_real_pass(name: str, size: int) -> None:
+    options = ModelOptions(model=name)
+    costs = estimated(meta_model(options, num_classes=10), size, 3, this_cpu(2, 1e11))
+    real = build_from(options, num_classes=10)
+    saved = really_saved(real, torch.randn(8, 3, size, size))
+    predicted = costs.stage(0, len(costs), 8).saved_bytes
+    assert predicted == pytest.approx(saved, rel=0.05)
+    assert costs.weight_bytes == 4 * sum(parameter.numel() for parameter in real.parameters())
+
+
+def test_blocks_and_boundaries() -> None:
+    costs = estimated(meta_model(ModelOptions(model="cifar_resnet8"), num_classes=10), 16, 3, this_cpu(2, 1e11))
+    assert costs.boundary(0) == 3 * 16 * 16 * 4
+    assert costs.units[-1].boundary_bytes == 0
+    names = [unit.block for unit in costs.units if unit.block]
+    assert len(set(names)) == 3
+    assert costs.stage(0, len(costs), 4, "stage").saved_bytes < costs.stage(0, len(costs), 4, "block").saved_bytes
+    assert costs.stage(0, len(costs), 4, "block").saved_bytes < costs.stage(0, len(costs), 4).saved_bytes
+
+
+def test_measured_times_add_up_to_the_whole_pass() -> None:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        options = ModelOptions(model="cifar_resnet8")
+        real = build_from(options, num_classes=10)
+        times = measure.measured(real, 16, 3, (2, 4), repeats=1)
+        meta = meta_model(options, num_classes=10)
+        costs = estimated(meta, 16, 3, this_cpu(2, 1e11), times)
+    finally:
+        torch.set_num_threads(before)
+    assert set(times) == {node for node in times if times[node][0](4) >= 0}
+    assert len(times) == len(costs)
+    forward, backward = costs.seconds(0, len(costs), 4)
+    assert forward == pytest.approx(sum(times[name][0](4) for name in times))
+    assert forward > 0
+    assert backward > 0
+
+
+def test_a_line_through_two_points_is_never_negative() -> None:
+    assert measure._line(2, 1.0, 4, 3.0)(4) == pytest.approx(3.0)
+    assert measure._line(2, 5.0, 4, 3.0).per_image >= 0
+    assert measure._line(4, 3.0, 4, 3.0)(8) == pytest.approx(6.0)
+    steep = measure._line(2, 0.1, 4, 3.0)
+    assert steep.fixed >= 0
+    assert steep(4) == pytest.approx(3.0)
+
+
+def test_other_processes_can_be_kept_busy() -> None:
+    options = ModelOptions(model="cifar_resnet8")
+    arguments = {"name": "cifar_resnet8", "num_classes": 10, "in_channels": 3, "image_size": 8}
+    with measure.others_busy(options, arguments, 8, 2, 1):
+        assert measure.update_seconds_per_byte(1_000_000) > 0

@@ -1,0 +1,87 @@
+"""`conveyor plan` from the command line."""
+
+import json
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pytest
+
+from conveyor.cli import main
+from conveyor.options import Options
+from conveyor.plan import planner
+
+SMALL = ["plan", "--model", "cifar_resnet8", "--image-size", "16", "--num-classes", "10"]
+
+
+def result(capsys: pytest.CaptureFixture[str], *words: str) -> dict[str, object]:
+    assert main([*SMALL, *words, "--json"]) == 0
+    answer = json.loads(capsys.readouterr().out)
+    assert isinstance(answer, dict)
+    return answer
+
+
+def test_a_plan_for_two_devices(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+    picture = tmp_path / "plan.svg"
+    answer = result(capsys, "--devices", "2", "--global-batch", "64", "--picture", str(picture), "--top", "20")
+    assert (answer["devices"], answer["global_batch"]) == (2, 64)
+    layouts = {one["layout"] for one in answer["proposals"]}  # type: ignore[attr-defined]
+    assert layouts == {"2x1", "1x2"}
+    assert str(answer["command"]).startswith("conveyor train --model cifar_resnet8")
+    assert ElementTree.parse(picture).getroot().tag.endswith("svg")
+
+
+def test_the_command_of_a_plan_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
+    words = str(result(capsys, "--layout", "1x2", "--global-batch", "64", "--recompute", "block")["command"]).split()
+    assert main([*words[1:], "--data", "cifar10", "--dry-run", "--json"]) == 0
+    spec = json.loads(capsys.readouterr().out)
+    assert (spec["layout"], spec["stages"], spec["global_batch"]) == ("1x2", 2, 64)
+
+
+def test_memory_decides(capsys: pytest.CaptureFixture[str]) -> None:
+    free = result(capsys, "--devices", "2", "--global-batch", "64")
+    least = min(max(one["memory_per_device"]) for one in free["proposals"])  # type: ignore[attr-defined]
+    tight = result(capsys, "--devices", "2", "--global-batch", "64", "--memory", str(int(least)))
+    assert all(max(one["memory_per_device"]) <= least for one in tight["proposals"])  # type: ignore[attr-defined]
+    assert main([*SMALL, "--devices", "2", "--memory", "10k"]) == 2
+    assert "nothing fits" in capsys.readouterr().err
+
+
+def test_the_text_has_table_stages_and_picture(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, "--devices", "2", "--layout", "1x2", "--micro-batch-size", "8", "--global-batch", "32"]) == 0
+    out = capsys.readouterr().out
+    for words in ("img/s", "MiB/device", "forward ms", "timetable of one lane", "run it: conveyor train"):
+        assert words in out
+    rows = [line for line in out.splitlines() if line.startswith(("   0 |", "   1 |"))]
+    assert len(rows) == 2
+    assert {"0", "1", "2", "3", "a", "b", "c", "d"} <= set("".join(rows))
+
+
+def test_simulation_of_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = result(
+        capsys, "--simulate", "hosts=2", "devices=8", "straggler=0.02", "mtbf=100h", "--scaling", "4", "16",
+        "--micro-batch-size", "4", "--stages", "2", "--splits", "auto", "--accumulation", "64", "--replicas", "2",
+    )  # fmt: skip
+    four, sixteen = answer["forecasts"]  # type: ignore[misc]
+    assert (four["devices"], four["accumulation"], sixteen["devices"], sixteen["accumulation"]) == (4, 64, 16, 16)
+    assert sixteen["images_per_second"] > four["images_per_second"]
+    assert four["finish"]["mean"] >= four["finish"]["work"]
+
+
+@pytest.mark.parametrize(
+    ("words", "answer"),
+    [
+        (["--devices", "0"], "at least one"),
+        (["--scaling", "4"], "belongs to --simulate"),
+        (["--simulate", "hots=3"], "did you mean 'hosts'"),
+        (["--devices", "2", "--memory", "much"], "is not a size"),
+    ],
+)
+def test_mistakes(capsys: pytest.CaptureFixture[str], words: list[str], answer: str) -> None:
+    assert main([*SMALL, *words]) == 2
+    assert answer in capsys.readouterr().err
+
+
+def test_the_subject_of_a_plan() -> None:
+    assert planner.subject(Options()).image_size == 224
+    assert planner.subject(Options().replace(model="resnet18", data="cifar10")).num_classes == 10
+    assert planner.subject(Options().replace(model="resnet18", image_size=64)).image_size == 64
