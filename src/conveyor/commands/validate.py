@@ -27,30 +27,19 @@ def run(arguments: argparse.Namespace) -> int:
 
     given = dict(getattr(arguments, "given", None) or {})
     path = given.get("checkpoint_path")
-    base = None if path is None else stored(Path(path), missing_ok=arguments.dry_run)
-    options = options_from(arguments, base)
+    options = options_from(arguments, None if path is None else stored(Path(path), missing_ok=arguments.dry_run))
     if arguments.dry_run:
         return dry_run(options, as_json=arguments.json, plot=arguments.plot, command="validate")
     return execute(options, as_json=arguments.json)
 
 
 def stored(path: Path, missing_ok: bool = False) -> Options | None:
-    """The options of the run that a checkpoint belongs to, without its folder; None for plain weights."""
-    from conveyor.checkpoint import store
-    from conveyor.training import rundir
-    from conveyor.training.stored import stored_options
-    from conveyor.training.validating import is_weights_file
+    """The options of the run that a checkpoint belongs to; None for plain weights."""
+    from conveyor.training.stored import is_weights_file, options_for_checkpoint
 
-    if is_weights_file(str(path)) or (missing_ok and not path.exists()):
+    if is_weights_file(path) or (missing_ok and not path.exists()):
         return None
-    found = store.locate(path)
-    if found.run is not None and (found.run / rundir.OPTIONS).exists():
-        options = rundir.read_options(found.run)
-    elif found.checkpoints:
-        options = stored_options(None, store.load_newest(found.checkpoints[-1])[1].options)
-    else:
-        return None
-    return options.replace(run_dir=None, resume="no", weights=None)
+    return options_for_checkpoint(path)
 
 
 def execute(options: Options, *, as_json: bool = False) -> int:

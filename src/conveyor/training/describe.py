@@ -32,6 +32,17 @@ def describe(spec: RunSpec) -> str:
     return "\n".join(lines)
 
 
+def opening_lines(spec: RunSpec, parameters: int, precision: str) -> list[str]:
+    """What a run says when it starts."""
+    topology = spec.topology
+    what = f"{spec.model_name} ({parameters:,} parameters, {precision}) on {spec.data.name}"
+    return [
+        f"{what}: {spec.updates_total} updates of {topology.global_batch} images, {format_fraction(spec.epochs)} epochs",
+        spec.layout_note,
+        *(f"note: {note}" for note in spec.notes),
+    ]
+
+
 def _every(updates: int) -> str:
     return f"{updates} updates" if updates else "never"
 

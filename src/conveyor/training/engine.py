@@ -15,6 +15,7 @@ from conveyor.training.after import best_checkpoint
 from conveyor.training.assemble import Own
 from conveyor.training.own import OwnData, adopt
 from conveyor.training.spec import OWN_MODEL, RunSpec, resolve
+from conveyor.training.stored import is_weights_file, options_for_checkpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +69,10 @@ def validate(
     options: Options, model: nn.Module | None = None, dataset: OwnData | None = None
 ) -> Sequence[dict[str, Any]]:
     """Validate in this process; one record per checkpoint."""
+    path = options.run.checkpoint_path
+    if path is not None and model is None and not is_weights_file(Path(path)):
+        stored = options_for_checkpoint(Path(path))
+        options = stored.updated(options.changed()) if stored is not None else options
     spec, own = _with_own(options, model, dataset)
     return validating.run(spec, own=own)
 

@@ -35,6 +35,26 @@ def overridden(stored: Options, overrides: Mapping[str, Any]) -> Options:
     return changed
 
 
+def is_weights_file(path: Path) -> bool:
+    """Whether a path names plain weights rather than a checkpoint folder."""
+    return path.is_file() and not (path.parent / "manifest").exists()
+
+
+def options_for_checkpoint(path: Path) -> Options | None:
+    """The options of the run that `path` (a checkpoint, a run, a folder) belongs to, free to run elsewhere; None if unknown."""
+    from conveyor.checkpoint import store
+    from conveyor.training import rundir
+
+    found = store.locate(path)
+    if found.run is not None and (found.run / rundir.OPTIONS).exists():
+        options = rundir.read_options(found.run)
+    elif found.checkpoints:
+        options = stored_options(None, store.load_newest(found.checkpoints[-1])[1].options)
+    else:
+        return None
+    return options.replace(run_dir=None, resume="no", weights=None)
+
+
 def stored_options(run: Path | None, in_checkpoint: Mapping[str, Any]) -> Options:
     """The options of a run: those that the checkpoint carries, else the run folder's file."""
     if in_checkpoint:

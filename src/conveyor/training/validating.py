@@ -12,6 +12,7 @@ from conveyor.training import build, checkpoints
 from conveyor.training.assemble import Own, make_prepare, make_validation
 from conveyor.training.signals import Signals
 from conveyor.training.spec import RunSpec
+from conveyor.training.stored import is_weights_file
 from conveyor.training.validators import Validation
 from conveyor.training.worker import device_for, threads
 from conveyor.training.world import World
@@ -35,7 +36,7 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
 
 def _records(spec: RunSpec, world: World, own: Own, validation: Validation) -> Iterator[dict[str, Any]]:
     path, repeat = spec.options.run.checkpoint_path, spec.options.events.repeat
-    if path is not None and not is_weights_file(path):
+    if path is not None and not is_weights_file(Path(path)):
         found = store.locate(path)
         if found.checkpoints:
             if found.single:
@@ -46,7 +47,7 @@ def _records(spec: RunSpec, world: World, own: Own, validation: Validation) -> I
             return
         _logger.warning("no checkpoint in %s: validating random weights", path)
     name = "random"
-    if path is not None and is_weights_file(path):
+    if path is not None and is_weights_file(Path(path)):
         spec = spec.replace(options=spec.options.replace(weights=path))
     if spec.options.model.weights is not None:
         name = Path(spec.options.model.weights).name
@@ -57,9 +58,3 @@ def _records(spec: RunSpec, world: World, own: Own, validation: Validation) -> I
     model = build.place_model(build.build_model(spec, own=own.model), spec, world.device, train=False)
     for _ in range(repeat):
         yield validation.measure(model).record(name, -1, 0.0)
-
-
-def is_weights_file(path: str) -> bool:
-    """Whether a path names plain weights rather than a checkpoint folder."""
-    given = Path(path)
-    return given.is_file() and not (given.parent / "manifest").exists()

@@ -10,11 +10,15 @@ from conveyor.checkpoint import store
 from conveyor.checkpoint.lock import RunLock
 from conveyor.errors import UserError
 from conveyor.monitor.observers import make_observers
+from conveyor.monitor.progress import say
+from conveyor.numerics.precision import Precision
 from conveyor.training import rundir
 from conveyor.training.after import Result, finish
 from conveyor.training.assemble import Own, make_feed, make_prepare, make_session, make_validation
+from conveyor.training.describe import opening_lines
 from conveyor.training.events import Events
 from conveyor.training.loop import train
+from conveyor.training.session import Session
 from conveyor.training.signals import Signals
 from conveyor.training.spec import RunSpec
 from conveyor.training.start import starting_state
@@ -40,6 +44,8 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
         observers = make_observers(spec.options, folder) if world.is_main else []
         peak = share_of_peak(session.flops, spec, world.device) if world.is_main else None
         events = Events(session, folder, observers, validation if during else None, peak)
+        if world.is_main:
+            announce(session)
         for observer in observers:
             observer.start(spec.to_json(), session.update)
         with events, make_feed(spec, world, own, prepare, session.update, session.lane.reads_data) as feed:
@@ -50,6 +56,17 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
     if world.is_main and events.writer.problem is not None:
         raise UserError(events.writer.problem)
     return result
+
+
+def announce(session: Session) -> None:
+    """The run in a few lines, before it starts."""
+    options = session.spec.options
+    if options.run.quiet or options.run.json_logs:
+        return
+    parameters = sum(parameter.numel() for parameter in session.lane.module.parameters())
+    precision = Precision.from_options(options.precision).describe(session.world.device)
+    for line in opening_lines(session.spec, parameters, precision):
+        say(line)
 
 
 def device_for(spec: RunSpec) -> torch.device:
