@@ -1,6 +1,7 @@
 """From words on a command line and keys of a configuration file to the values of a dialect's options."""
 
 import argparse
+import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -164,8 +165,13 @@ def _canonical(script: str, rows: list[Row], words: Sequence[str], spelled: set[
     result: list[str] = []
     for word in words:
         name, equals, value = word.partition("=")
-        if not name.startswith("-") or name == "-" or _is_number(name):
+        if not name.startswith("-") or name == "-":
             result.append(word)
+            continue
+        if _is_number(name):
+            # argparse knows -11 and -0.5 as values, but takes -1/2 and -1e-5 for options unless they follow a "=".
+            plain_number = re.fullmatch(r"-\d+|-\d*\.\d+", word)
+            result.append(word) if plain_number or not result else result.append(f"{result.pop()}={word}")
             continue
         found = find_flag(name, rows)
         if found is None:
@@ -177,11 +183,7 @@ def _canonical(script: str, rows: list[Row], words: Sequence[str], spelled: set[
 
 
 def _is_number(word: str) -> bool:
-    try:
-        float(word)
-    except ValueError:
-        return False
-    return True
+    return re.fullmatch(r"-\d*\.?\d+(e[-+]?\d+)?(/\d*\.?\d+)?", word, re.IGNORECASE) is not None
 
 
 def _parser(script: str, rows: list[Row]) -> argparse.ArgumentParser:

@@ -7,10 +7,13 @@ from conveyor.dialects.table import LISTS, Row
 from conveyor.errors import UserError, did_you_mean
 from conveyor.options.coerce import to_bool
 
+_SWITCH = "true or false (or t, f, 1, 0, yes, no, y, n, on, off)"
 _WORDS = {
+    "flag": _SWITCH,
+    "off": _SWITCH,
     "int": "a whole number",
     "float": "a number",
-    "switch": "true or false (or t, f, 1, 0, yes, no, y, n, on, off)",
+    "switch": _SWITCH,
     "frequency": "a number or a fraction such as 1/2",
     "yaml": "a mapping such as '{momentum: 0.9}'",
 }
@@ -74,6 +77,8 @@ def _convert(kind: str, value: Any) -> Any:
 def _frequency(text: str) -> Fraction:
     """A number or `a/b`, kept exact; the sign is checked by the rules of the dialect."""
     above, slash, below = text.partition("/")
+    if "/" in below:
+        raise ValueError
     return Fraction(above) / Fraction(below) if slash else Fraction(above)
 
 
