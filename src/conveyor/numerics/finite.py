@@ -1,0 +1,108 @@
+"""Values that are not finite: is there one, and which layer made it first."""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from conveyor.errors import UserError
+from conveyor.numerics import context
+
+
+class NotFiniteValueError(UserError):
+    """A layer made a value that is not finite; `layer` is its name, `what` its output or gradient."""
+
+    def __init__(self, layer: str, what: str, values: Tensor) -> None:
+        self.layer, self.what = layer, what
+        counts = f"{int(values.isnan().sum())} NaN and {int(values.isinf().sum())} infinite of {values.numel()} values"
+        super().__init__(
+            f"the {what} of {layer} is not finite ({counts}): lower --learning-rate, or choose a smaller --loss-scale, "
+            "--saturate or another --precision"
+        )
+
+
+def is_finite(values: Tensor) -> Tensor:
+    """Whether all values are finite, a bool scalar on the device; one pass, no temporary (NaN survives min and max)."""
+    if values.numel() == 0:
+        return torch.ones((), dtype=torch.bool, device=values.device)
+    low, high = torch.aminmax(values.detach())
+    return low.isfinite() & high.isfinite()
+
+
+def all_finite(tensors: Sequence[Tensor]) -> Tensor:
+    """Whether every value of every tensor is finite, a bool scalar on the device."""
+    return torch.stack([is_finite(values) for values in tensors]).all()
+
+
+def bad_weight(named: Iterable[tuple[str, Tensor]]) -> str | None:
+    """The name of the first tensor with a value that is not finite."""
+    floating = [(name, value) for name, value in named if value.is_floating_point()]
+    if not floating:
+        return None
+    flags = torch.stack([is_finite(value) for _, value in floating]).tolist()
+    return next((name for (name, _), good in zip(floating, flags, strict=True) if not good), None)
+
+
+@contextmanager
+def watch(model: nn.Module, *, gradients: bool = True) -> Iterator[None]:
+    """Inside, the first layer whose output (or whose output's gradient) is not finite raises `NotFiniteValueError`.
+
+    Every layer's values are read back, so a GPU loses its head start; meant for `--fp-exceptions` and for the search
+    after the fact. With an automatic loss scale gradients overflow now and then by design: leave them out.
+    """
+    handles = [
+        module.register_forward_hook(_OutputCheck(name, gradients))
+        for name, module in model.named_modules()
+        if next(module.children(), None) is None
+    ]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+class _OutputCheck:
+    """A forward hook that looks at what a layer returns."""
+
+    def __init__(self, name: str, gradients: bool) -> None:
+        self.name, self.gradients = name, gradients
+
+    def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
+        for value in output if isinstance(output, tuple | list) else (output,):
+            if not isinstance(value, Tensor) or not value.is_floating_point():
+                continue
+            if not is_finite(value):
+                raise NotFiniteValueError(self.name, "output", value.detach())
+            if self.gradients and value.requires_grad:
+                value.register_hook(self.check_gradient)  # type: ignore[no-untyped-call]
+
+    def check_gradient(self, gradient: Tensor) -> None:
+        """A tensor hook."""
+        if not is_finite(gradient):
+            raise NotFiniteValueError(self.name, "gradient of the output", gradient)
+
+
+def first_bad_layer(model: nn.Module, run: Callable[[], Any]) -> str | None:
+    """A phrase that names the first thing that is not finite when `run` repeats a pass: weights, output or gradient.
+
+    `run` computes what went wrong before (forward, or forward and backward) with the same micro-batch key. Norm
+    statistics are left alone and the gradients that stood in the parameters are put back.
+    """
+    weight = bad_weight(model.named_parameters())
+    if weight is not None:
+        return f"the weights {weight}"
+    before = [(parameter, parameter.grad) for parameter in model.parameters()]
+    try:
+        for parameter, _ in before:
+            parameter.grad = None
+        with context.frozen_statistics(), watch(model):
+            run()
+    except NotFiniteValueError as found:
+        return f"the {found.what} of {found.layer}"
+    finally:
+        for parameter, gradient in before:
+            parameter.grad = gradient
+    return None
