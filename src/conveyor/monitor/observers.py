@@ -123,7 +123,7 @@ def log_line(record: Record, updates_total: int = 0, seconds_left: float = 0.0) 
     if "lr" in record:
         parts.append(f"lr {number(record, 'lr'):.4g}")
     if "images_per_second" in record:
-        share = f" ({number(record, 'peak_share'):.0%} of peak)" if "peak_share" in record else ""
+        share = f" ({100 * number(record, 'peak_share'):.2g} % of peak)" if "peak_share" in record else ""
         parts.append(f"{readable_rate(number(record, 'images_per_second'))} img/s{share}")
     if "loss_scale" in record:
         parts.append(f"scale {number(record, 'loss_scale'):g}")

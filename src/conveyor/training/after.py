@@ -9,6 +9,7 @@ from typing import Any, TypedDict
 from conveyor.checkpoint import store
 from conveyor.files import write_atomically
 from conveyor.monitor.observers import Observer
+from conveyor.monitor.progress import say
 from conveyor.training.averages import average_after_training
 from conveyor.training.checkpoints import validate_checkpoints
 from conveyor.training.events import Events
@@ -77,6 +78,9 @@ def finish(
             record |= {"best_accuracy": stopping.best_accuracy, "best_update": stopping.best_update}
         for observer in observers:
             observer.end(record)
+        if reason in ("interrupted", "time") and not spec.options.run.json_logs:
+            cause = received.name if received is not None and reason == "interrupted" else "--max-time"
+            say(f"{cause}: stopped after update {session.update}, saved; go on with conveyor restore --checkpoint-path {folder}")
     return result
 
 
