@@ -1,6 +1,10 @@
-"""A loss that is not finite stops the run and says where it came from."""
+"""A value that is not finite stops the run and says where it came from."""
+
+import contextlib
+from collections.abc import Iterator
 
 from conveyor.errors import UserError
+from conveyor.numerics import finite
 from conveyor.training.session import Session
 
 
@@ -12,17 +16,31 @@ def check_finite(bad_slots: float, session: Session, rate: float) -> None:
     """Raise `NotFiniteError` on every worker when any slot of the update had a loss that is not finite."""
     if not bad_slots:
         return
-    layer = bad_layer(session)
-    where = f"; the first values that are not finite come out of {layer}" if layer else ""
+    find = getattr(session.lane, "find_bad_layer", None)
+    layer = find(session.update, session.updater.loss_scale.value) if find is not None else None
+    where = f"; first not finite: {layer}" if layer else ""
     raise NotFiniteError(
-        f"the loss is not finite in update {session.update + 1} (epoch {session.epoch:.2f}, learning rate {rate:.4g}){where}: "
-        "lower --learning-rate, lengthen --warmup or set --clip-norm; earlier checkpoints are intact"
+        f"the loss is not finite in {moment(session, rate)}{where}: lower --learning-rate, lengthen --warmup or set "
+        "--clip-norm; earlier checkpoints are intact"
     )
 
 
-def bad_layer(session: Session) -> str | None:
-    """The first layer with an output that is not finite, by running the update's batches once more."""
-    from conveyor.numerics import finite
+@contextlib.contextmanager
+def watched(session: Session) -> Iterator[None]:
+    """With `--fp-exceptions` every layer is looked at, and the first bad value stops the run at once."""
+    if not session.spec.options.precision.fp_exceptions:
+        yield
+        return
+    # An automatic loss scale lets gradients overflow now and then by design.
+    gradients = not session.updater.loss_scale.dynamic
+    try:
+        with finite.watch(session.lane.module, gradients=gradients):
+            yield
+    except finite.NotFiniteValueError as found:
+        rate = session.spec.schedule.rate(session.update)
+        raise NotFiniteError(f"in {moment(session, rate)} {found}") from None
 
-    find = getattr(session.lane, "find_bad_layer", None)
-    return find(finite) if find is not None else None
+
+def moment(session: Session, rate: float) -> str:
+    """`update 17 (epoch 0.38, learning rate 0.1)`: the update that is being computed."""
+    return f"update {session.update + 1} (epoch {session.epoch:.2f}, learning rate {rate:.4g})"

@@ -6,7 +6,7 @@ import torch
 
 from conveyor.data.batch import Batch
 from conveyor.training.events import Events
-from conveyor.training.health import NotFiniteError, check_finite
+from conveyor.training.health import NotFiniteError, check_finite, watched
 from conveyor.training.loss import BAD
 from conveyor.training.session import Session
 from conveyor.training.signals import Signals
@@ -22,7 +22,8 @@ def train(session: Session, batches: Iterator[Batch], events: Events, signals: S
     leave = torch.zeros(3, dtype=torch.float64, device=world.device)
     while session.update < spec.updates_total and session.reason is None:
         rate = spec.schedule.rate(session.update)
-        tally = session.lane.gradients(batches, session.update, updater.loss_scale.value)
+        with watched(session):
+            tally = session.lane.gradients(batches, session.update, updater.loss_scale.value)
 
         # What the workers must agree on: a loss that is not finite, a signal, the time. On a GPU reading it would make
         # the host wait for the device, so there it is read once per host call.

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from conveyor.data.batch import Batch, Target
 from conveyor.data.prepare import Prepare
 from conveyor.models import stochastic
+from conveyor.numerics import finite
 from conveyor.training.loss import Loss, tally
 from conveyor.training.meter import Timing
 from conveyor.training.world import GradientReducer
@@ -71,12 +72,27 @@ class FoldedLane:
                 self._timing.mark("forward")
                 if number == len(self._groups) - 1:
                     self._reducer.start()
-                (loss * (loss_scale * len(group) / self._total_slots)).backward()
+                (loss * (loss_scale * len(group) / self._total_slots)).backward()  # type: ignore[no-untyped-call]
             total += tally(loss, logits, target.labels, slots=len(group), accuracy=self._metrics)
             self._timing.mark("backward")
         self._reducer.finish()
         self._timing.mark("reduce")
         return total
+
+    def find_bad_layer(self, update: int, loss_scale: float) -> str | None:
+        """What is not finite first when the passes of the last update are repeated, as a phrase."""
+        for group, parts in zip(self._groups, self.recent, strict=False):
+            images, target = joined_inputs(self._prepare, parts)
+            factor = loss_scale * len(group) / self._total_slots
+
+            def repeat(images: Tensor = images, target: Target = target, factor: float = factor) -> None:
+                (self._loss(self.module(images), target) * factor).backward()  # type: ignore[no-untyped-call]
+
+            with stochastic.keyed(self._seed, update, group):
+                found = finite.first_bad_layer(self.module, repeat)
+            if found is not None:
+                return found
+        return None
 
     def logits(self, images: Tensor) -> Tensor:
         """The forward pass alone."""
@@ -100,12 +116,15 @@ def joined_inputs(prepare: Prepare, parts: Sequence[Batch]) -> tuple[Tensor, Tar
 
 def _joined_terms(targets: list[Target]) -> list[tuple[Tensor, Tensor]]:
     """Label terms of several batches as those of one; a batch with fewer terms gets terms of weight 0."""
-    lists = [target.mixed or [(target.labels, torch.ones_like(target.labels, dtype=torch.float32))] for target in targets]
+    lists = [
+        target.mixed or [(target.labels, torch.ones_like(target.labels, dtype=torch.float32))] for target in targets
+    ]
     longest = max(len(terms) for terms in lists)
     padded = [
         terms + [(target.labels, torch.zeros_like(terms[0][1]))] * (longest - len(terms))
         for terms, target in zip(lists, targets, strict=True)
     ]
     return [
-        (torch.cat([terms[i][0] for terms in padded]), torch.cat([terms[i][1] for terms in padded])) for i in range(longest)
+        (torch.cat([terms[i][0] for terms in padded]), torch.cat([terms[i][1] for terms in padded]))
+        for i in range(longest)
     ]
