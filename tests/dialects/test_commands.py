@@ -268,8 +268,9 @@ def test_profile_and_devices(capsys, monkeypatch):
 def test_serving_plan(capsys):
     plan = plan_of(command_of(BY_ID["tensorflow2-30"]), "tensorflow2", capsys)
     assert plan["micro_batch"] == 16
-    for words in ("--port 8502", "--batch-size 8", "--clients 32", "--num-images 1000"):
+    for words in ("--batch-size 8", "--clients 32", "--num-images 1000", "--max-batch 16"):
         assert words in plan["command"]
+    assert any("served on port 8502" in note for note in plan["notes"])
 
 
 def test_the_equivalent_command_gives_the_same_plan(capsys):

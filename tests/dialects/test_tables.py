@@ -41,14 +41,14 @@ def test_rows_name_real_options_and_have_one_outcome(dialect):
                 "host",
                 "clients",
                 "num_images",
-                "async",
+                "use_async",
                 "verbose",
                 "batch_size",
                 "output",
                 "last",
                 "mode",
                 "decay",
-                "skip_last",
+                "discard_last",
                 "split",
             }
             assert name in specs() or bare in specs() or name in known, (each.flag, flag)

@@ -92,8 +92,15 @@ def tensorflow2_export(script: str, values: Values, launcher: Launcher, environm
         notes.append("no --checkpoint-input-path: the exported model has random weights")
     if values["pipeline_serving_model"] and not values["pipeline_splits"]:
         notes.append("--pipeline-serving-model has no effect without --pipeline-splits")
-    options = base.options.replace(checkpoint_path=checkpoint)
-    return dataclasses.replace(base, command="export", options=options, words=(folder,), notes=tuple(notes))
+    words = (
+        checkpoint or str(values["model_name"]),
+        "--out",
+        folder,
+        "--batch",
+        str(base.options.batch.micro_batch_size),
+    )
+    settings = {"folder": folder, "checkpoint": checkpoint}
+    return dataclasses.replace(base, command="export", words=words, notes=tuple(notes), settings=settings)
 
 
 def tensorflow2_request(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
@@ -102,13 +109,26 @@ def tensorflow2_request(script: str, values: Values, launcher: Launcher, environ
     if not 0 < values["port"] < 65536:
         raise UserError(f"--port {values['port']}: give a number from 1 to 65535")
     base = tensorflow2.translate(script, values, launcher, environment)
-    words = [
-        "--host", values["host"], "--port", str(values["port"]), "--batch-size", str(values["request_batch_size"]),
-        "--clients", str(values["num_threads"]), "--num-images", str(values["num_images"]),
-    ]  # fmt: skip
-    words += ["--async"] if values["use_async"] else []
-    words += ["--verbose"] if values["verbose"] else []
-    return dataclasses.replace(base, command="request", words=tuple(words))
+    name = values.config_name or str(values["model_name"])
+    settings = {
+        "name": name,
+        "host": values["host"],
+        "port": values["port"],
+        "batch_size": values["request_batch_size"],
+        "clients": values["num_threads"],
+        "num_images": values["num_images"],
+        "use_async": bool(values["use_async"]),
+        "verbose": bool(values["verbose"]),
+        "checkpoint": values["checkpoint_input_path"],
+    }
+    words = [name, "--protocol", "grpc-tensorflow", "--batch-size", str(settings["batch_size"])]
+    words += ["--clients", str(settings["clients"]), "--num-images", str(settings["num_images"])]
+    words += ["--max-batch", str(base.options.batch.micro_batch_size), "--delay-us", "500"]
+    words += ["--use-async"] * settings["use_async"] + ["--verbose"] * settings["verbose"]
+    note = f"the model is exported to {name}/001 and served on port {values['port']} (gRPC) while the requests are sent"
+    return dataclasses.replace(
+        base, command="request", words=tuple(words), notes=(*base.notes, note), settings=settings, config=None
+    )
 
 
 RULES: dict[tuple[str, str], Rules] = {

@@ -171,7 +171,7 @@ OTHER_SCRIPTS = (
     row("-N", "int", ours="`--last` of `conveyor average`", about="last N checkpoints", scripts=("weight_avg",)),
     row("--mode", choices=("mean", "exponential"), ours="`--mode` of `conveyor average`", about="required", scripts=("weight_avg",)),
     row("--decay", "float", 0.99, ours="`--decay` of `conveyor average`", about="exponential", scripts=("weight_avg",)),
-    row("--discard-last", "int", 0, ours="`--skip-last` of `conveyor average`", about="leave out the newest", scripts=("weight_avg",)),
+    row("--discard-last", "int", 0, ours="`--discard-last` of `conveyor average`", about="leave out the newest", scripts=("weight_avg",)),
     row("--base-folder", nothing="--wandb logs while training", scripts=("upload_run",)),
     row("--name", nothing="--wandb logs while training", scripts=("upload_run",)),
     row("--project", nothing="--wandb logs while training", scripts=("upload_run",)),

@@ -107,7 +107,7 @@ SERVE = (
     row("--batch-size", "int", 1, dest="request_batch_size", ours="`--batch-size` of `conveyor request`", about="images per request", scripts=SERVING),
     row("--num-threads", "int", 2, ours="`--clients` of `conveyor request`", about="client processes", scripts=SERVING),
     row("--num-images", "int", 1000, ours="`--num-images` of `conveyor request`", about="images per client", scripts=SERVING),
-    row("--use-async", "flag", False, ours="`--async` of `conveyor request`", about="do not wait for each answer", scripts=SERVING),
+    row("--use-async", "flag", False, ours="`--use-async` of `conveyor request`", about="do not wait for each answer", scripts=SERVING),
     row("--verbose", "flag", False, ours="`--verbose` of `conveyor request`", about="print latencies", scripts=SERVING),
     row("--serving-bin-path", nothing="the server is part of this package", scripts=SERVING),
     row("--pytest", "switch", False, nothing="it was for the original's tests", scripts=EXPORT),

@@ -26,8 +26,8 @@ class Translation:
     json: bool = False
     folder: str = ""
     """The run folder as the dialect names it; `{random}` and `{time}` are filled in when the run starts."""
-    after: tuple["Translation", ...] = ()
-    """Commands that follow this one."""
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    """What serving is told besides the options."""
 
     def arguments(self) -> list[str]:
         """The sub-command and its arguments; with a shipped configuration, only what differs from it."""
