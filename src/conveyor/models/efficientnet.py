@@ -12,7 +12,7 @@ from conveyor.models.grouped import spatial_conv
 from conveyor.models.initialise import dense_uniform_out_, initialise
 from conveyor.models.layers import GlobalMean, conv
 from conveyor.models.mbconv import BlockPlan, make_activation, make_block, round_filters, with_drop_rates
-from conveyor.models.norms import NormChoice
+from conveyor.models.norms import NormChoice, norm_act
 from conveyor.models.stochastic import Dropout
 
 # (kernel, repeats, output channels, expands, stride) of the seven stages before scaling.
@@ -57,8 +57,8 @@ class EfficientNet(nn.Module):
         self.classifier = nn.Linear(top_width, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.blocks(self.act1(self.bn1(self.conv_stem(x))))
-        x = self.global_pool(self.act2(self.bn2(self.conv_head(x))))
+        x = self.blocks(norm_act(self.bn1, self.act1, self.conv_stem(x)))
+        x = self.global_pool(norm_act(self.bn2, self.act2, self.conv_head(x)))
         return self.classifier(self.dropout(x))
 
 

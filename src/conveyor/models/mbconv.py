@@ -10,14 +10,15 @@ from torch import Tensor, nn
 
 from conveyor.errors import UserError
 from conveyor.models.grouped import spatial_conv
-from conveyor.models.layers import Block, conv
-from conveyor.models.norms import NormChoice
+from conveyor.models.layers import Block, GlobalMean, conv
+from conveyor.models.norms import NormChoice, norm_act
 from conveyor.models.stochastic import DropConnect
 
 _ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
-    "swish": nn.SiLU,  # never in place: autograd would have to keep a copy of the input
+    # Only relu's gradient follows from its result; the others in place would have autograd copy their input first.
+    "swish": nn.SiLU,
     "relu": lambda: nn.ReLU(inplace=True),
-    "relu6": lambda: nn.ReLU6(inplace=True),
+    "relu6": nn.ReLU6,
     "hardswish": nn.Hardswish,
 }
 
@@ -66,13 +67,14 @@ class SqueezeExcite(nn.Module):
 
     def __init__(self, channels: int, squeezed: int, activation: str, hard_gate: bool) -> None:
         super().__init__()
+        self.mean = GlobalMean(keepdim=True)
         self.conv_reduce = nn.Conv2d(channels, squeezed, 1)
         self.act1 = make_activation(activation)
         self.conv_expand = nn.Conv2d(squeezed, channels, 1)
         self.gate: nn.Module = nn.Hardsigmoid() if hard_gate else nn.Sigmoid()
 
     def forward(self, x: Tensor) -> Tensor:
-        scale = self.conv_expand(self.act1(self.conv_reduce(x.mean((2, 3), keepdim=True))))
+        scale = self.conv_expand(self.act1(self.conv_reduce(self.mean(x))))
         return x * self.gate(scale)
 
 
@@ -112,7 +114,7 @@ class DepthwiseSeparable(_MobileBlock):
         self.bn2 = norm.layer(plan.out_channels, activated=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.act1(self.bn1(self.conv_dw(x)))
+        out = norm_act(self.bn1, self.act1, self.conv_dw(x))
         if self.se is not None:
             out = self.se(out)
         return self._join(self.bn2(self.conv_pw(out)), x)
@@ -137,8 +139,8 @@ class InvertedResidual(_MobileBlock):
         self.bn3 = norm.layer(plan.out_channels, activated=False)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.act1(self.bn1(self.conv_pw(x)))
-        out = self.act2(self.bn2(self.conv_dw(out)))
+        out = norm_act(self.bn1, self.act1, self.conv_pw(x))
+        out = norm_act(self.bn2, self.act2, self.conv_dw(out))
         if self.se is not None:
             out = self.se(out)
         return self._join(self.bn3(self.conv_pwl(out)), x)

@@ -9,7 +9,7 @@ from conveyor.models.grouped import spatial_conv
 from conveyor.models.initialise import dense_normal_, initialise
 from conveyor.models.layers import GlobalMean, conv
 from conveyor.models.mbconv import BlockPlan, make_activation, make_block, round_filters, with_drop_rates
-from conveyor.models.norms import NormChoice
+from conveyor.models.norms import NormChoice, norm_act
 from conveyor.models.stochastic import Dropout
 
 # Stages of (kernel, inner channels, output channels, SE, activation, stride).
@@ -59,8 +59,8 @@ class MobileNetV2(nn.Module):
         self.classifier = nn.Linear(top, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.blocks(self.act1(self.bn1(self.conv_stem(x))))
-        x = self.global_pool(self.act2(self.bn2(self.conv_head(x))))
+        x = self.blocks(norm_act(self.bn1, self.act1, self.conv_stem(x)))
+        x = self.global_pool(norm_act(self.bn2, self.act2, self.conv_head(x)))
         return self.classifier(self.dropout(x))
 
 
@@ -74,7 +74,7 @@ class ConvNormAct(nn.Module):
         self.act = norm.activation(nn.Hardswish(), out_channels)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.act(self.bn1(self.conv(x)))
+        return norm_act(self.bn1, self.act, self.conv(x))
 
 
 class MobileNetV3(nn.Module):
@@ -97,7 +97,7 @@ class MobileNetV3(nn.Module):
         self.act1 = norm.activation(nn.Hardswish(), stem)
         stages = [nn.Sequential(*(make_block(plan) for plan in stage)) for stage in plans]
         self.blocks = nn.Sequential(*stages, nn.Sequential(ConvNormAct(last.out_channels, features, norm)))
-        self.global_pool = nn.AdaptiveAvgPool2d(1)
+        self.global_pool = GlobalMean(keepdim=True)
         self.conv_head = nn.Conv2d(features, top, 1)
         self.act2 = nn.Hardswish()
         self.flatten = nn.Flatten()
@@ -105,7 +105,7 @@ class MobileNetV3(nn.Module):
         self.classifier = nn.Linear(top, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.blocks(self.act1(self.bn1(self.conv_stem(x))))
+        x = self.blocks(norm_act(self.bn1, self.act1, self.conv_stem(x)))
         x = self.act2(self.conv_head(self.global_pool(x)))
         return self.classifier(self.dropout(self.flatten(x)))
 

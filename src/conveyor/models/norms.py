@@ -1,18 +1,31 @@
 """Normalisation layers, and batch norm whose running statistics change once per weight update."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.fx import Proxy
 from torch.nn import functional as F
 
 from conveyor.errors import UserError
 from conveyor.models.span import joined_batch_norm
+from conveyor.numerics import norm_act as fused
 from conveyor.numerics.context import frozen_statistics, statistics_are_frozen
 
-__all__ = ["BatchNorm", "GroupNorm", "NormChoice", "commit", "discard", "frozen_statistics", "pending"]
+__all__ = [
+    "BatchNorm",
+    "GroupNorm",
+    "NormChoice",
+    "commit",
+    "discard",
+    "frozen_statistics",
+    "fuse",
+    "norm_act",
+    "pending",
+]
 
 
 class BatchNorm(nn.BatchNorm2d):
@@ -25,6 +38,8 @@ class BatchNorm(nn.BatchNorm2d):
 
     `stable`: statistics of float32 values whatever the input's type. The kernels already take the variance in a
     second pass over the deviations from the mean.
+
+    `fused` (see `fuse`): norm, residual and activation run as one operation where the tensors allow it.
     """
 
     running_mean: Tensor
@@ -39,12 +54,23 @@ class BatchNorm(nn.BatchNorm2d):
         super().__init__(channels, eps=eps, momentum=momentum)
         self.stable = stable
         self.span_group: Any = None
+        self.fused = False
         self.register_buffer("pending_mean", torch.zeros(channels), persistent=False)
         self.register_buffer("pending_var", torch.zeros(channels), persistent=False)
         self.register_buffer("pending_count", torch.zeros(1), persistent=False)
 
-    def forward(self, x: Tensor) -> Tensor:
-        """[N, C, H, W] to the same shape, type and memory format."""
+    def forward(self, x: Tensor, residual: Tensor | None = None, act: str = "none") -> Tensor:
+        """act(norm(x) + residual): [N, C, H, W] to the same shape, type and memory format."""
+        if self.training and self.fused and self.span_group is None and fused.fits(x, residual, act):
+            y, mean, var = fused.norm_act(x, self.weight, self.bias, residual, act, self.eps)
+            self._gather(mean, var)
+            return y
+        y = self._normalise(x)
+        if residual is not None:
+            y += residual
+        return ACTIVATIONS[act](y)
+
+    def _normalise(self, x: Tensor) -> Tensor:
         dtype = x.dtype
         if self.stable:
             x = x.float()
@@ -63,14 +89,46 @@ class BatchNorm(nn.BatchNorm2d):
             # With momentum 1 the kernel writes the batch's statistics into the buffers: no second pass over x.
             mean, var = torch.zeros((2, self.num_features), dtype=self.pending_mean.dtype, device=x.device).unbind()
             y = F.batch_norm(x, mean, var, self.weight, self.bias, True, 1.0, self.eps)
-        if not statistics_are_frozen():
-            # Every member of a span's group adds the same joint statistics: together they count once.
-            share = 1.0 if self.span_group is None else 1.0 / dist.get_world_size(self.span_group)
-            with torch.no_grad():
-                self.pending_mean.add_(mean, alpha=share)
-                self.pending_var.add_(var, alpha=share)
-                self.pending_count += share
+        self._gather(mean, var)
         return y.to(dtype)
+
+    @torch.no_grad()
+    def _gather(self, mean: Tensor, var: Tensor) -> None:
+        """Add the statistics of one batch to those of the update."""
+        if statistics_are_frozen():
+            return
+        # Every member of a span's group adds the same joint statistics: together they count once.
+        share = 1.0 if self.span_group is None else 1.0 / dist.get_world_size(self.span_group)
+        self.pending_mean.add_(mean, alpha=share)
+        self.pending_var.add_(var, alpha=share)
+        self.pending_count += share
+
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"none": lambda y: y, "relu": F.relu_, "silu": F.silu}
+_KINDS = {nn.ReLU: "relu", nn.SiLU: "silu", nn.Identity: "none"}
+
+
+def norm_act(norm: nn.Module, act: nn.Module, x: Tensor, residual: Tensor | None = None) -> Tensor:
+    """act(norm(x) + residual): one operation when `norm` is fused, else the modules one after the other.
+
+    A tracer always sees the modules, so a pipeline can be cut between them.
+    """
+    kind = _KINDS.get(type(act))
+    if kind is not None and type(norm) is BatchNorm and norm.fused and not isinstance(x, Proxy):
+        return norm(x, residual, kind)
+    out = norm(x)
+    if residual is not None:
+        out += residual
+    return act(out)
+
+
+def fuse(model: nn.Module) -> bool:
+    """Let every batch norm of `model` run in one operation with what follows it, if this machine can; says whether."""
+    if not fused.available():
+        return False
+    for norm in _batch_norms(model):
+        norm.fused = not norm.stable
+    return True
 
 
 class GroupNorm(nn.GroupNorm):

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from conveyor.errors import UserError
 from conveyor.models.initialise import initialise
 from conveyor.models.layers import Block, GlobalMean, PaddedShortcut, conv
-from conveyor.models.norms import NormChoice
+from conveyor.models.norms import NormChoice, norm_act
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -57,10 +57,9 @@ class BasicBlock(Block):
         self.act2 = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.act1(self.bn1(self.conv1(x)))
-        out = self.bn2(self.conv2(out))
-        out += x if self.downsample is None else self.downsample(x)
-        return self.act2(out)
+        out = norm_act(self.bn1, self.act1, self.conv1(x))
+        beside = x if self.downsample is None else self.downsample(x)
+        return norm_act(self.bn2, self.act2, self.conv2(out), beside)
 
     @property
     def last_norm(self) -> nn.Module:
@@ -90,11 +89,10 @@ class Bottleneck(Block):
         self.act3 = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
-        out = self.act1(self.bn1(self.conv1(x)))
-        out = self.act2(self.bn2(self.conv2(out)))
-        out = self.bn3(self.conv3(out))
-        out += x if self.downsample is None else self.downsample(x)
-        return self.act3(out)
+        out = norm_act(self.bn1, self.act1, self.conv1(x))
+        out = norm_act(self.bn2, self.act2, self.conv2(out))
+        beside = x if self.downsample is None else self.downsample(x)
+        return norm_act(self.bn3, self.act3, self.conv3(out), beside)
 
     @property
     def last_norm(self) -> nn.Module:
@@ -141,7 +139,7 @@ class ResNet(nn.Module):
         self.fc = nn.Linear(channels, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        x = self.act1(self.bn1(self.conv1(x)))
+        x = norm_act(self.bn1, self.act1, self.conv1(x))
         if self.maxpool is not None:
             x = self.maxpool(x)
         for name in self.stage_names:

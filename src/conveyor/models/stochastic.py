@@ -36,12 +36,19 @@ class Stochastic(nn.Module):
 
 
 class Dropout(Stochastic):
-    """Each value of [N, F] is zeroed with probability `rate`, the others are divided by 1 - rate."""
+    """Each value of [N, F] or [N, C, H, W] is zeroed with probability `rate`, the others are divided by 1 - rate.
+
+    The numbers go to a picture in the order of N, H, W, C, whatever its memory format.
+    """
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0.0:
             return x
-        return x * self.kept(x, x[0].numel()).view(x.shape)
+        kept = self.kept(x, x[0].numel())
+        if x.dim() == 4:
+            batch, channels, height, width = x.shape
+            return x * kept.view(batch, height, width, channels).permute(0, 3, 1, 2)
+        return x * kept.view(x.shape)
 
 
 class DropConnect(Stochastic):

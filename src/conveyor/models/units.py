@@ -1,0 +1,168 @@
+"""A model as a list of named units, the places where it can be cut, and what each one costs."""
+
+import copy
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from conveyor.models.dialect_names import dialect_names
+from conveyor.models.graph import final_users, tensor_nodes, trace_graph
+from conveyor.models.registry import build
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Unit:
+    """One layer call or tensor operation of the traced model.
+
+    `path` is the module path, or the owner's path and the operation's name (`layer1.0.add`); `aliases` are its names
+    in the dialects, and the containers that begin here. Figures are for one image in float32: `shape` without the
+    batch, `crossing_bytes` everything that a cut before this unit sends.
+    """
+
+    index: int
+    name: str
+    path: str
+    kind: str
+    aliases: tuple[str, ...]
+    shape: tuple[int, ...]
+    parameters: int
+    activation_bytes: int
+    crossing_bytes: int
+    multiply_adds: int
+
+
+def trace(model: nn.Module, image_size: int, in_channels: int = 3) -> list[Unit]:
+    """The units of `model` for images of this size. The model is not run: shapes come from a copy on the meta device."""
+    graph = trace_graph(model)
+    nodes = tensor_nodes(graph)
+    paths = list(_paths(nodes))
+    shapes = _shapes(model, graph, image_size, in_channels)
+    position = {node: index for index, node in enumerate(nodes)}
+    inputs = [node for node in graph.nodes if node.op == "placeholder"]
+    last_use = {
+        node: max((position.get(user, len(nodes)) for user in final_users(node)), default=-1)
+        for node in [*inputs, *nodes]
+    }
+    names: dict[int, list[str]] = {}
+    for alias, path in [*_containers(paths), *dialect_names(model)]:
+        index = next((i for i, unit_path in enumerate(paths) if _inside(unit_path, path)), None)
+        if index is not None and alias != paths[index]:
+            names.setdefault(index, []).append(alias)
+    units = []
+    for index, (node, path) in enumerate(zip(nodes, paths, strict=True)):
+        module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
+        first_call = str(node.target) == path
+        crossing = sum(
+            _bytes(shapes[other]) for other, use in last_use.items() if position.get(other, -1) < index <= use
+        )
+        units.append(
+            Unit(
+                index=index,
+                name=node.name,
+                path=path,
+                kind=type(module).__name__ if module is not None else _operation(node),
+                aliases=tuple(dict.fromkeys(names.get(index, []))),
+                shape=shapes[node][1:],
+                parameters=sum(p.numel() for p in module.parameters()) if module is not None and first_call else 0,
+                activation_bytes=_bytes(shapes[node]),
+                crossing_bytes=crossing,
+                multiply_adds=_multiply_adds(module, shapes[node]),
+            )
+        )
+    return units
+
+
+def multiply_adds(name: str, image_size: int, num_classes: int = 1000, in_channels: int = 3, **options: Any) -> int:
+    """Multiply-adds of one image through the convolutions and dense layers of the model `name`."""
+    with torch.device("meta"):
+        model = build(name, num_classes=num_classes, in_channels=in_channels, image_size=image_size, **options)
+    return model_multiply_adds(model, image_size, in_channels)
+
+
+def model_multiply_adds(model: nn.Module, image_size: int, in_channels: int = 3) -> int:
+    """Multiply-adds of one image through the convolutions and dense layers of `model`."""
+    graph = trace_graph(model)
+    shapes = _shapes(model, graph, image_size, in_channels)
+    return sum(
+        _multiply_adds(model.get_submodule(str(node.target)), shapes[node])
+        for node in graph.nodes
+        if node.op == "call_module"
+    )
+
+
+def _multiply_adds(module: nn.Module | None, shape: tuple[int, ...]) -> int:
+    if isinstance(module, nn.Conv2d):
+        return math.prod(shape) * module.in_channels // module.groups * math.prod(module.kernel_size)
+    if isinstance(module, nn.Linear):
+        return math.prod(shape) * module.in_features
+    return 0
+
+
+def _bytes(shape: tuple[int, ...]) -> int:
+    return 4 * math.prod(shape)
+
+
+def _operation(node: fx.Node) -> str:
+    name = str(node.target) if node.op == "call_method" else getattr(node.target, "__name__", str(node.target))
+    return {"iadd": "add", "imul": "mul"}.get(name, name)
+
+
+def _paths(nodes: list[fx.Node]) -> Iterator[str]:
+    """Unique paths: a second use of the same layer or operation gets `:2`."""
+    seen: dict[str, int] = {}
+    for node in nodes:
+        if node.op == "call_module":
+            path = str(node.target)
+        else:
+            owners = list(node.meta.get("nn_module_stack", {}))
+            owner = f"{owners[-1]}." if owners and owners[-1] else ""
+            path = owner + _operation(node)
+        seen[path] = seen.get(path, 0) + 1
+        yield path if seen[path] == 1 else f"{path}:{seen[path]}"
+
+
+def _inside(unit_path: str, path: str) -> bool:
+    return unit_path == path or unit_path.startswith(path + ".")
+
+
+def _containers(paths: list[str]) -> Iterator[tuple[str, str]]:
+    """(container, container) for each module that holds units, in order: its name means its first unit."""
+    seen = set(paths)
+    for path in paths:
+        parts = path.split(".")
+        for length in range(1, len(parts)):
+            container = ".".join(parts[:length])
+            if container not in seen:
+                seen.add(container)
+                yield container, container
+
+
+class _ShapeRecorder(fx.Interpreter):
+    def __init__(self, module: fx.GraphModule) -> None:
+        super().__init__(module)
+        self.shapes: dict[str, tuple[int, ...]] = {}
+
+    def run_node(self, n: fx.Node) -> Any:
+        value = super().run_node(n)
+        if isinstance(value, Tensor):
+            self.shapes[n.name] = tuple(value.shape)
+        return value
+
+
+def _shapes(model: nn.Module, graph: fx.Graph, image_size: int, in_channels: int) -> dict[fx.Node, tuple[int, ...]]:
+    """Shape of every tensor for one image, in evaluation mode on the meta device; () for what is no tensor."""
+    tensors = [*model.parameters(), *model.buffers()]
+    # With its tensors already "copied" to meta, the deep copy takes no memory for them.
+    memo: dict[int, Any] = {}
+    for tensor in tensors:
+        meta = torch.empty_like(tensor, device="meta")
+        memo[id(tensor)] = nn.Parameter(meta, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else meta
+    twin = copy.deepcopy(model, memo).eval()
+    recorder = _ShapeRecorder(fx.GraphModule(twin, graph))
+    with torch.no_grad():
+        recorder.run(torch.empty(1, in_channels, image_size, image_size, device="meta"))
+    return {node: recorder.shapes.get(node.name, ()) for node in graph.nodes}

@@ -1,0 +1,213 @@
+"""Stages composed equal the whole model bit for bit, wherever it is cut."""
+
+import operator
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from conveyor import models
+from conveyor.errors import UserError
+from conveyor.models import norms
+from conveyor.models.stochastic import keyed
+from conveyor.models.units import trace
+from conveyor.pipeline.cut import Stage, cut, shared_parameters
+
+Result = tuple[Tensor, dict[str, Tensor]]
+
+
+def make(name: str, **options: object) -> nn.Module:
+    torch.manual_seed(0)
+    model = models.build(name, num_classes=3, **options)
+    return model.to(memory_format=torch.channels_last)
+
+
+def images(size: int) -> Tensor:
+    torch.manual_seed(1)
+    return torch.randn(2, 3, size, size).contiguous(memory_format=torch.channels_last)
+
+
+def gradients(model: nn.Module) -> dict[str, Tensor]:
+    return {name: parameter.grad for name, parameter in model.named_parameters() if parameter.grad is not None}
+
+
+def whole(model: nn.Module, x: Tensor) -> Result:
+    model.zero_grad(set_to_none=True)
+    with keyed(1, 2, 3):
+        y = model(x)
+    y.square().sum().backward()
+    return y.detach(), gradients(model)
+
+
+def separately(model: nn.Module, stages: list[Stage], x: Tensor) -> Result:
+    """Each stage runs and differentiates on its own, as in another process; what it received must stay as it was."""
+    model.zero_grad(set_to_none=True)
+    received, sent = [], []
+    tensors: tuple[Tensor, ...] = (x,)
+    with keyed(1, 2, 3):
+        for stage in stages:
+            leaves = tuple(one.detach().requires_grad_(bool(received)) for one in tensors)
+            copies = [one.clone() for one in leaves]
+            tensors = stage(*leaves)
+            assert all(torch.equal(one, kept) for one, kept in zip(leaves, copies, strict=True))
+            received.append(leaves)
+            sent.append(tensors)
+    (y,) = tensors
+    y.square().sum().backward()
+    for index in range(len(stages) - 2, -1, -1):
+        pairs = [(one, leaf.grad) for one, leaf in zip(sent[index], received[index + 1], strict=True)]
+        torch.autograd.backward(
+            [one for one, _ in pairs if one.requires_grad], [grad for one, grad in pairs if one.requires_grad]
+        )
+    return y.detach(), gradients(model)
+
+
+def joined(model: nn.Module, stages: list[Stage], x: Tensor) -> Result:
+    """All stages in one differentiation."""
+
+    def run(first: Tensor) -> Tensor:
+        tensors: tuple[Tensor, ...] = (first,)
+        for stage in stages:
+            tensors = stage(*tensors)
+        return tensors[0]
+
+    model.zero_grad(set_to_none=True)
+    with keyed(1, 2, 3):
+        y = run(x)
+    y.square().sum().backward()
+    return y.detach(), gradients(model)
+
+
+def assert_equal(left: Result, right: Result) -> None:
+    assert torch.equal(left[0], right[0])
+    assert set(left[1]) == set(right[1])
+    assert all(torch.equal(gradient, right[1][name]) for name, gradient in left[1].items())
+
+
+@pytest.mark.parametrize(
+    ("name", "gap"),
+    [("resnet18", 6), ("resnet50", 5), ("resnext50", 5), ("efficientnet_b0", 12), ("mobilenet_v3_small", 12)],
+)
+def test_every_cut_of_the_large_nets_many_at_a_time(name: str, gap: int) -> None:
+    """Run i cuts before units i, i + gap, i + 2 gap...: together every cut there is."""
+    model, x = make(name), images(40)
+    expected = whole(model, x)
+    num_units = len(trace(model, 40))
+    for first in range(1, gap + 1):
+        stages = cut(model, range(first, num_units, gap))
+        assert_equal(separately(model, stages, x), expected)
+
+
+@pytest.mark.parametrize("options", [{}, {"norm": "none"}, {"shortcut": "C"}])
+def test_every_single_cut_of_a_small_net(options: dict[str, object]) -> None:
+    name = "cifar_resnet8" if options else "cifar_resnet20"
+    model, x = make(name, **options), images(16)
+    expected = whole(model, x)
+    for point in range(1, len(trace(model, 16))):
+        stages = cut(model, [point])
+        assert_equal(separately(model, stages, x), expected)
+        if point % 5 == 0:
+            assert_equal(joined(model, stages, x), expected)
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize(
+    "name", ["resnet18", "resnet50", "resnext50", "efficientnet_b0", "mobilenet_v3_small", "mobilenet_v3_large"]
+)
+def test_every_single_cut_of_the_large_nets(name: str) -> None:
+    model, x = make(name), images(40)
+    expected = whole(model, x)
+    for point in range(1, len(trace(model, 40))):
+        assert_equal(separately(model, cut(model, [point]), x), expected)
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v2", "squeezenet", "toy_model_bn", "efficientnet_lite0", "resnet10"])
+def test_the_other_families(name: str) -> None:
+    size = 32 if name.startswith("toy") else 64
+    options = {"bypass": True} if name == "squeezenet" else {}
+    model, x = make(name, **options), images(size)
+    expected = whole(model, x)
+    stages = cut(model, range(1, len(trace(model, size))))
+    assert_equal(separately(model, stages, x), expected)
+
+
+def test_stages_hold_the_models_own_layers_under_their_names() -> None:
+    model = make("resnet18")
+    stages = cut(model, [20, 40])
+    named = dict(model.named_parameters())
+    found = {
+        full: dict(stage.named_parameters())[local] for stage in stages for local, full in stage.full_names.items()
+    }
+    assert found.keys() == named.keys()
+    assert all(found[name] is named[name] for name in named)
+    assert [list(stage.state_dict()) for stage in stages] != []
+    keys = [key for stage in stages for key in stage.state_dict()]
+    assert sorted(keys) == sorted(model.state_dict())
+    assert shared_parameters(stages) == []
+
+
+def test_statistics_gather_in_the_whole_model_and_modes_follow() -> None:
+    model, x = make("cifar_resnet8"), images(16)
+    stages = cut(model, [9])
+    stages[1](*stages[0](x))
+    assert all(count.item() == 1 for count in norms.pending(model)[2::3])
+    for stage in stages:
+        norms.commit(stage)
+    assert model.get_submodule("layer3.0.bn2").num_batches_tracked.item() == 1
+    for stage in stages:
+        stage.eval()
+    assert not model.get_submodule("bn1").training
+    with torch.no_grad():
+        (y,) = stages[1](*stages[0](x))
+        assert torch.equal(y, model.eval()(x))
+
+
+class Awkward(nn.Module):
+    """Functions and methods in place, a tensor used after being overwritten, and one layer at both ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.mix = nn.Conv2d(3, 3, 1)
+        self.scale = nn.Parameter(torch.full((3, 1, 1), 1.5))
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x: Tensor) -> Tensor:
+        a = self.mix(x)
+        b = a * self.scale
+        c = torch.flatten(b, 2)
+        c += 1
+        d = operator.imul(c, 2.0)
+        d.add_(0.5)
+        F.relu(d, inplace=True)
+        e = self.relu(self.mix(d.view(x.shape)) - 0.1)
+        return (e * self.scale + x + self.relu(self.mix(a))).mean((2, 3))
+
+
+def test_awkward_user_model_is_cut_anywhere() -> None:
+    torch.manual_seed(0)
+    model, x = Awkward(), torch.randn(2, 3, 4, 4)
+    expected = whole(model, x)
+    num_units = len(trace(model, 4))
+    sharing = set()
+    for point in range(1, num_units):
+        stages = cut(model, [point])
+        assert_equal(joined(model, stages, x), expected)
+        sharing.update(shared_parameters(stages))
+        y, found = separately(model, stages, x)
+        assert torch.equal(y, expected[0])
+        for name, gradient in expected[1].items():
+            torch.testing.assert_close(found[name], gradient)
+    assert sharing == {"mix.weight", "mix.bias", "scale"}
+
+
+@pytest.mark.parametrize("points", [[0], [5, 5], [9, 3], [500]])
+def test_impossible_points_are_refused(points: list[int]) -> None:
+    with pytest.raises(UserError, match="between 1 and"):
+        cut(make("cifar_resnet8"), points)
+
+
+def test_no_points_is_one_stage() -> None:
+    model, x = make("cifar_resnet8"), images(16)
+    (stage,) = cut(model, [])
+    assert_equal(separately(model, [stage], x), whole(model, x))
