@@ -20,14 +20,12 @@ def test_off_records_nothing_and_the_limit_holds() -> None:
     assert on.spans[0]["end"] <= on.spans[1]["start"]
 
 
-def test_written_spans_start_at_zero_in_order(tmp_path: Path) -> None:
-    path = tmp_path / "timeline.json"
-    timeline.write(path, [span(1, "forward", 101.5, 102.0), span(0, "forward", 101.0, 101.5)])
-    assert [(entry["worker"], entry["start"], entry["end"]) for entry in timeline.read(path)] == [
-        (0, 0, 0.5),
-        (1, 0.5, 1),
-    ]
-    assert timeline.read(tmp_path / "absent.json") == []
+def test_the_workers_files_are_read_as_one(tmp_path: Path) -> None:
+    assert timeline.read(tmp_path) == []
+    timeline.write(tmp_path / "timeline-0.json", [span(0, "backward", 102.0, 103.0), span(0, "forward", 101.0, 101.5)])
+    timeline.write(tmp_path / "timeline-1.json", [span(1, "forward", 101.5, 102.0)])
+    found = [(entry["worker"], entry["start"], entry["end"]) for entry in timeline.read(tmp_path)]
+    assert found == [(0, 0, 0.5), (1, 0.5, 1), (0, 1, 2)]
 
 
 def test_overlaps_count_once_and_waiting_not_at_all() -> None:

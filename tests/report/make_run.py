@@ -89,7 +89,7 @@ def make_run(folder: Path, *, classes: int = 10, shift: float = 0.0, mistakes: i
             }
         )
     (sheet / "mistakes.json").write_text(json.dumps(entries))
-    (folder / "timeline.json").write_text(json.dumps(pipeline_spans()))
+    (folder / "timeline-0.json").write_text(json.dumps(pipeline_spans()))
     (folder / "profile").mkdir(exist_ok=True)
     (folder / "profile" / "layers.json").write_text(json.dumps([
         {"name": f"layer{i}.0.conv1", "kind": "Conv2d", "shape": "[32, 16, 32, 32]", "calls": 4, "seconds": 0.01 / (i + 1), "share": 0.3 / (i + 1), "bytes": 2**21, "peak_bytes": 2**23} for i in range(6)

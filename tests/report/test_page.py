@@ -79,7 +79,7 @@ def test_everything_is_there(run_folder: Path) -> None:
         assert words in text
 
 
-@pytest.mark.parametrize("missing", ["metrics.csv", "validation.csv", "timing.json", "confusion.json", "mistakes", "options.yml", "timeline.json", "spec.json", "result.json", "profile"])  # fmt: skip
+@pytest.mark.parametrize("missing", ["metrics.csv", "validation.csv", "timing.json", "confusion.json", "mistakes", "options.yml", "timeline-0.json", "spec.json", "result.json", "profile"])  # fmt: skip
 def test_any_file_may_be_missing(run_folder: Path, tmp_path: Path, missing: str) -> None:
     copy = tmp_path / "run"
     shutil.copytree(run_folder, copy)

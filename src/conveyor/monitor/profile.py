@@ -16,6 +16,7 @@ shorter run measures what there is. Files in the folder: `trace-<worker>.json.gz
 import gzip
 import json
 import logging
+import os
 import shutil
 import time
 from collections.abc import Callable
@@ -61,6 +62,7 @@ class TorchProfiler:
     """The torch profiler over a few updates, and hooks that time every leaf layer."""
 
     def __init__(self, level: str, folder: Path, worker: int) -> None:
+        os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # its start and stop are no news
         import torch
 
         self._level, self._folder, self._worker = level, folder, worker
@@ -73,7 +75,7 @@ class TorchProfiler:
         self._torch: Any = torch.profiler.profile(
             activities=activities,
             record_shapes=detailed,
-            profile_memory=detailed,
+            profile_memory=level == "full",
             with_stack=level == "full",
             acc_events=True,
         )
@@ -137,8 +139,7 @@ class TorchProfiler:
 class LayerTimes:
     """Forward time of every leaf module, bytes of its outputs, and the memory in use when it ended.
 
-    Memory in use is, on CUDA, what is allocated; on the CPU, the sum of the outputs since the start of the forward pass,
-    which is what the backward pass will find (an upper bound: what is changed in place counts once for each layer).
+    Memory in use is, on CUDA, what is allocated; on the CPU, the sum of the outputs of the micro-batch so far, which is what the backward pass will find (an upper bound: what is changed in place counts once for each layer).
     """
 
     def __init__(self, model: Any) -> None:
@@ -146,12 +147,12 @@ class LayerTimes:
         self._rows: dict[str, dict[str, Any]] = {}
         self._started: dict[str, float] = {}
         self._held = 0
+        self._seen: set[str] = set()
         self._handles: list[Any] = []
         for name, module in model.named_modules():
             if not any(True for _ in module.children()):
                 self._handles.append(module.register_forward_pre_hook(self._before(name)))
                 self._handles.append(module.register_forward_hook(self._after(name)))
-        self._handles.append(model.register_forward_pre_hook(self._reset))
 
     def enable(self) -> None:
         self._enabled = True
@@ -161,12 +162,13 @@ class LayerTimes:
             handle.remove()
         self._handles.clear()
 
-    def _reset(self, module: Any, inputs: Any) -> None:
-        self._held = 0
-
     def _before(self, name: str) -> Callable[[Any, Any], None]:
         def hook(module: Any, inputs: Any) -> None:
             if self._enabled:
+                if name in self._seen:  # a layer for the second time: a new micro-batch
+                    self._seen.clear()
+                    self._held = 0
+                self._seen.add(name)
                 self._started[name] = _synchronised_time(inputs)
 
         return hook

@@ -1,7 +1,7 @@
 """Who was busy with what, and when: real timestamps of every worker, for the busy/idle picture of a pipeline.
 
-Each worker keeps a `Timeline`; the main one gathers the lists (any object exchange will do) and calls `write`.
-A file `timeline.json` is a list of `{"worker", "stage", "slot", "phase", "start", "end"}`: worker number, stage number,
+Each worker keeps one `Timeline` (`here`) and writes it to `timeline-<worker>.json`; the report reads all of them.
+A file `timeline*.json` is a list of `{"worker", "stage", "slot", "phase", "start", "end"}`: worker number, stage number,
 slot number within the update (-1 where it has no meaning), phase (forward, backward, recompute, reduce, update, data,
 send, receive, validate), seconds since the epoch of the clock. A phase that names waiting counts as idle.
 """
@@ -40,7 +40,11 @@ class Timeline:
         self._offset = time.time() - time.perf_counter()
 
     def now(self) -> float:
-        return self._offset + time.perf_counter()
+        return self.at(time.perf_counter())
+
+    def at(self, reading: float) -> float:
+        """The time of a reading of `time.perf_counter`."""
+        return self._offset + reading
 
     def add(self, phase: str, start: float, end: float, *, stage: int = 0, slot: int = -1) -> None:
         if self.enabled and len(self.spans) < self.limit:
@@ -60,22 +64,33 @@ class Timeline:
             self.add(phase, start, self.now(), stage=stage, slot=slot)
 
 
+here = Timeline()
+"""This worker's spans; off until `start` is called."""
+
+
+def start(worker: int, limit: int = 4000) -> Timeline:
+    """Record from now on in `here`, as this worker."""
+    here.worker, here.limit, here.enabled = worker, limit, True
+    here.spans.clear()
+    return here
+
+
 def write(path: Path, spans: Iterable[Span]) -> None:
-    """Write `timeline.json`, ordered by start, times rounded to microseconds and counted from the first start."""
+    """Write the spans of a worker, ordered by start, times rounded to microseconds."""
     ordered = sorted(spans, key=lambda span: span["start"])
-    origin = ordered[0]["start"] if ordered else 0.0
-    shifted = [
-        {**span, "start": round(span["start"] - origin, 6), "end": round(span["end"] - origin, 6)} for span in ordered
-    ]
-    write_atomically(path, json.dumps(shifted, separators=(",", ":")))
+    rounded = [{**span, "start": round(span["start"], 6), "end": round(span["end"], 6)} for span in ordered]
+    write_atomically(path, json.dumps(rounded, separators=(",", ":")))
 
 
-def read(path: Path) -> list[Span]:
-    """The spans of a `timeline.json`; none if there is no such file."""
-    if not path.exists():
-        return []
-    spans: list[Span] = json.loads(path.read_text(encoding="utf-8"))
-    return spans
+def read(folder: Path) -> list[Span]:
+    """The spans of all workers in a run folder, counted from the first start."""
+    spans: list[Span] = []
+    for path in sorted(folder.glob("timeline*.json")):
+        spans += json.loads(path.read_text(encoding="utf-8"))
+    origin = min((span["start"] for span in spans), default=0.0)
+    for span in spans:
+        span["start"], span["end"] = span["start"] - origin, span["end"] - origin
+    return sorted(spans, key=lambda span: span["start"])
 
 
 def busy_seconds(spans: Iterable[Span]) -> dict[int, float]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
+from conveyor.monitor import timeline
 from conveyor.pipeline.boundary import arrive, as_tuple, depart
 
 Fetch = Callable[[int], Tensor]
@@ -58,13 +59,15 @@ class KeyedStage(PipelineStage):
     """Number of the update's micro-batch that is chunk 0 of this call of the schedule."""
 
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
-        with self.context(self.first_micro_batch + fwd_chunk_id):
+        number = self.first_micro_batch + fwd_chunk_id
+        with self.context(number), timeline.here.span("forward", stage=self.stage_index, slot=number):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
     def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, last_backward: bool = False, **kwargs: Any) -> None:
         if last_backward:
             self.on_last_backward(self.stage_index)
-        with self.context(self.first_micro_batch + bwd_chunk_id):
+        number = self.first_micro_batch + bwd_chunk_id
+        with self.context(number), timeline.here.span("backward", stage=self.stage_index, slot=number):
             super().backward_one_chunk(bwd_chunk_id, *args, last_backward=last_backward, **kwargs)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:

@@ -13,7 +13,7 @@ confusion.json    of the last validation: {"classes": [names], "matrix": [[count
 mistakes/         `mistakes.json`, a list of {"file": "0001.png", "label": class number, "predicted": class number,
                   "confidence": 0..1, "sample": image number}, most confident first, and the PNG files it names, each at
                   most 64 pixels wide; 24 of them are enough
-timeline.json     a list of {"worker", "stage", "slot", "phase", "start", "end"}, seconds: see `monitor.timeline`
+timeline-N.json   a list of {"worker", "stage", "slot", "phase", "start", "end"} of worker N: see `monitor.timeline`
 profile/          what `monitor.profile` leaves: operators.json, layers.json, trace-<worker>.json.gz
 """
 
@@ -108,7 +108,7 @@ def read_run(folder: str | Path) -> Run:
         timing={str(key): float(value) for key, value in _json(path / "timing.json", {}).items()},
         confusion=_confusion(_json(path / "confusion.json", None)),
         mistakes=_mistakes(path / "mistakes"),
-        spans=_json(path / "timeline.json", []),
+        spans=_spans(path),
         operators=_json(path / "profile" / "operators.json", []),
         layers=_json(path / "profile" / "layers.json", []),
     )
@@ -128,6 +128,13 @@ def _number(text: str) -> float | str:
         return float(text)
     except ValueError:
         return text
+
+
+def _spans(folder: Path) -> list[timeline.Span]:
+    try:
+        return timeline.read(folder)
+    except (ValueError, OSError, KeyError, TypeError) as error:
+        raise UserError(f"{folder}/timeline*.json cannot be read ({error}): remove it to report the rest") from None
 
 
 def _json(path: Path, default: Any) -> Any:

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from conveyor.monitor.watch import Watch
 from conveyor.training.loss import LOSS, SAMPLES, TOP1
 from conveyor.training.world import World
 
@@ -21,6 +22,8 @@ class Timing:
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self._last = time.perf_counter()
+        self.watch: Watch | None = None
+        """Hears of every phase, for the timeline and the profile."""
 
     def begin(self) -> None:
         """The next `mark` measures from here."""
@@ -30,6 +33,8 @@ class Timing:
         """The time since the last `begin` or `mark` was spent on `phase`."""
         now = time.perf_counter()
         self.seconds[phase] += now - self._last
+        if self.watch is not None:
+            self.watch.mark(phase, self._last, now)
         self._last = now
 
 

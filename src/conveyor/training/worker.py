@@ -11,6 +11,7 @@ from conveyor.checkpoint.lock import RunLock
 from conveyor.errors import UserError
 from conveyor.monitor.observers import make_observers
 from conveyor.monitor.progress import say
+from conveyor.monitor.watch import make_watch
 from conveyor.numerics.precision import Precision
 from conveyor.training import rundir
 from conveyor.training.after import Result, finish
@@ -48,11 +49,20 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
             announce(session)
         for observer in observers:
             observer.start(spec.to_json(), session.update)
-        with events, make_feed(spec, world, own, prepare, session.update, session.lane.reads_data) as feed:
-            if session.update == 0 and spec.options.events.checkpoint_at_start:
-                events.save()
-            train(session, feed, events, signals)
-        result = finish(session, folder, events, validation, observers, signals.received)
+        try:
+            feed = make_feed(spec, world, own, prepare, session.update, session.lane.reads_data)
+            watch = make_watch(
+                spec.options.run, folder, world.rank, session.lane.module, on_cpu=world.device.type == "cpu"
+            )
+            with events, contextlib.closing(watch) as session.timing.watch, feed as batches:
+                if session.update == 0 and spec.options.events.checkpoint_at_start:
+                    events.save()
+                train(session, batches, events, signals)
+            result = finish(session, folder, events, validation, observers, signals.received)
+        except BaseException:
+            for observer in observers:
+                observer.end({"updates": session.update, "seconds": session.stopping.seconds, "reason": "failed"})
+            raise
     if world.is_main and events.writer.problem is not None:
         raise UserError(events.writer.problem)
     return result
