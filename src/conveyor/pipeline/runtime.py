@@ -1,5 +1,6 @@
 """A lane of several workers: the stages of this worker, and the schedules that run them."""
 
+import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -54,11 +55,9 @@ class Pipeline:
         self._ended: set[int] = set()
 
     def release_others(self) -> None:
-        """Let go of the other workers' weights; their shapes stay, for tracing."""
+        """Let go of the other workers' layers; twins without memory stay, for tracing shapes."""
         own = {stage for index in self.mine for stage in self.parts[index].stages}
-        for number, stage in enumerate(self._stages):
-            if number not in own:
-                stage.to("meta")
+        self._stages = [stage if number in own else _weightless(stage) for number, stage in enumerate(self._stages)]
 
     def peer(self, part: int) -> int:
         """Global rank of the worker that runs `part`."""
@@ -165,6 +164,18 @@ class Pipeline:
             output_args=outputs if len(outputs) > 1 or not last else outputs[0],
             group=self.group,
         )
+
+
+def _weightless(module: nn.Module) -> nn.Module:
+    """A copy on the meta device that never takes memory for its tensors, without process groups."""
+    memo: dict[int, Any] = {}
+    for tensor in [*module.parameters(), *module.buffers()]:
+        meta = torch.empty_like(tensor, device="meta")
+        memo[id(tensor)] = nn.Parameter(meta, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else meta
+    for part in module.modules():
+        if getattr(part, "span_group", None) is not None:
+            memo[id(part.span_group)] = None
+    return copy.deepcopy(module, memo)
 
 
 class _LateLoss:
