@@ -72,6 +72,11 @@ def _model(draft: Draft, later: bool) -> None:
     if later:
         draft.set(stable_norm=True if norm == "batch" and not values["disable_stable_batchnorm"] else None)
         draft.set(zero_init_gamma="projection" if name == "resnet50" else None)
+        if norm != "none":
+            draft.set(norm_epsilon=values["norm_eps"] if values["norm_eps"] is not None else 1e-5)
+        if norm == "batch":
+            momentum = values["batchnorm_momentum"]
+            draft.set(norm_momentum=momentum if momentum is not None else 0.1)
     elif name.startswith("efficientnet"):
         draft.set(image_size=224)
     if values["input_image_padding"]:

@@ -6,7 +6,6 @@ values of the model family and the data set; periods are counted in whole update
 
 import dataclasses
 from collections.abc import Mapping
-from fractions import Fraction
 from pathlib import Path
 
 from conveyor.dialects import tensorflow1_models as models
@@ -14,7 +13,6 @@ from conveyor.dialects import tensorflow1_training as training
 from conveyor.dialects.reader import Values, check_family
 from conveyor.dialects.translation import Draft, Launcher, Translation, positive, share
 from conveyor.errors import UserError, did_you_mean
-from conveyor.topology import exact
 
 STYLE = "tensorflow1"
 SCHEDULES = {"Grouped": "gpipe", "Interleaved": "1f1b", "Sequential": "sequential"}
@@ -132,8 +130,7 @@ def _images_options(draft: Draft, dataset: str) -> None:
         draft.set(mixup_alpha=values["mixup_alpha"], cutmix_lambda=values["cutmix_lambda"])
         draft.set(mix_on="host" if values["hostside_image_mixing"] else None)
     if values["cutmix_lambda"] < 1 and values["cutmix_version"] == 1:
-        skip = float(Fraction("1.55") * exact(values["cutmix_lambda"]) - Fraction("0.96"))
-        draft.set(cutmix_draw="exponential", cutmix_skip_probability=round(min(1.0, max(0.0, skip)), 6))
+        draft.set(cutmix_draw="exponential")
 
 
 def _search(folder: Path, dataset: str) -> Path:
