@@ -20,8 +20,11 @@ def available() -> bool:
     return library() is not None
 
 
-def fits(x: Tensor, residual: Tensor | None = None) -> bool:
-    """Whether the operation can take these tensors: float32 on the CPU, channels last, more than one value per channel."""
+def fits(x: Tensor, residual: Tensor | None = None, act: str = "none") -> bool:
+    """Whether the operation can take these: float32 on the CPU, channels last, several values per channel.
+
+    A residual goes with ReLU or no activation.
+    """
     tensors = (x,) if residual is None else (x, residual)
     return (
         all(
@@ -32,7 +35,7 @@ def fits(x: Tensor, residual: Tensor | None = None) -> bool:
             for tensor in tensors
         )
         and x.shape[0] * x.shape[2] * x.shape[3] > 1
-        and (residual is None or residual.shape == x.shape)
+        and (residual is None or (residual.shape == x.shape and act != "silu"))
     )
 
 
@@ -70,11 +73,7 @@ class _NormAct(torch.autograd.Function):
             shift.data_ptr(),
             act,
         )
-        needs_output = act == 1 and residual is not None
-        needs_residual = act == 2 and residual is not None
-        ctx.save_for_backward(
-            x, gamma, constants, shift, y if needs_output else None, residual if needs_residual else None
-        )
+        ctx.save_for_backward(x, gamma, constants, shift, y if act == 1 and residual is not None else None)
         ctx.act, ctx.has_residual = act, residual is not None
         statistics = constants[0].clone(), (var * (rows / (rows - 1))).float()
         ctx.mark_non_differentiable(*statistics)
@@ -83,19 +82,18 @@ class _NormAct(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, gamma, constants, shift, y, residual = ctx.saved_tensors
+        x, gamma, constants, shift, y = ctx.saved_tensors
         dy = gradients[0].contiguous(memory_format=torch.channels_last)
         channels = x.shape[1]
         dx = torch.empty_like(x)
         # Without an activation the residual's gradient is dy itself.
         dresidual = torch.empty_like(x) if ctx.has_residual and ctx.act != 0 else None
-        dgamma, dbeta = torch.empty(2, channels).unbind()
+        dgamma, dbeta = torch.empty(channels), torch.empty(channels)
         _check(
             _kernels().conveyor_backward(
                 x.data_ptr(),
                 dy.data_ptr(),
                 _pointer(y),
-                _pointer(residual),
                 dx.data_ptr(),
                 _pointer(dresidual),
                 x.numel() // channels,

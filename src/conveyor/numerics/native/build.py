@@ -96,6 +96,6 @@ def _declare(found: ctypes.CDLL) -> ctypes.CDLL:
     found.conveyor_moments.restype = number
     found.conveyor_apply.argtypes = [pointer, pointer, pointer, size, size, pointer, pointer, number]
     found.conveyor_apply.restype = None
-    found.conveyor_backward.argtypes = [*[pointer] * 6, size, size, *[pointer] * 5, number, pointer, pointer]
+    found.conveyor_backward.argtypes = [*[pointer] * 5, size, size, *[pointer] * 5, number, pointer, pointer]
     found.conveyor_backward.restype = number
     return found

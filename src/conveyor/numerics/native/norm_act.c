@@ -18,13 +18,14 @@
 
 enum { NONE = 0, RELU = 1, SILU = 2 };
 
-/* exp(z) by 2^n * p(r): relative error about 2e-7, which vectorises without a maths library. */
+/* exp(z) by 2^n * p(r), relative error about 2e-7; no branch and no call, so that it vectorises. A NaN gets lost here,
+ * but every user multiplies the result by a value that holds it. */
 static inline float exponential(float z) {
-    z = z < -87.0f ? -87.0f : z;
-    z = z > 87.0f ? 87.0f : z;
-    float n = z * 1.44269504f;
-    int whole = (int)(n + (n < 0.0f ? -0.5f : 0.5f));
-    float r = z - (float)whole * 0.693359375f + (float)whole * 2.12194440e-4f;
+    z = z > -87.0f ? z : -87.0f;
+    z = z < 87.0f ? z : 87.0f;
+    float biased = z * 1.44269504f + 12582912.0f; /* 1.5 * 2^23: adding it rounds to a whole number */
+    float whole = biased - 12582912.0f;
+    float r = z - whole * 0.693359375f + whole * 2.12194440e-4f;
     float p = 1.9875691500e-4f;
     p = p * r + 1.3981999507e-3f;
     p = p * r + 8.3334519073e-3f;
@@ -32,8 +33,12 @@ static inline float exponential(float z) {
     p = p * r + 1.6666665459e-1f;
     p = p * r + 5.0000001201e-1f;
     p = p * r * r + r + 1.0f;
-    union { int bits; float value; } power = {(whole + 127) << 23};
-    return p * power.value;
+    int bits;
+    memcpy(&bits, &biased, sizeof bits);
+    bits = (bits + 127) << 23;
+    float power;
+    memcpy(&power, &bits, sizeof power);
+    return p * power;
 }
 
 static inline float sigmoid(float z) { return 1.0f / (1.0f + exponential(-z)); }
@@ -79,7 +84,7 @@ int conveyor_moments(const float *restrict x, ptrdiff_t rows, ptrdiff_t c, doubl
     return 0;
 }
 
-/* y = act(x * scale + shift + residual); residual may be null. */
+/* y = act(x * scale + shift + residual); residual may be null, and is with SiLU. */
 void conveyor_apply(const float *restrict x, const float *restrict residual, float *restrict y, ptrdiff_t rows,
                     ptrdiff_t c, const float *restrict scale, const float *restrict shift, int act) {
     int threads = rows * c < SERIAL ? 1 : omp_get_max_threads();
@@ -94,9 +99,6 @@ void conveyor_apply(const float *restrict x, const float *restrict residual, flo
             if (act == RELU)
 #pragma omp simd
                 for (ptrdiff_t j = 0; j < c; j++) out[j] = out[j] < 0.0f ? 0.0f : out[j];
-            else if (act == SILU)
-#pragma omp simd
-                for (ptrdiff_t j = 0; j < c; j++) out[j] = out[j] * sigmoid(out[j]);
         } else if (act == RELU) {
 #pragma omp simd
             for (ptrdiff_t j = 0; j < c; j++) {
@@ -116,10 +118,10 @@ void conveyor_apply(const float *restrict x, const float *restrict residual, flo
     }
 }
 
-/* g[j] = dy[j] * act'(z[j]), z = x * scale + shift + residual; for ReLU the output y tells the sign of z. */
+/* g[j] = dy[j] * act'(z[j]), z = x * scale + shift + residual; for ReLU with a residual the output y tells z's sign. */
 static inline void local_gradient(float *restrict g, const float *restrict dy, const float *restrict x,
-                                  const float *restrict y, const float *restrict residual, ptrdiff_t c,
-                                  const float *restrict scale, const float *restrict shift, int act) {
+                                  const float *restrict y, ptrdiff_t c, const float *restrict scale,
+                                  const float *restrict shift, int act) {
     if (act == RELU && y) {
 #pragma omp simd
         for (ptrdiff_t j = 0; j < c; j++) g[j] = y[j] <= 0.0f ? 0.0f : dy[j];
@@ -129,7 +131,7 @@ static inline void local_gradient(float *restrict g, const float *restrict dy, c
     } else if (act == SILU) {
 #pragma omp simd
         for (ptrdiff_t j = 0; j < c; j++) {
-            float z = x[j] * scale[j] + shift[j] + (residual ? residual[j] : 0.0f);
+            float z = x[j] * scale[j] + shift[j];
             float s = sigmoid(z);
             g[j] = dy[j] * s * (1.0f + z * (1.0f - s));
         }
@@ -141,10 +143,9 @@ static inline void local_gradient(float *restrict g, const float *restrict dy, c
 /* Gradients of y = act(gamma * (x - mean) * inv + beta + residual) through the batch's own statistics:
  *   g = dy * act', dgamma = inv * sum g (x - mean), dbeta = sum g, dresidual = g,
  *   dx = gamma inv (g - sum g / rows - (x - mean) inv^2 sum g (x - mean) / rows)
- * y is needed for ReLU with a residual, residual for SiLU with one; dresidual may be null. Returns 0, or 1. */
-int conveyor_backward(const float *restrict x, const float *restrict dy, const float *restrict y,
-                      const float *restrict residual, float *restrict dx, float *restrict dresidual, ptrdiff_t rows,
-                      ptrdiff_t c, const float *restrict mean, const float *restrict inv, const float *restrict gamma,
+ * y is needed for ReLU with a residual; dresidual may be null. Returns 0, or 1 if memory is short. */
+int conveyor_backward(const float *restrict x, const float *restrict dy, const float *restrict y, float *restrict dx,
+                      float *restrict dresidual, ptrdiff_t rows, ptrdiff_t c, const float *restrict mean, const float *restrict inv, const float *restrict gamma,
                       const float *restrict scale, const float *restrict shift, int act, float *restrict dgamma,
                       float *restrict dbeta) {
     int threads = rows * c < SERIAL ? 1 : omp_get_max_threads();
@@ -167,8 +168,7 @@ int conveyor_backward(const float *restrict x, const float *restrict dy, const f
             for (ptrdiff_t row = block * BLOCK; row < end; row++) {
                 const float *restrict in = x + row * c;
                 float *restrict g = keep ? dx + row * c : row_g;
-                local_gradient(g, dy + row * c, in, y ? y + row * c : NULL, residual ? residual + row * c : NULL, c, scale,
-                               shift, act);
+                local_gradient(g, dy + row * c, in, y ? y + row * c : NULL, c, scale, shift, act);
 #pragma omp simd
                 for (ptrdiff_t j = 0; j < c; j++) {
                     a[j] += g[j];
@@ -194,12 +194,8 @@ int conveyor_backward(const float *restrict x, const float *restrict dy, const f
         const float *restrict in = x + row * c;
         float *restrict out = dx + row * c;
         float *restrict row_g = sums + (size_t)omp_get_thread_num() * 3 * c;
-        float *restrict g = keep ? out : dresidual ? dresidual + row * c : row_g;
-        if (keep) {
-            if (dresidual) memcpy(dresidual + row * c, out, c * sizeof(float));
-        } else {
-            local_gradient(g, dy + row * c, in, y ? y + row * c : NULL, NULL, c, scale, shift, act);
-        }
+        float *g = keep ? out : dresidual ? dresidual + row * c : row_g;
+        if (!keep) local_gradient(g, dy + row * c, in, y ? y + row * c : NULL, c, scale, shift, act);
 #pragma omp simd
         for (ptrdiff_t j = 0; j < c; j++) out[j] = k0[j] * g[j] + k1[j] * (in[j] - mean[j]) + k2[j];
     }
