@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 SIZE = 4
-TIMEOUT_S = 120
+TIMEOUT_S = 60
 
 
 class Pool:
@@ -116,7 +116,7 @@ def work(rank: int, port: int, connection: socket.socket) -> None:
                 store=dist.PrefixStore(str(order["number"]), store),
                 rank=rank,
                 world_size=order["workers"],
-                timeout=timedelta(seconds=60),
+                timeout=timedelta(seconds=40),
             )
             case = getattr(_module(order["file"]), order["case"])
             answer = {"result": case(rank, **order["arguments"])}

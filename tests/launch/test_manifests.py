@@ -1,0 +1,188 @@
+"""Manifests have the fields that the cluster's own schemas demand."""
+
+import subprocess
+from typing import Any
+
+import jsonschema
+import pytest
+import yaml
+
+from conveyor.errors import UserError
+from conveyor.launch.manifests import Cluster, emit
+from conveyor.launch.plan import LaunchPlan
+
+NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
+QUANTITY = {"type": "string", "pattern": r"^\d+(\.\d+)?(Ki|Mi|Gi|Ti|m)?$"}
+METADATA = {
+    "type": "object",
+    "required": ["name"],
+    "properties": {"name": NAME, "namespace": NAME},
+    "additionalProperties": False,
+}
+AMOUNTS = {
+    "type": "object",
+    "properties": {"cpu": QUANTITY, "memory": QUANTITY, "nvidia.com/gpu": {"type": "integer", "minimum": 1}},
+    "additionalProperties": False,
+}
+CONTAINER = {
+    "type": "object",
+    "required": ["name", "image"],
+    "properties": {
+        "name": NAME,
+        "image": {"type": "string", "minLength": 1},
+        "command": {"type": "array", "items": {"type": "string"}, "minItems": 1},
+        "env": {
+            "type": "array",
+            "items": {
+                "type": "object",
+                "required": ["name", "value"],
+                "properties": {"name": {"type": "string"}, "value": {"type": "string"}},
+                "additionalProperties": False,
+            },
+        },
+        "resources": {
+            "type": "object",
+            "properties": {"requests": AMOUNTS, "limits": AMOUNTS},
+            "additionalProperties": False,
+        },
+    },
+    "additionalProperties": False,
+}
+POD = {
+    "type": "object",
+    "required": ["spec"],
+    "properties": {
+        "spec": {
+            "type": "object",
+            "required": ["containers"],
+            "properties": {
+                "containers": {"type": "array", "items": CONTAINER, "minItems": 1},
+                "restartPolicy": {"enum": ["Never", "OnFailure"]},
+            },
+            "additionalProperties": False,
+        }
+    },
+    "additionalProperties": False,
+}
+COUNT = {"type": "integer", "minimum": 1}
+
+
+def closed(required: list[str], **properties: Any) -> dict[str, Any]:
+    return {"type": "object", "required": required, "properties": properties, "additionalProperties": False}
+
+
+PYTORCH_JOB = closed(
+    ["apiVersion", "kind", "metadata", "spec"],
+    apiVersion={"const": "kubeflow.org/v1"},
+    kind={"const": "PyTorchJob"},
+    metadata=METADATA,
+    spec=closed(
+        ["pytorchReplicaSpecs"],
+        nprocPerNode={"type": "string", "pattern": r"^(\d+|auto|cpu|gpu)$"},
+        elasticPolicy=closed(
+            [],
+            rdzvBackend={"enum": ["c10d", "etcd", "etcd-v2"]},
+            rdzvPort={"type": "integer", "minimum": 1, "maximum": 65535},
+            minReplicas=COUNT,
+            maxReplicas=COUNT,
+            maxRestarts={"type": "integer", "minimum": 0},
+        ),
+        pytorchReplicaSpecs=closed(
+            ["Worker"],
+            Worker=closed(
+                ["replicas", "template"],
+                replicas=COUNT,
+                restartPolicy={"enum": ["Always", "OnFailure", "Never", "ExitCode"]},
+                template=POD,
+            ),
+        ),
+    ),
+)
+JOB_SET = closed(
+    ["apiVersion", "kind", "metadata", "spec"],
+    apiVersion={"const": "jobset.x-k8s.io/v1alpha2"},
+    kind={"const": "JobSet"},
+    metadata=METADATA,
+    spec=closed(
+        ["replicatedJobs"],
+        failurePolicy=closed([], maxRestarts={"type": "integer", "minimum": 0}),
+        network=closed([], enableDNSHostnames={"type": "boolean"}),
+        replicatedJobs={
+            "type": "array",
+            "minItems": 1,
+            "items": closed(
+                ["name", "template"],
+                name=NAME,
+                replicas=COUNT,
+                template=closed(
+                    ["spec"],
+                    spec=closed(
+                        ["template"],
+                        parallelism=COUNT,
+                        completions=COUNT,
+                        completionMode={"enum": ["Indexed", "NonIndexed"]},
+                        backoffLimit={"type": "integer", "minimum": 0},
+                        template=POD,
+                    ),
+                ),
+            ),
+        },
+    ),
+)
+PROGRAM = ["conveyor", "train", "--data", "cifar10"]
+PLAN = LaunchPlan(instances=4, replicas=8, job="night-run", environment={"DATA_DIR": "/data"}, max_restarts=3)
+CLUSTER = Cluster(num_hosts=2, cpus=3, memory="2.5Gi", gpus=1)
+
+
+def test_pytorch_job() -> None:
+    manifest = yaml.safe_load(emit("k8s", PROGRAM, PLAN, CLUSTER))
+    jsonschema.validate(manifest, PYTORCH_JOB)
+    worker = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]
+    container = worker["template"]["spec"]["containers"][0]
+    assert container["name"] == "pytorch", "the operator looks for this name"
+    assert container["command"][:2] == ["torchrun", "--no-python"]
+    assert (worker["replicas"], manifest["spec"]["nprocPerNode"]) == (2, "2")
+    assert container["resources"]["limits"] == {"cpu": "6", "memory": "5Gi", "nvidia.com/gpu": 2}
+    assert {"name": "CONVEYOR_REPLICAS", "value": "8"} in container["env"]
+
+
+def test_job_set() -> None:
+    manifest = yaml.safe_load(emit("jobset", PROGRAM, PLAN, CLUSTER))
+    jsonschema.validate(manifest, JOB_SET)
+    job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
+    command = job["template"]["spec"]["containers"][0]["command"]
+    assert job["completionMode"] == "Indexed"
+    assert command[command.index("--host-index") + 1] == "$(JOB_COMPLETION_INDEX)"
+    assert command[command.index("--hosts") + 1] == "night-run-workers-0-0.night-run,night-run-workers-0-1.night-run"
+    single = yaml.safe_load(emit("jobset", PROGRAM, PLAN, Cluster()))
+    jsonschema.validate(single, JOB_SET)
+
+
+def test_slurm_script() -> None:
+    script = emit(
+        "slurm", [*PROGRAM, "--name", "it's"], PLAN, Cluster(num_hosts=2, cpus=3, time="1-12:00:00", partition="big")
+    )
+    assert subprocess.run(["bash", "-n"], input=script, text=True, check=False).returncode == 0
+    headers = [line for line in script.splitlines() if line.startswith("#SBATCH")]
+    assert "#SBATCH --nodes=2" in headers
+    assert "#SBATCH --ntasks-per-node=2" in headers
+    assert "#SBATCH --cpus-per-task=3" in headers
+    assert script.index("#SBATCH --requeue") < script.index("set -euo"), "directives come before the first command"
+    assert "export CONVEYOR_REPLICAS=8" in script
+    assert """srun --kill-on-bad-exit=1 conveyor train --data cifar10 --name 'it'"'"'s'""" in script
+
+
+@pytest.mark.parametrize(
+    ("kind", "plan", "cluster", "message"),
+    [
+        ("k8s", LaunchPlan(job="Night_Run"), Cluster(), "small letters"),
+        ("k8s", PLAN, Cluster(memory="much"), "512Mi"),
+        ("slurm", PLAN, Cluster(time="soon"), "time of SLURM"),
+        ("slurm", PLAN, Cluster(num_hosts=3), "multiple of 3"),
+    ],
+)
+def test_mistakes_are_found_before_the_cluster_does(
+    kind: str, plan: LaunchPlan, cluster: Cluster, message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        emit(kind, PROGRAM, plan, cluster)

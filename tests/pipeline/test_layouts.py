@@ -1,0 +1,187 @@
+"""Where a run runs never changes what it computes: weights after 10 updates on many layouts, with real processes."""
+
+import functools
+import json
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+UPDATES = 10
+TOLERANCE = 1e-5
+
+BASE: dict[str, Any] = {
+    "data": "digits",
+    "model": "resnet8",
+    "micro_batch_size": 4,
+    "accumulation": 2,
+    "replicas": 2,
+    "learning_rate": 0.01,
+    "weight_decay": 0.001,
+    "updates": UPDATES,
+    "validation_batch_size": 37,
+    "tensorboard": False,
+    "seed": 3,
+    "device": "cpu",
+    "threads": 1,
+}
+
+
+def small_efficientnet(num_classes: int, in_channels: int) -> nn.Module:
+    """Squeeze-and-excite, drop connect and dropout in a few narrow blocks."""
+    from conveyor.models.efficientnet import make
+    from conveyor.models.norms import NormChoice
+    from conveyor.models.stochastic import name_layers
+
+    torch.manual_seed(5)
+    model = make(
+        num_classes=num_classes,
+        in_channels=in_channels,
+        norm=NormChoice(),
+        width_coefficient=0.25,
+        depth_coefficient=0.5,
+        expand_ratio=2,
+        top_width=160,
+        survival=0.6,
+        cifar=True,
+    )
+    name_layers(model)
+    return model
+
+
+def train_case(
+    rank: int, text: str, lanes: int, depth: int, own: bool = False, validate: bool = False
+) -> dict[str, Any]:
+    """Train as one worker of lanes x depth; everyone returns the whole model's state."""
+    from conveyor.launch.world import ProcessWorld
+    from conveyor.layout import lanes_per_span
+    from conveyor.options import Options
+    from conveyor.training.assemble import Own, make_feed, make_prepare, make_session, make_validation
+    from conveyor.training.spec import OWN_MODEL, resolve
+
+    options = Options.from_mapping({**json.loads(text), "layout": f"{lanes}x{depth}"})
+    spec = resolve(options, model_name=OWN_MODEL if own else None)
+    world = ProcessWorld(lanes, depth, "cpu", lanes_per_span(spec.topology.slots, lanes, options.model.bn_span))
+    mine = Own(small_efficientnet(spec.num_classes, spec.in_channels) if own else None)
+    prepare = make_prepare(spec, world)
+    session = make_session(spec, world, mine, None, prepare)
+    session.lane.module.train()
+    commits = []
+    with make_feed(spec, world, mine, prepare, 0, session.lane.reads_data) as feed:
+        for update in range(UPDATES):
+            tally = session.lane.gradients(iter(feed), update, session.updater.loss_scale.value)
+            session.updater.apply(update, spec.schedule.rate(update))
+            session.meter.add(tally)
+            session.update += 1
+            commits.append(1)
+    result: dict[str, Any] = {
+        "state": {name: tensor.detach().clone() for name, tensor in session.model_state().items()},
+        "loss": session.meter.read(spec.topology.global_batch)["loss"],
+        "norm": None if session.updater.gradient_norm is None else float(session.updater.gradient_norm),
+    }
+    if validate:
+        validation = make_validation(spec, world, mine, prepare)
+        assert validation is not None
+        accuracy = validation.of_session(session)
+        result |= {"top1": accuracy.top1, "top5": accuracy.top5, "images": accuracy.images, "val_loss": accuracy.loss}
+    return result
+
+
+@functools.cache
+def _reference(pool: Any, text: str, own: bool) -> dict[str, Any]:
+    (result,) = pool.run(train_case, 1, text=text, lanes=1, depth=1, own=own, validate=True)
+    return dict(result)
+
+
+def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """Over all weights and statistics together: |found - expected| / |expected|."""
+    assert set(found) == set(expected)
+    names = [name for name, tensor in expected.items() if tensor.is_floating_point()]
+    difference = torch.cat([(found[name].double() - expected[name].double()).flatten() for name in names]).norm()
+    return float(difference / torch.cat([expected[name].double().flatten() for name in names]).norm())
+
+
+def check(pool: Any, layout: str, own: bool = False, validate: bool = False, **options: Any) -> None:
+    text = json.dumps({**BASE, **options}, sort_keys=True)
+    same = {**BASE, **options}
+    # The reference folds everything: no schedule, no mapping, nothing recomputed.
+    for name in ("pipeline_schedule", "device_mapping", "recompute", "bucket_size", "pipelined_validation"):
+        same.pop(name, None)
+    expected = _reference(pool, json.dumps(same, sort_keys=True), own)
+    lanes, depth = (int(number) for number in layout.split("x"))
+    results = pool.run(train_case, lanes * depth, text=text, lanes=lanes, depth=depth, own=own, validate=validate)
+    for result in results:
+        assert relative_error(result["state"], expected["state"]) < TOLERANCE
+        for name, tensor in expected["state"].items():
+            if name.endswith("num_batches_tracked"):
+                assert int(result["state"][name]) == int(tensor), name
+        assert result["loss"] == pytest.approx(expected["loss"], rel=1e-5)
+        if expected["norm"] is not None:
+            assert result["norm"] == pytest.approx(expected["norm"], rel=1e-3)
+        if validate:
+            assert result["images"] == expected["images"]
+            assert result["top1"] == expected["top1"]
+            assert result["top5"] == expected["top5"]
+            assert result["val_loss"] == pytest.approx(expected["val_loss"], rel=1e-4)
+
+
+BATCH_NORM = {"splits": ["layer1", "layer2", "layer3"]}
+INSIDE_BLOCKS = {"splits": ["layer1.0.bn2", "layer2.0.relu", "layer3.0.add"]}
+
+
+@pytest.mark.parametrize("layout", ["2x1", "4x1", "1x2", "2x2", "1x4"])
+def test_batch_norm(pool: Any, layout: str) -> None:
+    check(pool, layout, validate=True, **BATCH_NORM)
+
+
+@pytest.mark.parametrize("layout", ["2x2", "1x4"])
+def test_group_norm_cut_inside_blocks_with_clipping(pool: Any, layout: str) -> None:
+    check(pool, layout, norm="group", norm_groups=4, clip_norm=0.5, **INSIDE_BLOCKS)
+
+
+@pytest.mark.parametrize("layout", ["2x1", "1x2", "2x2"])
+def test_efficientnet_with_drop_connect(pool: Any, layout: str) -> None:
+    # Batch norm over few values amplifies rounding errors by a factor per update: keep the images large enough.
+    options = {"image_size": 16, "micro_batch_size": 6, "learning_rate": 0.002, "mixup_alpha": 0.2}
+    check(pool, layout, own=True, validate=True, splits=["blocks.2", "blocks.5"], model=None, **options)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "layout"),
+    [
+        ("1f1b", "1x4"),
+        ("sequential", "1x2"),
+        ("interleaved-1f1b", "1x2"),
+        ("looped-bfs", "1x2"),
+        ("zero-bubble", "2x2"),
+    ],
+)
+def test_every_schedule(pool: Any, schedule: str, layout: str) -> None:
+    check(pool, layout, pipeline_schedule=schedule, **BATCH_NORM)
+
+
+@pytest.mark.parametrize(
+    ("layout", "recompute", "schedule"),
+    [
+        ("2x1", ["block"], "gpipe"),
+        ("1x2", ["block"], "1f1b"),
+        ("1x2", ["stage"], "gpipe"),
+        ("1x2", ["layer2"], "zero-bubble"),
+    ],
+)
+def test_recomputation(pool: Any, layout: str, recompute: list[str], schedule: str) -> None:
+    check(pool, layout, recompute=recompute, pipeline_schedule=schedule, **INSIDE_BLOCKS)
+
+
+def test_stages_on_any_worker(pool: Any) -> None:
+    check(pool, "1x2", device_mapping=[0, 1, 1, 0], **BATCH_NORM)
+
+
+def test_automatic_splits_and_loss_scale(pool: Any) -> None:
+    check(pool, "1x4", stages=4, splits=["auto"], loss_scale="128", bucket_size="4KiB")
+
+
+@pytest.mark.parametrize("layout", ["2x1", "4x1", "2x2"])
+def test_batch_norm_span_over_lanes(pool: Any, layout: str) -> None:
+    check(pool, layout, bn_span=2, accumulation=1, replicas=4, splits=["layer2"])
