@@ -1,11 +1,13 @@
 """Dealing slots, choosing lanes, and the sentences when numbers do not fit."""
 
+import os
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conveyor.errors import UserError
-from conveyor.layout import Layout, Machine, choose_layout, deal_slots, parse_layout
+from conveyor.layout import Layout, Machine, choose_layout, deal_slots, parse_layout, wait_politely
 from conveyor.options.batch import LayoutOptions
 from conveyor.topology import Topology
 
@@ -61,3 +63,11 @@ def test_layouts_that_do_not_fit(layout: str, topology: Topology, workers: int |
 
 def test_parse_layout() -> None:
     assert parse_layout(" 12X3 ") == (12, 3)
+
+
+@pytest.mark.parametrize(("load", "policy"), [(0.1, None), (50.0, "passive")])
+def test_threads_spin_only_on_an_idle_machine(load: float, policy: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
+    monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
+    wait_politely()
+    assert os.environ.pop("OMP_WAIT_POLICY", None) == policy

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from conveyor import commands
 from conveyor.errors import UserError, did_you_mean
+from conveyor.layout import wait_politely
 from conveyor.options.parser import Parser, width
 from conveyor.version import __version__
 
@@ -20,6 +21,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    wait_politely()
     try:
         return _dispatch(words)
     except UserError as error:
