@@ -1,0 +1,239 @@
+"""The commands train, restore, validate and average, as a user types them."""
+
+import json
+import os
+import pickle
+import resource
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from tests.training.runs import assert_same_bits, checkpoint, names, small_options, train
+
+from conveyor.checkpoint import folder as one
+from conveyor.checkpoint import store
+
+Command = Callable[..., tuple[int, str, str]]
+
+SMALL = small_options(updates=6, updates_per_checkpoint=2).command()[2:]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    run = tmp_path_factory.mktemp("runs") / "finished"
+    train(run, updates=6, updates_per_checkpoint=2)
+    return run
+
+
+def test_a_dry_run_prints_the_plan(conveyor: Command, tmp_path: Path) -> None:
+    code, out, _ = conveyor("train", "--dry-run", "--data", "imagenet", "--data-dir", "absent", "--model", "resnet50")
+    assert code == 0
+    assert "1,281,167" in out
+    code, out, _ = conveyor("train", "--dry-run", "--json", "--data", "cifar10", "--accumulation", "8")
+    assert json.loads(out)["global_batch"] == 256
+    code, out, _ = conveyor("train", "--dry-run", "--plot", str(tmp_path / "lr.png"), "--warmup", "2ep")
+    assert (tmp_path / "lr.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_dry_run_needs_no_torch(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
+    done = python(
+        "import sys; from conveyor.cli import main; main(['train', '--dry-run', '--json']); assert 'torch' not in sys.modules"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_train_then_restore_goes_on_to_a_later_end(conveyor: Command, tmp_path: Path) -> None:
+    run, whole = tmp_path / "run", tmp_path / "whole"
+    words = [*SMALL, "--lr-schedule", "constant"]
+    assert conveyor("train", *words, "--run-dir", run, "--updates", "3")[0] == 0
+    code, out, err = conveyor("restore", "--checkpoint-path", run, "--updates", "6")
+    assert code == 0, err
+    assert str(run) in out
+    assert conveyor("train", *words, "--run-dir", whole)[0] == 0
+    assert_same_bits(checkpoint(whole, 6), checkpoint(run, 6))
+
+
+def test_restore_refuses_to_change_the_past(conveyor: Command, finished: Path) -> None:
+    for words in (["--learning-rate", "0.5"], ["--logs-per-epoch", "2"], ["--epochs", "9"]):
+        code, _, err = conveyor("restore", "--checkpoint-path", finished, "--dry-run", *words)
+        assert code == 0, err
+    for words in (["--micro-batch-size", "4"], ["--seed", "3"], ["--optimizer", "sgd"]):
+        code, _, err = conveyor("restore", "--checkpoint-path", finished, *words)
+        assert code == 2
+        assert words[0] in err
+        assert "already computed" in err
+
+
+def test_restore_of_an_older_checkpoint_branches_off(conveyor: Command, finished: Path) -> None:
+    before = names(finished)
+    code, _, err = conveyor("restore", "--checkpoint-path", finished / "checkpoints" / "2")
+    assert code == 0, err
+    branch = finished.with_name("finished-from-2")
+    assert names(finished) == before
+    assert_same_bits(checkpoint(finished, 6), checkpoint(branch, 6))
+
+
+def test_restore_of_nothing_is_one_sentence(conveyor: Command, tmp_path: Path) -> None:
+    for words in ([], ["--checkpoint-path", str(tmp_path / "absent")], ["--checkpoint-path", str(tmp_path)]):
+        code, _, err = conveyor("restore", *words)
+        assert code == 2
+        assert err.startswith("conveyor: error:")
+        assert len(err.splitlines()) == 1
+
+
+def test_resume_auto_starts_and_goes_on(conveyor: Command, tmp_path: Path, finished: Path) -> None:
+    run = tmp_path / "run"
+    words = [*SMALL, "--run-dir", run, "--resume", "auto"]
+    assert conveyor("train", *words, "--max-time", "0s")[0] == 0
+    assert names(run) == ["1"]
+    assert conveyor("train", *words)[0] == 0
+    assert_same_bits(checkpoint(finished, 6), checkpoint(run, 6))
+    code, out, _ = conveyor("train", *words)
+    assert code == 0
+    assert "6 updates" in out
+
+
+def test_validate_gives_the_accuracy_of_training_for_every_checkpoint(
+    conveyor: Command, finished: Path, tmp_path: Path
+) -> None:
+    averaged = conveyor("average", "--checkpoint-path", finished, "--last", "2", "--mode", "mean")
+    assert averaged[0] == 0
+    code, out, err = conveyor("validate", "--checkpoint-path", finished, "--run-dir", tmp_path, "--json-logs")
+    assert code == 0, err
+    records = json.loads(out.splitlines()[-1])
+    assert [record["name"] for record in records] == ["2", "4", "6", "average-last-2"]
+    assert [record["images"] for record in records] == [30] * 4
+    assert (tmp_path / "validation.csv").exists()
+    stored = checkpoint(finished, 6).progress["last_accuracy"]
+    assert records[2]["accuracy"] == stored
+    one_name = conveyor("validate", "--checkpoint-path", finished / "checkpoints" / "4", "--run-dir", tmp_path, "--repeat", "2")
+    lines = [line for line in one_name[1].splitlines() if line.startswith("4 ")]
+    assert len(lines) == 2
+
+
+def test_random_weights_are_validated_with_a_warning(
+    conveyor: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    words = [*SMALL, "--run-dir", tmp_path / "out"]
+    code, out, _ = conveyor("validate", *words)
+    assert code == 0
+    assert "random" in out
+    assert "random weights" in caplog.text
+    code, out, _ = conveyor("train", *words, "--no-training")
+    assert code == 0
+    assert "random" in out
+
+
+def test_an_average_is_the_mean_in_double_precision(conveyor: Command, finished: Path, tmp_path: Path) -> None:
+    target = tmp_path / "mean"
+    code, out, _ = conveyor("average", "--checkpoint-path", finished, "--output", target)
+    assert code == 0
+    assert "3 checkpoints (2, 4, 6)" in out
+    states = [checkpoint(finished, update).model for update in (2, 4, 6)]
+    expected = (torch.stack([state["conv1.weight"].double() for state in states]).mean(0)).float()
+    assert torch.equal(one.load(target).model["conv1.weight"], expected)
+    code, _, _ = conveyor("average", "--checkpoint-path", finished, "--mode", "exponential", "--decay", "0.5", "--output", target)
+    w = [state["conv1.weight"].double() for state in states]
+    exponential = (0.5 * (0.5 * w[0] + 0.5 * w[1]) + 0.5 * w[2]).float()
+    torch.testing.assert_close(one.load(target).model["conv1.weight"], exponential, rtol=0.0, atol=0.0)
+    code, _, err = conveyor("average", "--checkpoint-path", finished, "--last", "9")
+    assert code == 2
+    assert "has 3" in err
+
+
+def test_statistics_of_an_average_can_be_taken_anew(conveyor: Command, finished: Path, tmp_path: Path) -> None:
+    words = ["average", "--checkpoint-path", finished, "--output"]
+    assert conveyor(*words, tmp_path / "old")[0] == 0
+    assert conveyor(*words, tmp_path / "new", "--recompute-statistics", "5")[0] == 0
+    old, new = one.load(tmp_path / "old").model, one.load(tmp_path / "new").model
+    assert torch.equal(old["conv1.weight"], new["conv1.weight"])
+    assert not torch.equal(old["bn1.running_mean"], new["bn1.running_mean"])
+
+
+class Hostile:
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return os.mkdir, (str(self.mark),)
+
+
+@pytest.mark.filterwarnings("ignore:Detected pickle protocol:UserWarning")
+@pytest.mark.parametrize("name", ["evil.pt", "evil.pth", "evil.safetensors", "evil.bin", "evil"])
+def test_a_hostile_file_is_refused_wherever_one_is_accepted(conveyor: Command, tmp_path: Path, name: str) -> None:
+    mark, evil = tmp_path / "executed", tmp_path / name
+    torch.save({"conv1.weight": Hostile(mark)}, tmp_path / "archive")
+    for content in (pickle.dumps(Hostile(mark)), (tmp_path / "archive").read_bytes()):
+        evil.write_bytes(content)
+        for command in (
+            ["train", *SMALL, "--run-dir", tmp_path / "a", "--weights", evil],
+            ["train", *SMALL, "--run-dir", tmp_path / "b", "--checkpoint-path", evil],
+            ["validate", *SMALL, "--run-dir", tmp_path / "c", "--checkpoint-path", evil],
+            ["restore", "--checkpoint-path", evil],
+            ["average", "--checkpoint-path", evil],
+        ):
+            code, _, err = conveyor(*command)
+            assert code == 2, (command, err)
+            assert "Traceback" not in err
+            assert not mark.exists(), command
+
+
+def start(*words: object) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "conveyor", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+
+
+def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
+    end = time.monotonic() + 120
+    while not path.exists() and process.poll() is None and time.monotonic() < end:
+        time.sleep(0.01)
+    assert path.exists(), process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_signal_saves_and_leaves(tmp_path: Path, conveyor: Command, number: signal.Signals) -> None:
+    run = tmp_path / "run"
+    words = [*small_options(updates=4000, updates_per_checkpoint=3, validation=False, quiet=False).command()[2:], "--run-dir", run]
+    process = start("train", *words)
+    try:
+        wait_for(run / store.CHECKPOINTS / "3", process)
+        process.send_signal(number)
+        out, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 128 + number, err
+    assert f"{number.name}: stopped after update" in out
+    assert f"conveyor restore --checkpoint-path {run}" in out
+    last = int(names(run)[-1])
+    assert f"after update {last}, saved" in out
+    code, _, err = conveyor("restore", "--checkpoint-path", run, "--max-time", "0s")
+    assert code == 0, err
+    assert names(run)[-1] == str(last + 1)
+
+
+def test_a_full_disk_is_told_and_harms_nothing(tmp_path: Path) -> None:
+    """A limit on the size of files stands in for a full disk: the optimiser's file no longer fits."""
+    train(tmp_path / "run", updates=2, updates_per_checkpoint=1, validation=False)
+    size = (tmp_path / "run" / store.CHECKPOINTS / "2" / "optimizer.safetensors").stat().st_size
+    words = small_options(tmp_path / "run", updates=4, updates_per_checkpoint=1, validation=False).command()[2:]
+    process = subprocess.run(
+        [sys.executable, "-m", "conveyor", "train", *words, "--resume", "auto"],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (size - 1, size - 1)),
+    )
+    assert process.returncode == 2, process.stderr
+    assert "was not written" in process.stderr
+    assert "earlier checkpoints are intact" in process.stderr
+    assert "Traceback" not in process.stderr
+    assert names(tmp_path / "run") == ["1", "2"]
+    checkpoint(tmp_path / "run", 2)
+    leftovers = [path.name for path in (tmp_path / "run" / store.CHECKPOINTS).iterdir() if path.name.startswith(".")]
+    assert leftovers == []
