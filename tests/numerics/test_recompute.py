@@ -1,6 +1,10 @@
 """Recomputation: the same gradients to the bit, statistics once, less memory."""
 
 import copy
+import gc
+import subprocess
+import sys
+import weakref
 from typing import Any
 
 import pytest
@@ -83,6 +87,71 @@ def test_key_of_the_first_pass_is_brought_back() -> None:
         assert first.grad is not None
         assert second.grad is not None
         assert torch.equal(first.grad, second.grad), name
+
+
+def test_recomputation_inside_recomputation() -> None:
+    """A recomputed stage around recomputed blocks: same bits, and the blocks' inputs are not kept either."""
+    plain, nested, flat = net(), net(), net()
+    for model in (nested, flat):
+        recompute.apply(model, ["block"], BLOCKS)
+    recompute.wrap(nested.body)
+    wanted, got = gradients(plain), gradients(nested)
+    for name, value in wanted.items():
+        assert torch.equal(value, got[name]), name
+    images = torch.randn(4, 3, 8, 8)
+    kept = [recompute.saved_bytes(lambda model=model: model(images)) for model in (nested, flat, plain)]
+    assert kept[0] < kept[1] < kept[2]
+
+
+def test_backward_may_run_twice() -> None:
+    model = net().eval()
+    recompute.apply(model, ["block"], BLOCKS)
+    loss = model(torch.ones(2, 3, 8, 8)).sum()
+    weight = model.body[1].conv.weight
+    first = torch.autograd.grad(loss, weight, retain_graph=True)[0]
+    assert torch.equal(first, torch.autograd.grad(loss, weight)[0])
+
+
+def test_overwritten_input_is_noticed() -> None:
+    model = recompute.wrap(nn.Sequential(nn.Linear(3, 3), nn.Tanh()))
+    x = torch.ones(2, 3)
+    loss = model(x).sum()
+    x.zero_()
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.backward()
+
+
+def test_a_second_pass_that_differs_is_noticed() -> None:
+    class Fickle(nn.Module):
+        calls = 0
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.calls += 1
+            return x.sin().cos() if self.calls == 1 else x.sin()
+
+    model = recompute.wrap(Fickle())
+    loss = model(torch.ones(2, requires_grad=True)).sum()
+    with pytest.raises(RuntimeError, match="the same both times"):
+        loss.backward()
+
+
+def test_nothing_stays_in_memory_after_the_backward_pass() -> None:
+    model = recompute.wrap(nn.Sequential(nn.Linear(3, 3), nn.Tanh()))
+    x = torch.ones(2, 3)
+    gone = weakref.ref(x)
+    model(x).sum().backward()
+    del x
+    gc.collect()
+    assert gone() is None
+
+
+def test_needs_no_compiler() -> None:
+    code = (
+        "import sys, torch; from conveyor.numerics import recompute; "
+        "layer = recompute.wrap(torch.nn.Linear(2, 2)); layer(torch.ones(1, 2)).sum().backward(); "
+        "sys.exit('torch._dynamo' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 
 def test_which_modules_are_chosen() -> None:

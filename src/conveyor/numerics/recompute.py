@@ -6,16 +6,16 @@ as they are; a tracer sees through to the module's own forward.
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch.utils.checkpoint import checkpoint
 
 from conveyor.errors import UserError, did_you_mean
 from conveyor.numerics import context
+from conveyor.numerics.replay import replayed
 
 
 def apply(model: nn.Module, patterns: Sequence[str], blocks: Sequence[str]) -> list[str]:
@@ -56,16 +56,7 @@ class _Recomputed:
     def __call__(self, *inputs: Any) -> Any:
         if not torch.is_grad_enabled() or any(isinstance(value, fx.Proxy) for value in inputs):
             return self.forward(*inputs)
-        key = context.current()
-        return checkpoint(
-            self.forward, *inputs, use_reentrant=False, context_fn=lambda: (nullcontext(), _second_pass(key))
-        )
-
-
-@contextmanager
-def _second_pass(key: context.Key | None) -> Iterator[None]:
-    with context.use(key), context.frozen_statistics():
-        yield
+        return replayed(self.forward, *inputs)
 
 
 def _matches(pattern: str, names: Sequence[str], blocks: Sequence[str]) -> set[str]:
