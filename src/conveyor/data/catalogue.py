@@ -7,7 +7,7 @@ import dataclasses
 import os
 from pathlib import Path
 
-from conveyor.data import folders, locate
+from conveyor.data import folders, locate, recordfiles
 from conveyor.data.sources import SOURCES
 from conveyor.errors import UserError, did_you_mean
 from conveyor.options.data import DataOptions
@@ -146,7 +146,7 @@ def name_of(options: DataOptions) -> str:
     ):
         if any(word in text for word in words):
             return name
-    if folders.split_folder(folder, "train") is not None:
+    if folders.split_folder(folder, "train") is not None or recordfiles.find_folder(folder) is not None:
         return "folder"
     raise UserError(
         f"{folder} does not say which data set it holds: name it with --data, "
@@ -169,15 +169,8 @@ def info(options: DataOptions) -> DatasetInfo:
         raise UserError(
             "--data folder needs --data-dir: a folder with train/ and validation/ that hold one folder per class"
         )
-    listing = folders.scan(folder)
-    return dataclasses.replace(
-        _PHOTOGRAPHS,
-        name="folder",
-        train_images=listing.count("train"),
-        validation_images=listing.count("validation"),
-        num_classes=len(listing.classes),
-        class_names=listing.classes,
-        title=f"images in {folder.name}",
+    return _as_on_disk(
+        dataclasses.replace(_PHOTOGRAPHS, name="folder", title=f"images in {folder.name}"), folder
     ).with_limits(options)
 
 
@@ -193,15 +186,26 @@ def _counted(found: DatasetInfo, options: DataOptions) -> DatasetInfo:
     return dataclasses.replace(found, train_images=counts["train"], validation_images=counts["validation"])
 
 
-def _as_on_disk(imagenet: DatasetInfo, folder: Path | None) -> DatasetInfo:
-    """ImageNet as class folders may be a subset: then its own counts and classes hold."""
-    if folder is None or folders.split_folder(folder, "train") is None:
-        return imagenet
-    listing = folders.scan(folder)
+def _as_on_disk(base: DatasetInfo, folder: Path | None) -> DatasetInfo:
+    """The folder's own counts and classes: ImageNet may be a subset. Without files, what `base` says."""
+    if folder is None or not folder.is_dir():
+        return base
+    records = recordfiles.find_folder(folder)
+    if records is not None:
+        standard = recordfiles.Summary(base.train_images, base.validation_images, base.class_names)
+        found = recordfiles.summary(records, standard if base.name == "imagenet" else None)
+        classes, train, validation = found.classes, found.train_images, found.validation_images
+        if not classes and base.name != "imagenet":
+            raise UserError(f"{records} does not say its classes: put their names into labels.txt, one per line")
+    elif base.name == "imagenet" and folders.split_folder(folder, "train") is None:
+        return base
+    else:
+        listing = folders.scan(folder)
+        classes, train, validation = listing.classes, listing.count("train"), listing.count("validation")
     return dataclasses.replace(
-        imagenet,
-        train_images=listing.count("train"),
-        validation_images=listing.count("validation"),
-        num_classes=len(listing.classes),
-        class_names=listing.classes,
+        base,
+        train_images=train,
+        validation_images=validation,
+        num_classes=len(classes) or base.num_classes,
+        class_names=classes,
     )

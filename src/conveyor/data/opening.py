@@ -1,16 +1,19 @@
 """From options to a data set that can be read."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
-from conveyor.data import catalogue, cifar
+from conveyor.data import catalogue, cifar, folders, recordfiles
 from conveyor.data.acquire import obtain
 from conveyor.data.batch import Dataset
 from conveyor.data.catalogue import DatasetInfo
+from conveyor.data.encoded import EncodedDataset
 from conveyor.data.idx import read_idx
 from conveyor.data.locate import Copy
 from conveyor.data.memory import GeneratedDataset, MemoryDataset, Pixels, SyntheticDataset, embedded_digits
+from conveyor.data.stores import FolderStore, RecordStore, with_cache
 from conveyor.errors import UserError
 from conveyor.options import Options
 
@@ -47,6 +50,8 @@ def open_dataset(options: Options, split: str, image_size: int | None = None, ch
         return _openers[info.name](options, split, size, depth)
     if info.kind == "memory":
         return _open_memory(info, options, split).limited(count)
+    if info.kind == "files":
+        return _open_files(info, options, split, size, depth, count)
     raise UserError(f"the data set {info.name} is known but cannot be opened: register an opener for it")
 
 
@@ -56,6 +61,38 @@ def _open_memory(info: DatasetInfo, options: Options, split: str) -> MemoryDatas
     copy = obtain(info.name, options.data)
     images, labels = read_copy(copy, split)
     return MemoryDataset(images, labels, info.num_classes, info.class_names or cifar.class_names(copy.folder))
+
+
+def _open_files(
+    info: DatasetInfo, options: Options, split: str, image_size: int, channels: int, count: int
+) -> EncodedDataset:
+    folder = catalogue.data_dir(options.data)
+    if folder is None:
+        raise UserError(f"{info.name} needs its files: name their folder with --data-dir or the variable DATA_DIR")
+    store = with_cache(open_store(folder, split), options.data.data_cache)
+    return EncodedDataset(
+        store,
+        options.data,
+        train=split == "train",
+        crop=options.data.train_crop or info.default_crop,
+        image_size=image_size,
+        channels=channels,
+        num_classes=info.num_classes,
+        class_names=info.class_names,
+        seed=options.run.seed,
+        count=count,
+    )
+
+
+def open_store(folder: Path, split: str) -> FolderStore | RecordStore:
+    """The encoded images below `folder`: TFRecord files or class folders."""
+    records = recordfiles.find_folder(folder)
+    if records is None:
+        return FolderStore(folders.scan(folder), split)
+    files = recordfiles.record_files(records, split)
+    if not files:
+        raise UserError(f"{records} has no TFRecord files for {split}")
+    return RecordStore(files)
 
 
 def read_copy(copy: Copy, split: str) -> tuple[Pixels, Pixels]:

@@ -90,12 +90,18 @@ class Prepare:
         images = batch.images
         if self.normalization.per_image and self._info.kind == "memory":
             # Statistics are those of the stored image, so padding is zero in normalised values.
-            images = self.normalization(self._augmented(images, batch, train))
+            images = self._normalized(self._augmented(images, batch, train))
             images = self._geometry(images, batch, train)
         else:
             images = self._augmented(self._geometry(images, batch, train), batch, train)
-            images = self.normalization(images)
+            images = self._normalized(images)
         return dataclasses.replace(batch, images=images, prepared=True)
+
+    def _normalized(self, images: Tensor) -> Tensor:
+        if images.shape[3] != len(self.normalization.scale):
+            # Photographs read as grey for a network with one channel.
+            self.normalization = Normalization.named(self.normalization_name, images.shape[3])
+        return self.normalization(images)
 
     def _geometry(self, images: Tensor, batch: Batch, train: bool) -> Tensor:
         """Crops and flips of images of equal size; photographs were cropped when they were decoded."""

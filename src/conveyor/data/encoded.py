@@ -1,0 +1,160 @@
+"""Data sets of encoded images (JPEG and others) of any size, decoded by loader threads into one 8-bit batch."""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from conveyor.data.batch import RawBatch
+from conveyor.data.crops import CropRule
+from conveyor.data.decode import BadImageError, Encoded, resize_into
+from conveyor.data.order import Indices
+from conveyor.data.sizes import image_size_at
+from conveyor.errors import UserError
+from conveyor.options.data import DataOptions
+
+log = logging.getLogger(__name__)
+
+_SUBSTITUTES = 100
+
+
+class Store(Protocol):
+    """Where the bytes are: class folders, TFRecord files, or a cache in front of them."""
+
+    def __len__(self) -> int: ...
+
+    def fetch(self, index: int) -> tuple[bytes, int]:
+        """The encoded image and its class number. Safe to call from threads."""
+        ...
+
+    def name(self, index: int) -> str:
+        """How a message names the sample."""
+        ...
+
+    def shards(self) -> Sequence[int]: ...
+
+    def estimated_bytes(self) -> int:
+        """About how much memory all samples take."""
+        ...
+
+
+class EncodedDataset:
+    """Reads, crops and resizes; flips, normalisation and mixing come later, on the device."""
+
+    chunk = 8
+
+    def __init__(
+        self,
+        store: Store,
+        options: DataOptions,
+        *,
+        train: bool,
+        crop: str,
+        image_size: int,
+        channels: int,
+        num_classes: int,
+        class_names: Sequence[str],
+        seed: int,
+        count: int | None = None,
+    ) -> None:
+        self._store = store
+        self._options = options
+        self._train = train
+        self._crop = crop
+        self._image_size = image_size
+        self._channels = 1 if channels == 1 else 3
+        self._seed = seed
+        self._length = min(len(store), count) if count is not None else len(store)
+        self.num_classes = num_classes
+        self.class_names = tuple(class_names)
+        self._lock = threading.Lock()
+        self._seconds = {"read": 0.0, "decode": 0.0, "resize": 0.0}
+        self._skipped: dict[int, int] = {}
+
+    def __len__(self) -> int:
+        return self._length
+
+    def shape(self, epoch: int) -> tuple[int, int, int]:
+        size = image_size_at(self._options.progressive_image_size, epoch, self._image_size) if self._train else None
+        return (size or self._image_size, size or self._image_size, self._channels)
+
+    def shards(self) -> Sequence[int]:
+        return self._store.shards()
+
+    def statistics(self) -> dict[str, float]:
+        with self._lock:
+            return {**self._seconds, "skipped": float(len(self._skipped))}
+
+    def read(self, indices: Indices, epoch: int, out: Tensor | None = None) -> RawBatch:
+        size, _, channels = self.shape(epoch)
+        images = out if out is not None else torch.empty(len(indices), size, size, channels, dtype=torch.uint8)
+        labels = torch.empty(len(indices), dtype=torch.int64)
+        started = time.perf_counter()
+        found = [self._open(int(index)) for index in indices]
+        reading = time.perf_counter() - started
+        rule = (
+            CropRule.training(self._options, self._crop, size)
+            if self._train
+            else CropRule.validation(self._options, size)
+        )
+        heights = np.array([encoded.height for encoded, _, _ in found], dtype=np.float64)
+        widths = np.array([encoded.width for encoded, _, _ in found], dtype=np.float64)
+        boxes = rule.boxes(heights, widths, rule.draw(self._seed, epoch, np.asarray(indices, dtype=np.int64)))
+        decoding = resizing = 0.0
+        for position, (encoded, label, index) in enumerate(found):
+            started = time.perf_counter()
+            try:
+                pixels = encoded.crop(boxes[position], size, channels)
+            except BadImageError as error:
+                encoded, label = self._substitute(index, error)
+                draws = rule.draw(self._seed, epoch, np.array([index]))
+                box = rule.boxes(np.array([float(encoded.height)]), np.array([float(encoded.width)]), draws)[0]
+                pixels = encoded.crop(box, size, channels)
+            decoded = time.perf_counter()
+            resize_into(images[position], pixels)
+            decoding += decoded - started
+            resizing += time.perf_counter() - decoded
+            labels[position] = label
+        with self._lock:
+            for stage, seconds in zip(self._seconds, (reading, decoding, resizing), strict=True):
+                self._seconds[stage] += seconds
+        return RawBatch(images, labels)
+
+    def _open(self, index: int) -> tuple[Encoded, int, int]:
+        try:
+            data, label = self._store.fetch(index)
+            return Encoded(data), label, index
+        except BadImageError as error:
+            encoded, label = self._substitute(index, error)
+            return encoded, label, index
+
+    def _substitute(self, index: int, error: BadImageError) -> tuple[Encoded, int]:
+        """The next image in stored order that can be decoded: the same choice in every run."""
+        if not self._options.skip_bad_images:
+            raise UserError(
+                f"cannot decode {self._store.name(index)}: {error}; mend or remove it, or pass --skip-bad-images "
+                "(`conveyor data verify` lists all such files)"
+            ) from None
+        with self._lock:
+            known = self._skipped.get(index)
+        if known is None:
+            log.warning("skipping %s: %s", self._store.name(index), error)
+        for step in range(1, _SUBSTITUTES + 1):
+            candidate = (index + step) % self._length
+            try:
+                data, label = self._store.fetch(candidate)
+                encoded = Encoded(data)
+                encoded.crop(np.array([0.0, 0.0, encoded.width, encoded.height]), encoded.width, self._channels)
+            except BadImageError:
+                continue
+            with self._lock:
+                self._skipped[index] = candidate
+            return encoded, label
+        raise UserError(
+            f"{self._store.name(index)} and the {_SUBSTITUTES} images after it cannot be decoded: the data are damaged"
+        )
