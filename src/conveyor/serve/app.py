@@ -92,8 +92,7 @@ class Http:
         return _json(http_tf.metadata(self._service.model(**request.path_params)))
 
     async def infer(self, request: Request) -> Response:
-        with self._service.account("http-v2"):
-            model = self._service.model(**request.path_params)
+        with self._service.request("http-v2", **request.path_params) as model:
             async with Body(self._service, request) as body:
                 content, headers = await http_v2.infer(
                     self._service, model, body, request.headers.get(http_v2.BINARY_HEADER)
@@ -101,16 +100,14 @@ class Http:
             return Response(content, headers=headers)
 
     async def predict(self, request: Request) -> Response:
-        with self._service.account("http-tensorflow"):
-            model = self._service.model(**request.path_params)
+        with self._service.request("http-tensorflow", **request.path_params) as model:
             async with Body(self._service, request) as body:
                 content = await http_tf.predict(self._service, model, body)
             return Response(content, headers={"Content-Type": "application/json"})
 
     async def classify(self, request: Request) -> Response:
         """What the page asks: the bytes of one photograph in, the five best classes out."""
-        with self._service.account("http-page"):
-            model = self._service.model()
+        with self._service.request("http-page") as model:
             start = time.monotonic()
             async with Body(self._service, request) as body:
                 images = await self._service.decode(model, [body])

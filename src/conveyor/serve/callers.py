@@ -11,6 +11,22 @@ Call = Callable[[NDArray[np.uint8], float], NDArray[np.float32]]
 """`call(images, timeout in seconds) -> logits`; raises `Busy` or `CallFailed`."""
 
 
+class Caller:
+    """A `Call` with one connection, which `close` (or the end of a `with` statement) closes."""
+
+    def __init__(self, call: Call, close: Callable[[], None]) -> None:
+        self._call, self.close = call, close
+
+    def __call__(self, images: NDArray[np.uint8], timeout: float) -> NDArray[np.float32]:
+        return self._call(images, timeout)
+
+    def __enter__(self) -> "Caller":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
 class CallFailed(Exception):  # noqa: N818 - what happened to a call
     """The server refused, or its answer was unusable."""
 
@@ -21,14 +37,14 @@ class Busy(CallFailed):
 
 def make_caller(
     protocol: str, host: str, port: int, name: str, *, input_name: str = "images", token: str | None = None, tls: bool = False
-) -> Call:
-    """A function that sends one batch; it keeps one connection open."""
+) -> Caller:
+    """A function that sends one batch; it keeps one connection open until it is closed."""
     if protocol.startswith("grpc"):
         return _grpc_caller(protocol, f"{host}:{port}", name, input_name, token, tls)
     return _http_caller(protocol, f"{'https' if tls else 'http'}://{host}:{port}", name, input_name, token)
 
 
-def _grpc_caller(protocol: str, address: str, name: str, input_name: str, token: str | None, tls: bool) -> Call:
+def _grpc_caller(protocol: str, address: str, name: str, input_name: str, token: str | None, tls: bool) -> Caller:
     import grpc
 
     from conveyor.serve.protos import INFERENCE_SERVICE, MESSAGES, PREDICTION_SERVICE
@@ -64,10 +80,10 @@ def _grpc_caller(protocol: str, address: str, name: str, input_name: str, token:
             return _checked(from_proto(answer.outputs["logits"]), len(images))
         return _checked(np.frombuffer(answer.raw_output_contents[0], "<f4").reshape(list(answer.outputs[0].shape)), len(images))
 
-    return call
+    return Caller(call, channel.close)
 
 
-def _http_caller(protocol: str, url: str, name: str, input_name: str, token: str | None) -> Call:
+def _http_caller(protocol: str, url: str, name: str, input_name: str, token: str | None) -> Caller:
     import httpx
     import orjson
 
@@ -100,7 +116,7 @@ def _http_caller(protocol: str, url: str, name: str, input_name: str, token: str
         response = post(f"/v1/models/{name}:predict", content, {"Content-Type": "application/json"}, timeout)
         return _checked(np.array(orjson.loads(response.content)["predictions"], np.float32), len(images))
 
-    return call_v2 if protocol == "http" else call_tensorflow
+    return Caller(call_v2 if protocol == "http" else call_tensorflow, client.close)
 
 
 def _checked(logits: NDArray[Any], count: int) -> NDArray[np.float32]:

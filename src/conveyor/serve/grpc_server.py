@@ -7,6 +7,7 @@ from typing import Any
 
 import grpc
 import numpy as np
+from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from conveyor.serve import http_v2
@@ -64,18 +65,19 @@ class Rpc:
         for name, method in methods.items():
             request = {"Check": "HealthCheckRequest"}.get(name, f"{name}Request")
             table[name] = grpc.unary_unary_rpc_method_handler(
-                self._guarded(method, open_to_all=service_name == HEALTH_SERVICE),
-                request_deserializer=MESSAGES[request].FromString,
+                self._guarded(method, MESSAGES[request], open_to_all=service_name == HEALTH_SERVICE),
                 response_serializer=lambda message: message.SerializeToString(),
             )
         return grpc.method_handlers_generic_handler(service_name, table)
 
-    def _guarded(self, method: Method, *, open_to_all: bool) -> Callable[[Any, Any], Awaitable[Any]]:
-        async def call(request: Any, context: Any) -> Any:
+    def _guarded(self, method: Method, message: Any, *, open_to_all: bool) -> Callable[[bytes, Any], Awaitable[Any]]:
+        async def call(content: bytes, context: Any) -> Any:
             if not open_to_all and not self._allowed(context):
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a bearer token is needed in 'authorization'")
             try:
-                return await method(request)
+                return await method(message.FromString(content))
+            except DecodeError:
+                await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is not a message of this method")
             except Refused as error:
                 await context.abort(error.code, str(error))
             except grpc.aio.AbortError:
@@ -113,8 +115,7 @@ class Rpc:
         return MESSAGES["HealthCheckResponse"](status=SERVING if self._service.ready else NOT_SERVING)
 
     async def model_infer(self, request: Any) -> Any:
-        with self._service.account("grpc-v2"):
-            model = self._service.model(request.model_name, request.model_version)
+        with self._service.request("grpc-v2", request.model_name, request.model_version) as model:
             if len(request.inputs) != 1 or request.inputs[0].name not in http_v2.INPUT_NAMES:
                 raise Refused(f"there must be one input, called {http_v2.INPUT!r}")
             images = await self._v2_images(model, request)
@@ -144,10 +145,9 @@ class Rpc:
         return as_images(values, model.preprocessing.image_shape)
 
     async def predict(self, request: Any) -> Any:
-        with self._service.account("grpc-tensorflow"):
-            spec = request.model_spec
-            version = str(spec.version.value) if spec.HasField("version") else ""
-            model = self._service.model(spec.name, version)
+        spec = request.model_spec
+        version = str(spec.version.value) if spec.HasField("version") else ""
+        with self._service.request("grpc-tensorflow", spec.name, version) as model:
             if len(request.inputs) != 1:
                 raise Refused("there must be one input, called 'images' or 'input'")
             name, tensor = next(iter(request.inputs.items()))

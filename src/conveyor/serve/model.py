@@ -30,6 +30,8 @@ class ServedModel:
         self.labels: tuple[str, ...] = ()
         self.preprocessing: Preprocessing
         self.described: dict[str, Any] = {}
+        self.requests = 0
+        """Requests that have chosen this version and are not answered yet."""
 
     async def start(self) -> None:
         """Load the model in all workers; raises `UserError` when it cannot be loaded."""
@@ -63,7 +65,9 @@ class ServedModel:
         return [(int(index), self.label(int(index)), float(probabilities[index])) for index in order]
 
     async def close(self) -> None:
-        """Answer what waits, then end the workers."""
+        """Answer every request that has chosen this version, then end the workers."""
+        while self.requests:
+            await asyncio.sleep(0.005)
         await self.batcher.close()
         self._watch.cancel()
         await asyncio.gather(self._watch, return_exceptions=True)

@@ -1,9 +1,10 @@
 """What both protocols call: the model in service, its exchange for a newer one, and the accounts."""
 
 import asyncio
+import contextlib
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -87,9 +88,16 @@ class Service:
     def release(self, count: int) -> None:
         self.bytes_held -= count
 
-    def account(self, protocol: str) -> "Account":
-        """Count one request: use as a context manager around its answer."""
-        return Account(self, protocol)
+    @contextlib.contextmanager
+    def request(self, protocol: str, name: str | None = None, version: str | None = None) -> Iterator[ServedModel]:
+        """Around one request: counts it, and keeps the version that it gets in service until it is answered."""
+        with Account(self, protocol):
+            model = self.model(name, version)
+            model.requests += 1
+            try:
+                yield model
+            finally:
+                model.requests -= 1
 
     async def close(self) -> None:
         """Answer everything, then end all processes."""

@@ -1,0 +1,172 @@
+"""Under load: a worker is killed, the server is told to leave, a new version appears, a bad one too."""
+
+import os
+import shutil
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import numpy as np
+import psutil
+import pytest
+from tests.serve.conftest import IMAGES, settings_for, write_version
+
+from conveyor.infer.engine import open_engine
+from conveyor.infer.load import load
+from conveyor.serve.launcher import Running, running
+
+PREDICT = "/v1/models/digits:predict"
+BODY = {"instances": IMAGES[:2].tolist()}
+
+
+class Load:
+    """A few threads that ask without pause; every answer is kept."""
+
+    def __init__(self, url: str, threads: int = 4, new_connections: bool = False) -> None:
+        self.answers: list[tuple[int, object]] = []
+        self.unanswered: list[str] = []
+        self._url, self._new = url, new_connections
+        self._stop = threading.Event()
+        self._threads = [threading.Thread(target=self._ask) for _ in range(threads)]
+        for thread in self._threads:
+            thread.start()
+
+    def _ask(self) -> None:
+        while not self._stop.is_set():
+            with httpx.Client(base_url=self._url, timeout=30, trust_env=False) as client:
+                while not self._stop.is_set():
+                    try:
+                        response = client.post(PREDICT, json=BODY)
+                    except (httpx.ConnectError, httpx.ConnectTimeout):
+                        return  # the door is closed: this request was never accepted
+                    except httpx.HTTPError as error:
+                        self.unanswered.append(repr(error))
+                        return
+                    self.answers.append((response.status_code, response.json()))
+                    if self._new:
+                        break
+
+    def wait_for(self, count: int) -> None:
+        end = time.monotonic() + 60
+        while len(self.answers) < count and time.monotonic() < end:
+            time.sleep(0.01)
+        assert len(self.answers) >= count, f"only {len(self.answers)} answers, {self.unanswered}"
+
+    def stop(self) -> None:
+        self._stop.set()
+        for thread in self._threads:
+            thread.join(60)
+
+    def check(self, *rights: np.ndarray) -> None:
+        """All were answered, with one of the right answers."""
+        assert self.unanswered == []
+        assert {status for status, _ in self.answers} == {200}
+        for _, document in self.answers:
+            assert isinstance(document, dict)
+            got = np.array(document["predictions"])
+            assert any(np.allclose(got, right[:2], atol=1e-4) for right in rights)
+
+
+@contextmanager
+def under_load(url: str, **more: bool) -> Iterator[Load]:
+    load_ = Load(url, **more)  # type: ignore[arg-type]
+    try:
+        yield load_
+    finally:
+        load_.stop()
+
+
+def workers_of(server: Running) -> list[psutil.Process]:
+    children = psutil.Process(server.process.pid).children()
+    return [child for child in children if any("conveyor.serve.worker" in word for word in child.cmdline())]
+
+
+def metric(server: Running, name: str) -> float:
+    text = httpx.get(f"{server.url}/metrics", trust_env=False).text
+    return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
+
+
+def until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)
+
+
+def test_a_killed_worker_comes_back_and_no_request_is_hurt(model_folder: Path, expected: np.ndarray) -> None:
+    with running(settings_for(model_folder, workers=2)) as server, under_load(server.url) as load_:
+        load_.wait_for(20)
+        before = workers_of(server)
+        assert len(before) == 2
+        os.kill(before[0].pid, signal.SIGKILL)
+        load_.wait_for(len(load_.answers) + 40)
+        until(lambda: metric(server, "conveyor_worker_restarts_total") == 1)
+        assert metric(server, "conveyor_workers") == 2
+        # A worker that hangs is like one that died; here it only sleeps for a moment and answers late.
+        os.kill(before[1].pid, signal.SIGSTOP)
+        time.sleep(0.2)
+        os.kill(before[1].pid, signal.SIGCONT)
+        load_.wait_for(len(load_.answers) + 20)
+        load_.stop()
+        load_.check(expected)
+
+
+def test_sigterm_loses_nothing(model_folder: Path, expected: np.ndarray) -> None:
+    settings = settings_for(model_folder, drain_delay=0.3, delay_us=20_000)
+    with running(settings) as server, under_load(server.url) as keeping, under_load(server.url, new_connections=True) as fresh:
+        keeping.wait_for(20)
+        fresh.wait_for(20)
+        workers = workers_of(server)
+        assert server.stop() == 0, server.log.read_text()
+        keeping.stop()
+        fresh.stop()
+        keeping.check(expected)
+        fresh.check(expected)
+        assert " 0 lost" in server.log.read_text()
+        assert not [worker for worker in workers if worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE]
+
+
+def test_workers_leave_when_the_server_is_killed(model_folder: Path) -> None:
+    with running(settings_for(model_folder)) as server:
+        workers = workers_of(server)
+        server.process.kill()
+        server.process.wait()
+        until(lambda: not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers))
+
+
+def test_a_new_version_is_swapped_in_and_a_bad_one_is_not(tmp_path: Path, model_folder: Path, expected: np.ndarray) -> None:
+    folder = tmp_path / "digits"
+    shutil.copytree(model_folder, folder)
+    with running(settings_for(folder, poll=0.1)) as server, under_load(server.url) as load_:
+        load_.wait_for(10)
+        bad = tmp_path / "bad"
+        shutil.copytree(folder / "1", bad)
+        (bad / "model.onnx").write_bytes(b"not a model")
+        bad.rename(folder / "2")
+        until(lambda: metric(server, "conveyor_model_rejects_total") == 1)
+        assert metric(server, 'conveyor_model{engine="onnxruntime",name="digits",version="1"}') == 1
+        second = open_engine(load(write_version(folder, "003", seed=5)), "onnxruntime", threads=1)(IMAGES)
+        assert not np.allclose(second, expected, atol=1e-3)
+        until(lambda: metric(server, "conveyor_model_swaps_total") == 1)
+        seen = len(load_.answers)
+        load_.wait_for(seen + 20)
+        load_.stop()
+        load_.check(expected, second)
+        _, last = load_.answers[-1]
+        assert isinstance(last, dict)
+        np.testing.assert_allclose(last["predictions"], second[:2], atol=1e-4)
+        status = httpx.get(f"{server.url}/v1/models/digits", trust_env=False).json()["model_version_status"][0]
+        assert status["version"] == "3"
+        until(lambda: len(workers_of(server)) == 1)
+
+
+def test_a_server_that_cannot_load_says_why(tmp_path: Path) -> None:
+    from conveyor.errors import UserError
+
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(UserError, match="no complete model"), running(settings_for(tmp_path / "empty")):
+        pass

@@ -1,0 +1,96 @@
+"""The bearer token, TLS, and what is open without them."""
+
+import shutil
+import ssl
+import subprocess
+from pathlib import Path
+
+import grpc
+import httpx
+import pytest
+from tests.serve.conftest import IMAGES, settings_for
+
+from conveyor.errors import UserError
+from conveyor.serve.launcher import running
+from conveyor.serve.protos import MESSAGES
+from conveyor.serve.settings import ServeSettings
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    """A self-signed certificate made for this test run."""
+    if shutil.which("openssl") is None:
+        pytest.skip("openssl is not installed")
+    folder = tmp_path_factory.mktemp("tls")
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2",
+         "-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1,DNS:localhost",
+         "-keyout", str(folder / "key.pem"), "-out", str(folder / "cert.pem")],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return folder / "cert.pem", folder / "key.pem"
+
+
+def test_token_and_tls(model_folder: Path, certificate: tuple[Path, Path]) -> None:
+    cert, key = certificate
+    settings = settings_for(model_folder, token="open sesame", tls_cert=str(cert), tls_key=str(key))
+    with running(settings) as server:
+        context = ssl.create_default_context(cafile=str(cert))
+        with httpx.Client(base_url=server.url, verify=context, trust_env=False, timeout=30) as client:
+            assert server.url.startswith("https://")
+            assert client.get("/v2/health/ready").status_code == 200
+            assert client.get("/").status_code == 200
+            body = {"instances": IMAGES[:1].tolist()}
+            for headers in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": "open sesame"}):
+                refused = client.post("/v1/models/digits:predict", json=body, headers=headers)
+                assert refused.status_code == 401
+                assert refused.headers["WWW-Authenticate"] == "Bearer"
+            assert client.get("/metrics").status_code == 401
+            allowed = client.post("/v1/models/digits:predict", json=body, headers={"Authorization": "Bearer open sesame"})
+            assert allowed.status_code == 200
+        credentials = grpc.ssl_channel_credentials(cert.read_bytes())
+        with grpc.secure_channel(f"127.0.0.1:{server.grpc_port}", credentials) as channel:
+            ready = channel.unary_unary(
+                "/inference.GRPCInferenceService/ServerReady",
+                request_serializer=lambda message: message.SerializeToString(),
+                response_deserializer=MESSAGES["ServerReadyResponse"].FromString,
+            )
+            with pytest.raises(grpc.RpcError) as caught:
+                ready(MESSAGES["ServerReadyRequest"](), timeout=30)
+            assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
+            assert ready(MESSAGES["ServerReadyRequest"](), timeout=30, metadata=[("authorization", "Bearer open sesame")]).ready
+
+
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({"tls_cert": "a.pem"}, "both files"),
+        ({"tls_cert": "a.pem", "tls_key": "b.pem"}, "does not exist"),
+        ({"queue": 4, "max_batch": 16}, "cannot hold one batch of 16"),
+        ({"workers": 0}, "at least 1"),
+        ({"port": 70_000}, "does not exist"),
+        ({"token": "  "}, "empty"),
+        ({"batch_sizes": (0,)}, "at least 1"),
+    ],
+)
+def test_settings_that_cannot_work(changes: dict[str, object], reason: str) -> None:
+    with pytest.raises(UserError, match=reason):
+        ServeSettings(path="x", **changes).check()  # type: ignore[arg-type]
+
+
+def test_batch_sizes_are_powers_of_two_up_to_the_largest() -> None:
+    assert ServeSettings(path="x", max_batch=16).sizes() == (1, 2, 4, 8, 16)
+    assert ServeSettings(path="x", max_batch=6).sizes() == (1, 2, 4, 6)
+    assert ServeSettings(path="x", max_batch=1).sizes() == (1,)
+    assert ServeSettings(path="x", batch_sizes=(16, 4)).sizes() == (4, 16)
+    settings = ServeSettings(path="x", batch_sizes=(16, 4), token="t")
+    assert ServeSettings.from_json(settings.to_json()) == settings
+
+
+def test_a_port_that_is_taken_is_named(model_folder: Path) -> None:
+    from conveyor.serve.server import bind
+
+    with bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        with pytest.raises(UserError, match=r"cannot listen on 127\.0\.0\.1 port"):
+            bind("127.0.0.1", taken.getsockname()[1])
