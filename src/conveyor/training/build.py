@@ -16,6 +16,7 @@ from conveyor.options.units import size_in_bytes
 from conveyor.training.lane import Lane
 from conveyor.training.loss import Loss
 from conveyor.training.meter import Timing
+from conveyor.training.norms import adopt_norms
 from conveyor.training.spec import RunSpec
 from conveyor.training.step import FoldedLane
 from conveyor.training.weights import load_into, start_weights
@@ -29,7 +30,7 @@ def build_model(spec: RunSpec, *, own: nn.Module | None = None, state: "State | 
     """The network with its weights, on the CPU: from the seed, from `--weights`, or from a checkpoint."""
     options = spec.options
     if own is not None:
-        model = own
+        model = adopt_norms(own)
     else:
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.run.seed)

@@ -1,5 +1,6 @@
 """A pipelined lane: this worker holds some stages of the model, the lane's other workers the rest."""
 
+import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -21,6 +22,8 @@ from conveyor.training.meter import Timing
 from conveyor.training.spec import RunSpec
 from conveyor.training.step import joined_inputs, span_groups
 from conveyor.training.world import World
+
+_logger = logging.getLogger(__name__)
 
 LABELS = 1
 """Tag of the messages with labels: they must not be taken for activations between the same two workers."""
@@ -66,6 +69,16 @@ def _ranges(found: Sequence[units.Unit], modules: Sequence[str]) -> list[range]:
     return ranges
 
 
+def _schedule(spec: RunSpec, world: World) -> str:
+    """The schedule's name; a zero-bubble schedule runs backward twice, which recomputation does not survive."""
+    options = spec.options.batch
+    if options.pipeline_schedule == "zero-bubble" and options.recompute:
+        if world.is_main:
+            _logger.warning("--recompute does not work with the zero-bubble schedule: using interleaved-1f1b")
+        return "interleaved-1f1b"
+    return options.pipeline_schedule
+
+
 def together(stages: Sequence[nn.Module]) -> nn.Module:
     """One module with the layers of several stages under their full names, for its state, its modes, its parameters.
 
@@ -106,7 +119,7 @@ class StageLane:
         timing: Timing,
     ) -> None:
         options, topology = spec.options, spec.topology
-        group, schedule = world.stage_group, options.batch.pipeline_schedule
+        group, schedule = world.stage_group, _schedule(spec, world)
         stages, parts = cut_for(
             spec, model, assign(topology.stages, world.depth, schedule, options.batch.device_mapping)
         )

@@ -5,6 +5,8 @@ whose images have to be counted.
 """
 
 import dataclasses
+import sys
+from collections.abc import Collection
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -201,17 +203,22 @@ def _model(options: Options, data: DatasetInfo, own: str | None) -> tuple[str, i
     size = options.model.image_size
     if own is not None:
         return own, size or data.image_size
+    if ":" in wanted or wanted in _registered():
+        return wanted, size or data.image_size
     entry = models.entry(wanted)
     return wanted, size or (entry.image_size if data.kind == "files" else data.image_size)
+
+
+def _registered() -> Collection[str]:
+    """Models that the user has added; the registry needs torch, so one that is not imported holds none."""
+    registry = sys.modules.get("conveyor.models.registry")
+    return registry.registered() if registry is not None else ()
 
 
 def _is_tiny(name: str, image_size: int, micro_batch: int) -> bool:
     """Whether training on one slot is so little work that threads would mostly wait for each other."""
     known = models.canonical(name)
-    try:
-        costs = models.counts().get(known) if known is not None else None
-    except OSError:
-        costs = None
+    costs = models.counts().get(known) if known is not None else None
     if known is None or costs is None:
         return False
     per_image = 6.0 * costs.multiply_adds * (image_size / models.entry(known).image_size) ** 2

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from conveyor.checkpoint import store
 from conveyor.errors import UserError
+from conveyor.models.weights import load_state, load_weights
 from conveyor.options.model import ModelOptions
 
 
@@ -33,8 +34,6 @@ def start_weights(model: nn.Module, options: ModelOptions) -> None:
     path = Path(options.weights)
     if path.is_dir():
         found, state = store.load_newest(path)
-        load_into(model, state.best_weights(), str(found))
+        load_state(model, state.best_weights(), str(found), options.replace_head)
         return
-    from conveyor.models.weights import load_weights
-
     load_weights(model, path, replace_head=options.replace_head)
