@@ -16,6 +16,7 @@ import uuid
 import warnings
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
@@ -53,6 +54,13 @@ class _Agent(LocalElasticAgent):
     """The elastic agent with our rule of when to start again."""
 
     first_failure: Failure | None = None
+    starts = 0
+
+    def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        # A new machine restarts the workers too, and torchrun does not count that: a worker must know to go on.
+        os.environ["CONVEYOR_STARTS"] = str(self.starts)
+        self.starts += 1
+        return dict(super()._start_workers(worker_group))
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
         result = super()._monitor_workers(worker_group)
@@ -92,6 +100,9 @@ def _run(argv: Sequence[str], plan: LaunchPlan, logs: str) -> None:
         join_timeout=str(int(plan.timeout)),
         last_call_timeout="1",
         read_timeout="60",
+        # A machine that vanished is noticed after 5 s.
+        keep_alive_interval="1",
+        keep_alive_max_attempt="5",
     )
     handler = rendezvous_registry.get_rendezvous_handler(parameters)
     spec = WorkerSpec(

@@ -4,10 +4,15 @@ Takes this worker's cores and threads from what the launcher dealt out, then bec
 OMP_NUM_THREADS and the affinity must be set before it is.
 """
 
+import contextlib
+import ctypes
 import os
+import signal
 import sys
 
 from conveyor.launch.cores import Budget, pin
+
+PR_SET_PDEATHSIG = 1
 
 
 def local_budget(environment: dict[str, str]) -> dict[str, str]:
@@ -25,11 +30,26 @@ def local_budget(environment: dict[str, str]) -> dict[str, str]:
     }
 
 
+def end_with_parent() -> None:
+    """Ask the system to kill this process when its launcher is gone, even one that was killed and could not say so.
+
+    Linux only; the wish survives becoming another program.
+    """
+    parent = os.getppid()
+    if not sys.platform.startswith("linux"):
+        return
+    with contextlib.suppress(OSError, AttributeError):
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
+    if os.getppid() != parent:
+        raise SystemExit(1)
+
+
 def main(argv: list[str]) -> None:
     """Pin, set the thread budget, and become `argv`."""
     environment = dict(os.environ)
     environment.update(local_budget(environment))
     pin(environment)
+    end_with_parent()
     try:
         os.execvpe(argv[0], argv, environment)
     except OSError as error:

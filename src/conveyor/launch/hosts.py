@@ -55,7 +55,9 @@ def _start_others(
     for index, host in enumerate(plan.hosts):
         if index == here:
             continue
-        command = ssh_command(host, host_command(plan, index, argv, program=program), str(Path.cwd()))
+        command = host_command(plan, index, argv, program=program)
+        if local_host_index([host]) is None:
+            command = ssh_command(host, command, str(Path.cwd()))
         try:
             started.append((host, subprocess.Popen(command, stdin=subprocess.DEVNULL)))
         except FileNotFoundError:

@@ -121,6 +121,8 @@ class LaunchPlan:
         variables["CONVEYOR_CORES"] = ";".join(",".join(map(str, budget.cores)) for budget in budgets)
         variables["CONVEYOR_THREADS"] = ";".join(str(budget.threads) for budget in budgets)
         variables["CONVEYOR_INSTANCES"] = str(self.instances)
+        if self.min_hosts is not None:
+            variables["CONVEYOR_ELASTIC"] = "1"
         if self.replicas is not None:
             variables["CONVEYOR_REPLICAS"] = str(self.replicas)
             variables["CONVEYOR_DEVICES_PER_REPLICA"] = str(self.devices_per_replica)

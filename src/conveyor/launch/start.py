@@ -51,7 +51,7 @@ def start(options: Options, *, run: str = TRAIN, imports: Sequence[str] = ()) ->
 def _joined(options: Options, place: Place, run: str) -> Any:
     """This process is one of several that a launcher started."""
     options = under_launcher(options, os.environ)
-    if place.restarts:
+    if goes_on(place, os.environ):
         options = options.replace(resume="auto")
     spec = resolve(options, workers=place.size)
     if place.size == 1:
@@ -72,6 +72,12 @@ def _joined(options: Options, place: Place, run: str) -> Any:
     world.barrier()
     world.close()
     return result if world.is_main else None
+
+
+def goes_on(place: Place, environment: Mapping[str, str]) -> bool:
+    """Whether these workers take up what others left: after a death, or when machines may come and go."""
+    started_before = environment.get("CONVEYOR_STARTS", "0") not in ("", "0")
+    return place.restarts > 0 or started_before or environment.get("CONVEYOR_ELASTIC") == "1"
 
 
 def _launched(spec: RunSpec, run: str, imports: Sequence[str]) -> Any:

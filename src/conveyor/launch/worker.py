@@ -6,10 +6,7 @@ puts the result. Ending well is exit code 0; every other end is written down as 
 
 import json
 import os
-import signal
 import sys
-import threading
-import time
 from pathlib import Path
 
 from conveyor.launch import failure
@@ -17,7 +14,6 @@ from conveyor.launch import failure
 
 def main(path: str) -> int:
     """Run the job described by `path`; returns the exit code."""
-    _end_with_parent(os.getppid())
     try:
         from conveyor.launch import start
 
@@ -28,17 +24,6 @@ def main(path: str) -> int:
             return 0
         return failure.record(error, os.environ)
     return 0
-
-
-def _end_with_parent(parent: int) -> None:
-    """A worker must not outlive its launcher, even one that was killed and could not say so."""
-
-    def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    threading.Thread(target=watch, daemon=True, name="parent watch").start()
 
 
 if __name__ == "__main__":
