@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.errors import UserError
+from conveyor.launch import failure
 from conveyor.launch.cores import describe
 from conveyor.launch.place import Place, detect
 from conveyor.launch.plan import LaunchPlan
@@ -41,7 +42,15 @@ def start(options: Options, *, run: str = TRAIN, imports: Sequence[str] = ()) ->
     """
     place = detect(os.environ)
     if place is not None:
-        return _joined(options, place, run)
+        try:
+            return _joined(options, place, run)
+        except Exception as error:
+            # The launcher shows the first failing worker's error and starts again after the loss of a peer.
+            code = failure.record(error, os.environ)
+            if code == failure.LOST_PEER:
+                log.warning("worker %d: another worker is gone", place.rank)
+                raise SystemExit(code) from None
+            raise
     spec = resolve(options)
     if spec.layout.workers == 1:
         return load(run)(spec, World.single(device_of(options)))

@@ -1,0 +1,93 @@
+"""Two machines train together through the launcher, one leaves for good, and the result is that of one process.
+
+The machines are network namespaces of the test's own with a cable between them; nothing else is contacted.
+"""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+ADDRESSES = ("10.213.77.1", "10.213.77.2")
+
+
+def ip(*words: str, check: bool = True) -> "subprocess.CompletedProcess[bytes]":
+    return subprocess.run(["ip", *words], check=check, capture_output=True)
+
+
+@pytest.fixture
+def namespaces() -> Iterator[tuple[str, str]]:
+    """Two namespaces, each with a loopback and one end of a cable."""
+    if shutil.which("ip") is None:
+        pytest.skip("the ip command is not installed")
+    names = (f"conv{os.getpid()}a", f"conv{os.getpid()}b")
+    if ip("netns", "add", names[0], check=False).returncode:
+        pytest.skip("network namespaces are not permitted here")
+    try:
+        ip("netns", "add", names[1])
+        made = ip("link", "add", "cable0", "netns", names[0], "type", "veth", "peer", "cable0", "netns", names[1], check=False)
+        if made.returncode:
+            pytest.skip("virtual network cables are not permitted here")
+        for name, address in zip(names, ADDRESSES, strict=True):
+            ip("-n", name, "addr", "add", f"{address}/24", "dev", "cable0")
+            ip("-n", name, "link", "set", "cable0", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield names
+    finally:
+        for name in names:
+            ip("netns", "delete", name, check=False)
+
+
+TRAIN = [
+    "--micro-batch-size", "4", "--accumulation", "4", "--updates", "16", "--updates-per-epoch", "2", "--no-validation",
+    "--no-report", "--no-tensorboard", "--quiet", "--learning-rate", "0.01",
+]  # fmt: skip
+
+
+def host(namespace: str, index: int, folder: Path) -> "subprocess.Popen[bytes]":
+    """One machine's share of the job."""
+    command = ["ip", "netns", "exec", namespace, sys.executable, "-m", "conveyor", "launch", "--hosts", ",".join(ADDRESSES)]
+    command += ["--host-index", str(index), "--instances", "2", "--min-hosts", "1", "--max-restarts", "3", "--threads", "1"]
+    command += ["--interface", "cable0", "--", sys.executable, "-m", "conveyor", "train", *TRAIN, "--run-dir", str(folder)]
+    return subprocess.Popen(command, start_new_session=True)
+
+
+def final_weights(folder: Path) -> dict[str, torch.Tensor]:
+    return load_file(folder / "checkpoints" / "16" / "model.safetensors")
+
+
+def test_a_machine_leaves_and_the_result_stays(namespaces: tuple[str, str], tmp_path: Path) -> None:
+    folder = tmp_path / "together"
+    jobs = [host(namespace, index, folder) for index, namespace in enumerate(namespaces)]
+    try:
+        until = time.monotonic() + 90
+        while not (folder / "checkpoints" / "4" / "manifest").exists():
+            assert time.monotonic() < until
+            assert jobs[0].poll() is None
+            time.sleep(0.02)
+        state = (folder / "checkpoints" / "4" / "state.json").read_text()
+        assert '"2x1"' in state, "both machines took part"
+        os.killpg(jobs[1].pid, signal.SIGKILL)
+        assert jobs[0].wait(120) == 0
+    finally:
+        for job in jobs:
+            if job.poll() is None:
+                os.killpg(job.pid, signal.SIGKILL)
+            job.wait(10)
+    assert '"1x1"' in (folder / "checkpoints" / "16" / "state.json").read_text(), "one machine finished alone"
+    alone = tmp_path / "alone"
+    command = [sys.executable, "-m", "conveyor", "train", *TRAIN, "--layout", "1x1", "--run-dir", str(alone)]
+    subprocess.run(command, check=True, timeout=120)
+    found, expected = final_weights(folder), final_weights(alone)
+    assert set(found) == set(expected)
+    for name, tensor in expected.items():
+        error = (found[name].double() - tensor.double()).norm() / tensor.double().norm().clamp(min=1e-3)
+        assert float(error) < 1e-4, name
