@@ -44,6 +44,10 @@ def stored(path: Path, missing_ok: bool = False) -> Options | None:
 
 def execute(options: Options, *, as_json: bool = False) -> int:
     """Validate, print one table, write validation.csv; returns the exit code."""
+    from conveyor.infer import generated
+
+    if generated.applies(options):
+        return _speed_only(options, as_json=as_json or options.run.json_logs)
     from conveyor.launch.start import start
 
     records = start(options.replace(validation=True), run=RUN)
@@ -55,6 +59,21 @@ def execute(options: Options, *, as_json: bool = False) -> int:
     else:
         print(table(records))
         print(f"written to {written}")
+    return 0
+
+
+def _speed_only(options: Options, *, as_json: bool) -> int:
+    """Without real images only the speed means anything: the fastest engine, repeats, latencies."""
+    from conveyor.infer.generated import measure_options
+
+    quiet = as_json or options.run.quiet
+    measured, records = measure_options(options, say=lambda line: None if quiet else print(line, flush=True))
+    write_csv(options, records)
+    if as_json:
+        print(json.dumps(records))
+        return 0
+    print(measured.note)
+    print("\n".join(measured.lines()[len(records):]))
     return 0
 
 

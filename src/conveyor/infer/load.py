@@ -121,7 +121,7 @@ def _build(options: Options) -> "nn.Module":
 
     info = _info(options)
     name = options.model.model or ("resnet8" if info.image_size <= 64 else "resnet50")
-    module: "nn.Module" = models.build_from(
+    module: nn.Module = models.build_from(
         options.model,
         name=name,
         num_classes=options.model.num_classes or info.num_classes,

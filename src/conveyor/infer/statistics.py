@@ -36,8 +36,8 @@ class Latency:
 
     def text(self) -> str:
         return (
-            f"latency avg: {self.average:.3f} ms, 50p: {self.p50:.3f} ms, 99p: {self.p99:.3f} ms, "
-            f"99p9: {self.p999:.3f} ms, max: {self.maximum:.3f} ms"
+            f"latency avg: {self.average:.3f} ms, latency 50p: {self.p50:.3f} ms, latency 99p: {self.p99:.3f} ms, "
+            f"latency 99p9: {self.p999:.3f} ms, latency max: {self.maximum:.3f} ms"
         )
 
 
