@@ -175,7 +175,11 @@ def test_recomputation(pool: Any, layout: str, recompute: list[str], schedule: s
 
 
 def test_stages_on_any_worker(pool: Any) -> None:
-    check(pool, "1x2", device_mapping=[0, 1, 1, 0], **BATCH_NORM)
+    check(pool, "1x2", device_mapping=[0, 1, 1, 0], validate=True, pipelined_validation=True, **BATCH_NORM)
+
+
+def test_pipelined_validation_counts_every_image_once(pool: Any) -> None:
+    check(pool, "2x2", validate=True, pipelined_validation=True, **INSIDE_BLOCKS)
 
 
 def test_automatic_splits_and_loss_scale(pool: Any) -> None:

@@ -155,6 +155,7 @@ class StageLane:
         """See `Lane.gradients`; the tally is that of the worker with the last stage."""
         total = torch.zeros(5, dtype=torch.float64, device=self._world.device)
         groups = self._groups
+        self._pipeline.drain()
         self._timing.begin()
 
         def fetch(number: int) -> Tensor:
@@ -196,11 +197,6 @@ class StageLane:
         result = self._pipeline.forward(images if self.reads_data else None, images.shape, images.dtype)
         return result if result is not None else images.new_zeros((0, 0))
 
-    @property
-    def sees_logits(self) -> bool:
-        """Whether this worker has the last stage."""
-        return self._pipeline.holds_last
-
     def _send_target(self, number: int, target: Target) -> None:
         """Labels go straight from the first stage's worker to the last one's."""
         if self._pipeline.holds_last:
@@ -231,3 +227,16 @@ class StageLane:
         for _, work in self._sent:
             work.wait()
         self._sent.clear()
+
+
+class Relay(nn.Module):
+    """The lane's stages as one network for validation: logits where the last stage is, nothing elsewhere."""
+
+    def __init__(self, lane: StageLane) -> None:
+        super().__init__()
+        self.module = lane.module
+        self._logits = lane.logits
+
+    def forward(self, images: Tensor) -> Tensor:
+        """Every worker of the lane calls this with a batch of the same shape."""
+        return self._logits(images)

@@ -80,7 +80,8 @@ def validate(
             if latency:
                 _wait(world.device)
                 latencies.append(time.perf_counter() - begun)
-            if batch.num_valid == 0:
+            if batch.num_valid == 0 or logits.shape[0] < batch.num_valid:
+                # Nothing valid, or another worker of this lane has the last stage.
                 continue
             labels = target.labels[: batch.num_valid]
             totals += tally(criterion(logits, Target(labels)), logits, labels)

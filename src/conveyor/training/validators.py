@@ -34,6 +34,11 @@ class Validation:
         """The accuracy of the run's weights as they are now: the averaged ones when the run keeps an average."""
         ema = session.updater.ema
         with ema.applied() if ema is not None else contextlib.nullcontext():
+            if session.world.depth > 1 and self._spec.options.layout.pipelined_validation:
+                from conveyor.training.pipelined import Relay, StageLane
+
+                assert isinstance(session.lane, StageLane)
+                return self.measure(Relay(session.lane), (session.world.lane, session.world.lanes))
             if session.world.depth > 1:
                 return self.measure(self._loaded(session.model_state()))
             return self.measure(session.lane.module)
@@ -42,14 +47,18 @@ class Validation:
         """A model with the weights of a checkpoint: the averaged ones when it has them."""
         return self._loaded(state.best_weights())
 
-    def measure(self, model: nn.Module) -> Accuracy:
-        """The accuracy of `model`, which is on the worker's device in its final precision."""
+    def measure(self, model: nn.Module, share: tuple[int, int] | None = None) -> Accuracy:
+        """The accuracy of `model`, which is on the worker's device in its final precision.
+
+        `share` is (number, count) of the parts of the set; default: one part per worker.
+        """
         options, world = self._spec.options, self._world
+        number, count = share or (world.rank, world.size)
         feed = ValidationFeed(
             self._dataset,
             self._spec.validation_batch,
-            world.rank,
-            world.size,
+            number,
+            count,
             prefetch=options.data.prefetch,
             threads=options.data.loader_threads,
             transform=self._prepare.on_host(False),
