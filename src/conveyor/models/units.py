@@ -9,6 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from conveyor.models import catalogue
+from conveyor.models.catalogue import Counts
 from conveyor.models.dialect_names import dialect_names
 from conveyor.models.graph import final_users, tensor_nodes, trace_graph
 from conveyor.models.registry import build
@@ -81,6 +83,15 @@ def multiply_adds(name: str, image_size: int, num_classes: int = 1000, in_channe
     with torch.device("meta"):
         model = build(name, num_classes=num_classes, in_channels=in_channels, image_size=image_size, **options)
     return model_multiply_adds(model, image_size, in_channels)
+
+
+def count(name: str) -> Counts:
+    """Parameters and multiply-adds of a shipped model at its own image size and class count."""
+    entry = catalogue.entry(name)
+    with torch.device("meta"):
+        model = build(name, num_classes=entry.num_classes, image_size=entry.image_size)
+    parameters = sum(parameter.numel() for parameter in model.parameters())
+    return Counts(parameters, model_multiply_adds(model, entry.image_size))
 
 
 def model_multiply_adds(model: nn.Module, image_size: int, in_channels: int = 3) -> int:

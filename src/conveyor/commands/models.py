@@ -1,0 +1,136 @@
+"""`conveyor models`: list the models with their size and cost, or show the units at which one can be cut."""
+
+import argparse
+import json
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from conveyor.models.units import Unit
+
+HELP = "List the models; `models show NAME` prints the layers at which one can be split."
+SECTION = "Look"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", nargs="?", default="list", help="list or show [list]")
+    parser.add_argument("name", nargs="?", help="the model to show, or a part of the names to list")
+    parser.add_argument("--image-size", type=int, help="height and width of the images [the model's own]")
+    parser.add_argument("--num-classes", type=int, help="classes [the model's own]")
+    parser.add_argument("--in-channels", type=int, default=3, help="input channels [3]")
+    parser.add_argument("--stages", type=int, help="propose splits into this many stages of equal work")
+    parser.add_argument("--json", action="store_true", help="JSON instead of text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    from conveyor.errors import UserError
+
+    if arguments.action == "show":
+        if arguments.name is None:
+            raise UserError("which model? Write: conveyor models show NAME")
+        print(show(arguments))
+        return 0
+    part = arguments.name if arguments.action == "list" else arguments.action
+    print(listing(part or "", arguments.json))
+    return 0
+
+
+def listing(part: str, as_json: bool) -> str:
+    """One line per model: parameters, multiply-adds per image, image size."""
+    from conveyor.errors import UserError
+    from conveyor.models import catalogue
+
+    counts = catalogue.counts()
+    wanted = part.lower().replace("-", "_")
+    entries = [
+        entry for entry in catalogue.known().values() if any(wanted in name for name in (entry.name, *entry.aliases))
+    ]
+    if not entries:
+        raise UserError(f"no model has {part!r} in its name: `conveyor models` lists them all.")
+    if as_json:
+        rows = [
+            {
+                "name": entry.name,
+                "aliases": list(entry.aliases),
+                "image_size": entry.image_size,
+                "num_classes": entry.num_classes,
+                "parameters": counts[entry.name].parameters,
+                "multiply_adds": counts[entry.name].multiply_adds,
+                "about": entry.about,
+            }
+            for entry in entries
+        ]
+        return json.dumps(rows, indent=1)
+    lines = [f"{'model':<20} {'parameters':>12} {'mult-adds':>10} {'image':>6}  about"]
+    for entry in entries:
+        count = counts[entry.name]
+        also = f" (also {', '.join(entry.aliases)})" if entry.aliases else ""
+        lines.append(
+            f"{entry.name:<20} {count.parameters:>12,} {_short(count.multiply_adds):>10} {entry.image_size:>6}"
+            f"  {entry.about}{also}"
+        )
+    return "\n".join(lines)
+
+
+def show(arguments: argparse.Namespace) -> str:
+    """The units of one model: name, output shape, parameters, activation size, multiply-adds, what a cut sends."""
+    import torch
+
+    from conveyor import models
+    from conveyor.models import catalogue
+    from conveyor.models.units import trace
+
+    found = catalogue.canonical(arguments.name)
+    entry = catalogue.known()[found] if found else None
+    image_size = arguments.image_size or (entry.image_size if entry else 224)
+    num_classes = arguments.num_classes or (entry.num_classes if entry else 1000)
+    with torch.device("meta"):
+        model = models.build(
+            arguments.name, num_classes=num_classes, in_channels=arguments.in_channels, image_size=image_size
+        )
+    units = trace(model, image_size, arguments.in_channels)
+    splits = _proposed(units, arguments.stages)
+    if arguments.json:
+        return json.dumps(
+            {"model": arguments.name, "units": [asdict(unit) for unit in units], "splits": splits}, indent=1
+        )
+    total_parameters = sum(unit.parameters for unit in units)
+    total_work = sum(unit.multiply_adds for unit in units)
+    title = (
+        f"{arguments.name}: {total_parameters:,} parameters, {_short(total_work)} multiply-adds per image of"
+        f" {image_size} pixels, {len(units)} units. A split before a unit sends `crossing` per image (float32)."
+    )
+    columns = (
+        f"{'':>4} {'unit':<28} {'kind':<14} {'output':<14} {'parameters':>11} {'activation':>10} {'crossing':>9}"
+        f" {'mult-adds':>9}  other names"
+    )
+    lines = [title, "", columns]
+    for unit in units:
+        lines.append(
+            f"{unit.index:>4} {unit.path:<28} {unit.kind:<14} {'x'.join(map(str, unit.shape)):<14}"
+            f" {unit.parameters:>11,} {_bytes(unit.activation_bytes):>10} {_bytes(unit.crossing_bytes):>9}"
+            f" {_short(unit.multiply_adds) if unit.multiply_adds else '':>9}  {' '.join(unit.aliases)}".rstrip()
+        )
+    if splits:
+        lines += ["", f"for {arguments.stages} stages: --splits {' '.join(splits)}"]
+    return "\n".join(lines)
+
+
+def _proposed(units: "list[Unit]", stages: int | None) -> list[str]:
+    """Names of splits into stages of about equal work."""
+    if not stages or stages < 2:
+        return []
+    from conveyor.pipeline.balance import automatic_splits
+
+    return [units[index].path for index in automatic_splits(units, stages)]
+
+
+def _short(number: int) -> str:
+    for size, letter in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if number >= size:
+            return f"{number / size:.3g}{letter}"
+    return str(number)
+
+
+def _bytes(number: int) -> str:
+    return f"{number / 1e6:.2f} MB" if number >= 1e5 else f"{number / 1e3:.1f} kB"
