@@ -72,7 +72,7 @@ class FoldedLane:
                 self._timing.mark("forward")
                 if number == len(self._groups) - 1:
                     self._reducer.start()
-                (loss * (loss_scale * len(group) / self._total_slots)).backward()  # type: ignore[no-untyped-call]
+                (loss * (loss_scale * len(group) / self._total_slots)).backward()
             total += tally(loss, logits, target.labels, slots=len(group), accuracy=self._metrics)
             self._timing.mark("backward")
         self._reducer.finish()
@@ -86,7 +86,7 @@ class FoldedLane:
             factor = loss_scale * len(group) / self._total_slots
 
             def repeat(images: Tensor = images, target: Target = target, factor: float = factor) -> None:
-                (self._loss(self.module(images), target) * factor).backward()  # type: ignore[no-untyped-call]
+                (self._loss(self.module(images), target) * factor).backward()
 
             with stochastic.keyed(self._seed, update, group):
                 found = finite.first_bad_layer(self.module, repeat)

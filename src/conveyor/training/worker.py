@@ -19,6 +19,7 @@ from conveyor.training.assemble import Own, make_feed, make_prepare, make_sessio
 from conveyor.training.describe import opening_lines
 from conveyor.training.events import Events
 from conveyor.training.loop import train
+from conveyor.training.memory import recompute_note
 from conveyor.training.session import Session
 from conveyor.training.signals import Signals
 from conveyor.training.spec import RunSpec
@@ -75,7 +76,10 @@ def announce(session: Session) -> None:
         return
     parameters = sum(parameter.numel() for parameter in session.lane.module.parameters())
     precision = Precision.from_options(options.precision).describe(session.world.device)
-    for line in opening_lines(session.spec, parameters, precision):
+    lines = opening_lines(session.spec, parameters, precision)
+    if options.batch.recompute and session.world.depth == 1:
+        lines.append(recompute_note(session.lane.module, session.spec, session.world.device) or "")
+    for line in filter(None, lines):
         say(line)
 
 
