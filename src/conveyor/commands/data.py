@@ -1,0 +1,291 @@
+"""`conveyor data`: list, fetch, verify, convert and measure data sets."""
+
+import argparse
+import json
+import os
+import statistics
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from conveyor.errors import UserError
+
+if TYPE_CHECKING:
+    from conveyor.data.measure import Rate
+
+HELP = "List, fetch, verify, convert and measure data sets."
+SECTION = "Tools"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+
+    listing = actions.add_parser("list", help="the known data sets and where their files are")
+    listing.add_argument("--data-dir", help="look only in this folder")
+    listing.add_argument("--json", action="store_true", help="JSON instead of text")
+
+    get = actions.add_parser("get", help="fetch a small data set, or say where a copy is")
+    get.add_argument("name", help="mnist, fashion-mnist, cifar10 or cifar100")
+    get.add_argument("--data-dir", help="where to put it; default: the cache folder")
+    get.add_argument(
+        "--mirror", action="append", help="fetch from this address instead of the publisher's (repeatable)"
+    )
+
+    verify = actions.add_parser("verify", help="check counts, checksums and that every image can be decoded")
+    verify.add_argument("folder", help="folder of a data set")
+    verify.add_argument("--no-decode", dest="decode", action="store_false", help="do not decode the images")
+    verify.add_argument("--threads", type=int, default=_cores(), help="images checked at a time")
+    verify.add_argument("--json", action="store_true", help="JSON instead of text")
+
+    build = actions.add_parser("build-tfrecords", help="class folders into TFRecord files of ImageNet's layout")
+    build.add_argument("source", help="folder with train/ and validation/ (or val/), one folder per class in each")
+    build.add_argument("target", help="folder for the files; what is complete there is kept")
+    build.add_argument("--train-shards", type=int, default=1024, help="files for training [1024]")
+    build.add_argument("--validation-shards", type=int, default=128, help="files for validation [128]")
+    build.add_argument("--threads", type=int, default=8, help="files written at a time [8]")
+    build.add_argument("--class-texts", help="file with lines of a class folder's name and its text")
+    build.add_argument("--bounding-boxes", help="CSV file of filename,xmin,ymin,xmax,ymax (0..1)")
+
+    bench = actions.add_parser("bench", help="images per second of the input pipeline, by stage")
+    bench.add_argument("--data", help="data set")
+    bench.add_argument("--data-dir", help="folder with the data")
+    bench.add_argument("--generated-data", action="store_true", help="random images made on the host")
+    bench.add_argument("--image-size", type=int, help="height and width that the network takes")
+    bench.add_argument("--micro-batch-size", type=int, default=128, help="images per batch [128]")
+    bench.add_argument("--batches", type=int, default=20, help="batches to deliver [20]")
+    bench.add_argument("--threads", type=int, help="loader threads; default: the cores for photographs, else 1")
+    bench.add_argument("--peers", action="store_true", help="compare with other loaders on the same photographs")
+    bench.add_argument("--rounds", type=int, default=3, help="with --peers: rounds over all sides [3]")
+    bench.add_argument("--images", type=int, default=512, help="with --peers: files per round [512]")
+    bench.add_argument("--json", action="store_true", help="JSON instead of text")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    action = {
+        "list": _list,
+        "get": _get,
+        "verify": _verify,
+        "build-tfrecords": _build,
+        "bench": _peers if getattr(arguments, "peers", False) else _bench,
+    }[arguments.action]
+    return action(arguments)
+
+
+def _list(arguments: argparse.Namespace) -> int:
+    from conveyor.data import catalogue, locate
+    from conveyor.data.sources import SOURCES
+
+    rows: list[dict[str, Any]] = []
+    for name, info in catalogue.known().items():
+        where = "embedded" if name == "digits" else None
+        if name in SOURCES:
+            found = locate.search(name, Path(arguments.data_dir) if arguments.data_dir else None)
+            where = str(found.folder) if found else None
+        rows.append(
+            {
+                "name": name,
+                "train_images": info.train_images,
+                "validation_images": info.validation_images,
+                "classes": info.num_classes,
+                "image_size": info.image_size,
+                "channels": info.channels,
+                "where": where,
+                "fetchable": name in SOURCES,
+                "title": info.title,
+            }
+        )
+    if arguments.json:
+        print(json.dumps(rows, indent=1))
+        return 0
+    print(f"{'name':<15}{'train':>10}{'validation':>12}{'classes':>9}{'size':>11}  where")
+    for row in rows:
+        size = f"{row['image_size']}x{row['image_size']}x{row['channels']}"
+        place = row["where"] or (f"conveyor data get {row['name']}" if row["fetchable"] else "give --data-dir")
+        print(
+            f"{row['name']:<15}{row['train_images']:>10,}{row['validation_images']:>12,}{row['classes']:>9}{size:>11}  {place}"
+        )
+    print(
+        "\nfolder: any folder with train/ and validation/ (or val/), one folder of images per class: --data-dir FOLDER"
+    )
+    return 0
+
+
+def _get(arguments: argparse.Namespace) -> int:
+    from conveyor.data import acquire, catalogue, locate
+    from conveyor.data.sources import SOURCES
+
+    name = catalogue.canonical_name(arguments.name)
+    if name == "digits":
+        print("digits are part of the package: nothing to fetch")
+        return 0
+    if name not in SOURCES:
+        raise UserError(f"{name} cannot be fetched: get it from its publisher and name its folder with --data-dir")
+    folder = Path(arguments.data_dir).expanduser() if arguments.data_dir else None
+    found = locate.search(name, folder)
+    if found is not None:
+        print(f"{name} is here: {found.folder}")
+        return 0
+    copy = acquire.get(name, folder or locate.default_folder(), arguments.mirror)
+    print(f"{name} is now in {copy.folder}")
+    return 0
+
+
+def _verify(arguments: argparse.Namespace) -> int:
+    from conveyor.data.verify import verify
+
+    report = verify(Path(arguments.folder).expanduser(), decode=arguments.decode, threads=max(1, arguments.threads))
+    if arguments.json:
+        content = {
+            "data": report.name,
+            "folder": str(report.folder),
+            "images": report.images,
+            "problems": report.problems,
+        }
+        print(json.dumps({**content, "classes": report.classes, "files": report.files, "good": report.good}, indent=1))
+        return 0 if report.good else 1
+    counts = ", ".join(f"{count:,} for {split}" for split, count in report.images.items())
+    print(f"{report.name} in {report.folder}: {report.files:,} files, {report.classes} classes, images: {counts}")
+    for problem in report.problems:
+        print(f"bad: {problem}")
+    print("everything is in order" if report.good else f"{len(report.problems)} problems")
+    return 0 if report.good else 1
+
+
+def _build(arguments: argparse.Namespace) -> int:
+    from conveyor.data.build import BuildOptions, build_tfrecords, read_boxes, read_class_texts
+
+    for name in ("train_shards", "validation_shards", "threads"):
+        if getattr(arguments, name) < 1:
+            raise UserError(f"--{name.replace('_', '-')} must be at least 1")
+    options = BuildOptions(
+        train_shards=arguments.train_shards,
+        validation_shards=arguments.validation_shards,
+        threads=arguments.threads,
+        class_texts=read_class_texts(_existing(arguments.class_texts)) if arguments.class_texts else {},
+        boxes=read_boxes(_existing(arguments.bounding_boxes)) if arguments.bounding_boxes else {},
+    )
+    counts = build_tfrecords(Path(arguments.source), Path(arguments.target), options)
+    print(f"{arguments.target}: {counts['train']:,} images for training, {counts['validation']:,} for validation")
+    return 0
+
+
+def _bench(arguments: argparse.Namespace) -> int:
+    from conveyor.data.measure import measure
+    from conveyor.options import Options
+
+    changes = {
+        name: getattr(arguments, name)
+        for name in ("data", "data_dir", "image_size", "micro_batch_size", "generated_data")
+        if getattr(arguments, name) is not None
+    }
+    found = measure(Options().replace(**changes), max(1, arguments.batches), arguments.threads)
+    if arguments.json:
+        rates = {name: _rate(getattr(found, name)) for name in ("feed", "whole", "bound")}
+        print(json.dumps({**rates, "stages": found.stages}, indent=1))
+        return 0
+    print(f"{'':<34}{'images/s':>12}{'images/CPU-s':>14}")
+    for name, rate in (
+        ("delivered", found.feed),
+        ("delivered and prepared", found.whole),
+        ("bound: one cached batch", found.bound),
+    ):
+        print(f"{name:<34}{rate.per_second:>12,.0f}{rate.per_cpu_second:>14,.0f}")
+    for stage in ("read", "decode", "resize", "wait"):
+        if stage in found.stages:
+            print(f"  {stage:<32}{found.stages[stage] / found.stages['images'] * 1e6:>10,.0f} us/image")
+    return 0
+
+
+def _peers(arguments: argparse.Namespace) -> int:
+    """All sides in turn, several rounds, medians and spreads."""
+    from conveyor.data import peers
+    from conveyor.data.measure import Clock
+
+    if not arguments.data_dir:
+        raise UserError("bench --peers needs photographs: name their folder with --data-dir")
+    files = list(_photographs(Path(arguments.data_dir), arguments.images))
+    batch = min(arguments.micro_batch_size, len(files))
+    if not files:
+        raise UserError(f"there are no .jpg or .jpeg files below {arguments.data_dir}")
+    files = files[: len(files) // batch * batch]
+    threads = arguments.threads or _cores()
+    rates: dict[str, list[Rate]] = {}
+    failed: dict[str, str] = {}
+    for _ in range(max(1, arguments.rounds) + 1):
+        for name, peer in peers.available().items():
+            if name in failed:
+                continue
+            try:
+                with Clock() as clock:
+                    images = peer(files, arguments.image_size or 224, batch, threads)
+            except Exception as error:
+                failed[name] = f"{type(error).__name__}: {error}"
+                continue
+            rates.setdefault(name, []).append(clock.rate(images))
+    ours = statistics.median(rate.per_cpu_second for rate in rates["conveyor"][1:])
+    rows = []
+    for name, measured in rates.items():
+        counted = measured[1:]
+        speeds, cpu = [rate.per_second for rate in counted], [rate.per_cpu_second for rate in counted]
+        rows.append(
+            {
+                "loader": name,
+                "images_per_second": statistics.median(speeds),
+                "spread": max(speeds) - min(speeds),
+                "images_per_cpu_second": statistics.median(cpu),
+                "ours_over_it": ours / statistics.median(cpu),
+            }
+        )
+    if arguments.json:
+        print(
+            json.dumps(
+                {
+                    "threads": threads,
+                    "files": len(files),
+                    "rounds": arguments.rounds,
+                    "loaders": rows,
+                    "failed": failed,
+                },
+                indent=1,
+            )
+        )
+        return 0
+    print(
+        f"{len(files)} photographs, {threads} threads, batch {batch}, {arguments.rounds} rounds after one for warming up"
+    )
+    print(f"{'loader':<24}{'images/s':>10}{'spread':>9}{'images/CPU-s':>14}{'ours / it':>11}")
+    for row in rows:
+        print(
+            f"{row['loader']:<24}{row['images_per_second']:>10,.0f}{row['spread']:>9,.0f}"
+            f"{row['images_per_cpu_second']:>14,.0f}{row['ours_over_it']:>11.2f}"
+        )
+    for name, reason in failed.items():
+        print(f"{name}: did not run ({reason})")
+    return 0
+
+
+def _photographs(folder: Path, count: int) -> Iterator[Path]:
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder")
+    found = (path for path in sorted(folder.resolve().rglob("*")) if path.suffix.lower() in (".jpg", ".jpeg"))
+    for _, path in zip(range(count), found, strict=False):
+        yield path
+
+
+def _rate(rate: "Rate") -> dict[str, float]:
+    return {
+        "images": rate.images,
+        "seconds": rate.seconds,
+        "images_per_second": rate.per_second,
+        "images_per_cpu_second": rate.per_cpu_second,
+    }
+
+
+def _existing(path: str) -> Path:
+    if not Path(path).is_file():
+        raise UserError(f"{path} does not exist")
+    return Path(path)
+
+
+def _cores() -> int:
+    return len(os.sched_getaffinity(0))

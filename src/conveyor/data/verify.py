@@ -1,0 +1,174 @@
+"""Checking data on the disk: counts, sizes, checksums, decodability; every bad file is named."""
+
+import dataclasses
+import hashlib
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+import simplejpeg
+
+from conveyor.data import catalogue, folders, jpeg, locate, recordfiles
+from conveyor.data.decode import BadImageError, Encoded
+from conveyor.data.idx import read_maybe_zipped
+from conveyor.data.locate import Copy
+from conveyor.data.opening import read_copy
+from conveyor.data.records import index_of
+from conveyor.data.sources import SOURCES
+from conveyor.data.stores import FolderStore, RecordStore
+from conveyor.errors import UserError
+from conveyor.monitor.progress import track
+
+
+@dataclasses.dataclass(slots=True)
+class Report:
+    """What was found: `problems` is one line per bad file or missing thing, empty when all is well."""
+
+    name: str
+    folder: Path
+    images: dict[str, int] = dataclasses.field(default_factory=dict)
+    classes: int = 0
+    files: int = 0
+    problems: list[str] = dataclasses.field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        return not self.problems
+
+
+def verify(folder: Path, *, decode: bool = True, threads: int = 4) -> Report:
+    """Look at everything in `folder`: one of the small sets, TFRecord files or class folders, whichever it holds."""
+    if not folder.is_dir():
+        raise UserError(f"{folder} is not a folder: name the one that holds the data")
+    for source in SOURCES.values():
+        copy = locate.copy_below(source, folder)
+        if copy is not None and (source.name != "fashion-mnist" or "fashion" in str(copy.folder).lower()):
+            return _verify_copy(_named(copy))
+    records = recordfiles.find_folder(folder)
+    if records is not None:
+        return _verify_records(records, decode, threads)
+    return _verify_folders(folder, decode, threads)
+
+
+def check_image(data: bytes) -> str | None:
+    """Why an image is bad, None when it is good. Stricter than reading: damage inside the picture counts."""
+    try:
+        image = Encoded(data)
+        if image.header is not None:
+            try:
+                simplejpeg.decode_jpeg(data, strict=True)
+            except ValueError as error:
+                return str(error)
+            return None
+        if jpeg.is_jpeg(data) and not jpeg.is_complete(data):
+            return "the file ends too early"
+        image.crop(np.array([0.0, 0.0, image.width, image.height]), max(image.width, image.height), 3)
+    except BadImageError as error:
+        return str(error)
+    return None
+
+
+def _named(copy: Copy) -> Copy:
+    """MNIST and Fashion-MNIST have the same file names: the folder's name or the content tells which it is."""
+    if copy.source.name != "mnist":
+        return copy
+    fashion = SOURCES["fashion-mnist"]
+    labels = copy.files["t10k-labels-idx1-ubyte"]
+    content = hashlib.md5(read_maybe_zipped(labels), usedforsecurity=False).hexdigest()
+    if "fashion" in str(copy.folder).lower() or content == fashion.files["t10k-labels-idx1-ubyte"]:
+        return dataclasses.replace(copy, source=fashion)
+    return copy
+
+
+def _verify_copy(copy: Copy) -> Report:
+    source = copy.source
+    known = catalogue.known()[source.name]
+    report = Report(source.name, copy.folder, classes=known.num_classes, files=len(copy.files))
+    expected = source.files if copy.layout == "plain" else source.python_files
+    with track(len(copy.files), "Verify", unit="files") as bar:
+        for name, path in copy.files.items():
+            try:
+                md5 = hashlib.md5(read_maybe_zipped(path), usedforsecurity=False).hexdigest()
+                if expected[name] and md5 != expected[name]:
+                    report.problems.append(f"{path}: MD5 {md5} instead of {expected[name]}")
+            except UserError as error:
+                report.problems.append(str(error))
+            bar.advance()
+    for split, count in (("train", known.train_images), ("validation", known.validation_images)):
+        try:
+            images, labels = read_copy(copy, split)
+        except UserError as error:
+            report.problems.append(str(error))
+            continue
+        report.images[split] = len(images)
+        if len(images) != count:
+            report.problems.append(f"{copy.folder}: {len(images)} images for {split} instead of {count}")
+        if len(labels) and int(labels.max()) >= known.num_classes:
+            report.problems.append(
+                f"{copy.folder}: label {int(labels.max())} in {split}, but {known.num_classes} classes"
+            )
+    return report
+
+
+def _verify_folders(folder: Path, decode: bool, threads: int) -> Report:
+    listing = folders.scan(folder)
+    report = Report("folder", folder, classes=len(listing.classes))
+    for split in listing.files:
+        store = FolderStore(listing, split) if listing.count(split) else None
+        report.images[split] = listing.count(split)
+        if store is None:
+            report.problems.append(f"{folder}: no images for {split}")
+            continue
+        report.files += len(store)
+        labels = {label for _, label in listing.files[split]}
+        report.problems += [
+            f"{folder}: no images of class {name} in {split}"
+            for number, name in enumerate(listing.classes)
+            if number not in labels
+        ]
+        if decode:
+            report.problems += _all(store, len(listing.classes), decode, threads, split)
+    return report
+
+
+def _verify_records(folder: Path, decode: bool, threads: int) -> Report:
+    names = recordfiles.label_names(folder)
+    report = Report("tfrecord", folder, classes=len(names))
+    for split in recordfiles.STANDARD_SHARDS:
+        files = recordfiles.record_files(folder, split)
+        report.files += len(files)
+        good: list[Path] = []
+        for path in files:
+            try:
+                index_of(path)
+                good.append(path)
+            except UserError as error:
+                report.problems.append(str(error))
+        store = RecordStore(good)
+        report.images[split] = len(store)
+        report.problems += _all(store, len(names), decode, threads, split)
+    return report
+
+
+def _check(store: FolderStore | RecordStore, index: int, classes: int, decode: bool) -> str | None:
+    try:
+        data, label = store.fetch(index)
+    except UserError as error:
+        return str(error)
+    if classes and not 0 <= label < classes:
+        return f"{store.name(index)}: class {label} of {classes}"
+    problem = check_image(data) if decode else None
+    return f"{store.name(index)}: {problem}" if problem else None
+
+
+def _all(store: FolderStore | RecordStore, classes: int, decode: bool, threads: int, label: str) -> list[str]:
+    """What speaks against the samples of `store`, in order, several checked at a time."""
+    found = []
+    with ThreadPoolExecutor(threads) as pool, track(len(store), f"Verify {label}") as bar:
+        for first in range(0, len(store), 1024):
+            part = range(first, min(first + 1024, len(store)))
+            for problem in pool.map(lambda index: _check(store, index, classes, decode), part):
+                bar.advance()
+                if problem is not None:
+                    found.append(problem)
+    return found
