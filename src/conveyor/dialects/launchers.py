@@ -283,7 +283,7 @@ def gc_info(argv: Sequence[str] | None = None) -> int:
         print(f"gc-info: error: there is no option {words[0]}: write gc-info -l", file=sys.stderr)
         return scripts.USAGE_MISTAKE
     try:
-        return run_command(["devices"])
+        return run_command(["devices", "--list"])
     except UserError as error:
         print(f"gc-info: error: {error}", file=sys.stderr)
         return scripts.USAGE_MISTAKE

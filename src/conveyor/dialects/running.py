@@ -32,9 +32,9 @@ def run(translation: Translation) -> int:
             print(f" Saving to {chosen.options.run.run_dir}")
         sys.stdout.flush()
     if chosen.command in ("request", "export"):
-        from conveyor.dialects import serving
+        from conveyor.dialects.serving import run as serve
 
-        return serving.run(chosen)
+        return serve(chosen)
     return run_command(chosen.arguments())
 
 

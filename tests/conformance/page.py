@@ -1,0 +1,48 @@
+"""docs/conformance.md: one line per command, kept from earlier runs when only some are run."""
+
+import re
+from pathlib import Path
+
+from tests.conformance.cases import NOT_RUN, cases
+from tests.conformance.running import Result
+from tests.dialects.command_lines import entries
+
+PAGE = Path(__file__).parent.parent.parent / "docs" / "conformance.md"
+HEAD = """# The older programs' commands, run
+
+Every command line that the documents of the four older programs print, run from its folder in `compat/` on small real
+files: `make conformance` does it and writes this table. Nothing is left out of a command; words are appended to shorten
+it, and folders, placeholders and foreign hosts are replaced. A case `...b` is the largest of the listed batch sizes.
+The full text of each command is in `tests/dialects/commands.json`.
+
+| command | begins with | appended | result | s |
+|---|---|---|---|---|
+"""
+ROW = re.compile(r"^\| `([a-z0-9-]+)` \|.*$", re.MULTILINE)
+
+
+def write(results: list[Result]) -> None:
+    """Put the results into the page."""
+    rows = {match[1]: match[0] for match in ROW.finditer(PAGE.read_text(encoding="utf-8"))} if PAGE.exists() else {}
+    by_id = {case.id: case for case in cases()}
+    for result in results:
+        said = cell(re.sub(r"(/\S+)+/(runs|data)\S*/", "", result.said))
+        status = f"{'works' if result.ok else 'FAILS'}: {said}"
+        rows[result.id] = (
+            f"| `{result.id}` | `{begins(by_id[result.id].command)}` | {cell(result.ran)} | {status} | {result.seconds:.0f} |"
+        )
+    lines = [
+        rows.get(name, f"| `{name}` | `{begins(case.command)}` | | not run yet | |") for name, case in by_id.items()
+    ]
+    skipped = [entry for entry in entries() if entry["kind"] in NOT_RUN]
+    lines += [f"| `{entry['id']}` | `{begins(entry['printed'])}` | | {NOT_RUN[entry['kind']]} | |" for entry in skipped]
+    PAGE.write_text(HEAD + "\n".join(lines) + "\n", encoding="utf-8")
+
+
+def begins(command: str) -> str:
+    short = command if len(command) <= 78 else command[:75].rsplit(" ", 1)[0] + " ..."
+    return short.replace("|", "\\|")
+
+
+def cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
