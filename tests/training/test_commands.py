@@ -59,7 +59,7 @@ def test_train_then_restore_goes_on_to_a_later_end(conveyor: Command, tmp_path: 
 
 
 def test_restore_refuses_to_change_the_past(conveyor: Command, finished: Path) -> None:
-    for words in (["--learning-rate", "0.5"], ["--logs-per-epoch", "2"], ["--epochs", "9"]):
+    for words in (["--learning-rate", "0.5"], ["--run-dir", "elsewhere"], ["--logs-per-epoch", "2"], ["--epochs", "9"]):
         code, _, err = conveyor("restore", "--checkpoint-path", finished, "--dry-run", *words)
         assert code == 0, err
     for words in (["--micro-batch-size", "4"], ["--seed", "3"], ["--optimizer", "sgd"]):

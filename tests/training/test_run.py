@@ -200,3 +200,28 @@ def test_a_checkpoint_of_another_shape_is_one_sentence(finished: Path, tmp_path:
     with pytest.raises(UserError, match="does not fit the model"):
         train(tmp_path / "other", weights=str(finished), model="resnet20")
     assert small_options().run.quiet
+
+
+def test_checkpoints_begin_at_the_first_epoch_asked_for(tmp_path: Path) -> None:
+    changes: dict[str, Any] = {"updates": None, "epochs": 5, "updates_per_epoch": 1, "validation": False}
+    train(tmp_path / "run", **changes, checkpoints_per_epoch="1/3", first_checkpoint_epoch=2)
+    assert names(tmp_path / "run") == ["2", "5"]
+
+
+def test_the_running_average_is_what_is_validated(tmp_path: Path) -> None:
+    from conveyor import validate
+
+    result = train(tmp_path / "run", ema_decay=0.5, micro_batch_size=32)
+    state = checkpoint(tmp_path / "run", 8)
+    assert not (state.averages["conv1.weight"] == state.model["conv1.weight"]).all()
+    assert [record["accuracy"] for record in validate(checkpoint_path=tmp_path / "run")][-1] == result["accuracy"]
+
+
+@pytest.mark.parametrize("kind", ["generated_data", "synthetic_data"])
+def test_throughput_needs_no_data(tmp_path: Path, kind: str) -> None:
+    from conveyor import validate
+
+    result = train(tmp_path / "run", **{kind: True}, data="cifar10", updates=2)
+    assert result["updates"] == 2
+    records = validate(checkpoint_path=tmp_path / "run", repeat=2)
+    assert [record["images"] for record in records] == [30, 30]

@@ -47,9 +47,10 @@ def restored_options(path: Path, overrides: dict[str, object]) -> Options:
     newer = [] if run_folder is None else [
         entry for entry in store.listing(run_folder) if entry.name.isdigit() and int(entry.name) > state.update
     ]
-    if run_folder is not None and not (found.single and newer):
+    elsewhere = "run_dir" in overrides and run_folder is not None and Path(str(overrides["run_dir"])).resolve() != run_folder
+    if run_folder is not None and not (found.single and newer) and not elsewhere:
         return options.replace(run_dir=str(run_folder), resume="auto", checkpoint_path=None)
-    # An older checkpoint: the newer ones stay untouched, the run branches off into a folder of its own.
+    # An older checkpoint, or another folder: what is there stays untouched, the run branches off.
     if "run_dir" not in overrides:
         home = run_folder or path.resolve()
         options = options.replace(run_dir=str(home.with_name(f"{home.name}-from-{state.update}")))

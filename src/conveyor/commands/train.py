@@ -66,4 +66,8 @@ def execute(options: Options) -> int:
 def _write_report(folder: str) -> None:
     from conveyor.report.page import write_report
 
-    write_report([folder])
+    try:
+        write_report([folder])
+    except (UserError, OSError) as problem:
+        # The run itself is complete: a page about it can be made at any time.
+        print(f"note: no report.html ({problem}); try conveyor report {folder}")

@@ -107,6 +107,7 @@ class Meter:
             self._sum.copy_(torch.tensor(state["sum"], dtype=torch.float64))
         # The time of the interrupted period is lost, so its updates do not count towards the throughput.
         self._updates = 0
+        self._data_mark = self._timing.seconds["data"]
 
 
 def peak_memory(device: torch.device) -> float:

@@ -36,7 +36,7 @@ class Mistakes:
 
     def see(self, batch: Batch, logits: Tensor) -> None:
         """Look at the valid part of a batch."""
-        if batch.images.dtype != torch.uint8 or batch.images.dim() != 4:
+        if batch.images.dtype != torch.uint8 or batch.images.numel() == 0:
             return
         logits = logits.cpu()
         labels = batch.labels[: batch.num_valid].cpu()

@@ -58,6 +58,7 @@ class Session:
             "layout": str(self.spec.layout),
             "loss_scale": updater.loss_scale.state(),
             "meter": self.meter.state(),
+            "timing": dict(self.timing.seconds),
             "stopping": self.stopping.state(),
             "last_accuracy": self.last_accuracy,
             "validated_at": self.validated_at,
@@ -78,6 +79,7 @@ class Session:
         self.updater.loss_scale.load(progress["loss_scale"])
         if self.updater.ema is not None and state.averages:
             self.updater.ema.load_state_dict(state.averages)
+        self.timing.seconds.update(progress["timing"])
         self.meter.load(progress["meter"])
         self.stopping.load(progress["stopping"])
         self.last_accuracy = progress["last_accuracy"]
