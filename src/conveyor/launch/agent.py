@@ -63,7 +63,7 @@ class _Agent(LocalElasticAgent):
         return dict(super()._start_workers(worker_group))
 
     def _monitor_workers(self, worker_group: WorkerGroup) -> RunResult:
-        result = super()._monitor_workers(worker_group)
+        result: RunResult = super()._monitor_workers(worker_group)
         if result.state == WorkerState.FAILED:
             found = [failures.read(rank, one.exitcode, one.error_file) for rank, one in result.failures.items()]
             self.first_failure = failures.first(found)

@@ -58,7 +58,7 @@ def make_schedule(
 
     `loss` must contain every factor: gradients are summed over the micro-batches, never rescaled (`scale_grads`).
     """
-    common = {"n_microbatches": num_micro_batches, "loss_fn": loss, "scale_grads": False}
+    common: dict[str, Any] = {"n_microbatches": num_micro_batches, "loss_fn": loss, "scale_grads": False}
     if not is_looped(parts, depth):
         return ScheduleMapped(list(stages), [part.worker for part in parts], **common)
     if name in LoopedSchedules:

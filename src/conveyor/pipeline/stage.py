@@ -63,12 +63,14 @@ class KeyedStage(PipelineStage):
         with self.context(number), timeline.here.span("forward", stage=self.stage_index, slot=number):
             return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
 
-    def backward_one_chunk(self, bwd_chunk_id: int, *args: Any, last_backward: bool = False, **kwargs: Any) -> None:
+    def backward_one_chunk(
+        self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
+    ) -> None:
         if last_backward:
             self.on_last_backward(self.stage_index)
         number = self.first_micro_batch + bwd_chunk_id
         with self.context(number), timeline.here.span("backward", stage=self.stage_index, slot=number):
-            super().backward_one_chunk(bwd_chunk_id, *args, last_backward=last_backward, **kwargs)
+            super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
         with self.context(self.first_micro_batch + bwd_chunk_id):
