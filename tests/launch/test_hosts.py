@@ -33,7 +33,9 @@ def namespaces() -> Iterator[tuple[str, str]]:
         pytest.skip("network namespaces are not permitted here")
     try:
         ip("netns", "add", names[1])
-        made = ip("link", "add", "cable0", "netns", names[0], "type", "veth", "peer", "cable0", "netns", names[1], check=False)
+        made = ip(
+            "link", "add", "cable0", "netns", names[0], "type", "veth", "peer", "cable0", "netns", names[1], check=False
+        )
         if made.returncode:
             pytest.skip("virtual network cables are not permitted here")
         for name, address in zip(names, ADDRESSES, strict=True):
@@ -54,9 +56,42 @@ TRAIN = [
 
 def host(namespace: str, index: int, folder: Path) -> "subprocess.Popen[bytes]":
     """One machine's share of the job."""
-    command = ["ip", "netns", "exec", namespace, sys.executable, "-m", "conveyor", "launch", "--hosts", ",".join(ADDRESSES)]
-    command += ["--host-index", str(index), "--instances", "2", "--min-hosts", "1", "--max-restarts", "3", "--threads", "1"]
-    command += ["--interface", "cable0", "--", sys.executable, "-m", "conveyor", "train", *TRAIN, "--run-dir", str(folder)]
+    command = [
+        "ip",
+        "netns",
+        "exec",
+        namespace,
+        sys.executable,
+        "-m",
+        "conveyor",
+        "launch",
+        "--hosts",
+        ",".join(ADDRESSES),
+    ]
+    command += [
+        "--host-index",
+        str(index),
+        "--instances",
+        "2",
+        "--min-hosts",
+        "1",
+        "--max-restarts",
+        "3",
+        "--threads",
+        "1",
+    ]
+    command += [
+        "--interface",
+        "cable0",
+        "--",
+        sys.executable,
+        "-m",
+        "conveyor",
+        "train",
+        *TRAIN,
+        "--run-dir",
+        str(folder),
+    ]
     return subprocess.Popen(command, start_new_session=True)
 
 

@@ -49,7 +49,7 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
 
 
 def test_the_first_own_error_is_shown_and_not_tried_again() -> None:
-    with pytest.raises(JobFailedError, match="^the cause and the cure$") as caught:
+    with pytest.raises(JobFailedError, match=r"^the cause and the cure$") as caught:
         run([sys.executable, "-c", FAILS], LaunchPlan(instances=2, max_restarts=3))
     assert caught.value.failure.rank == 1
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler, "the caller's handlers are back"
@@ -69,7 +69,19 @@ def test_without_restarts_the_signal_is_named(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_signal_ends_all_workers(tmp_path: Path, number: signal.Signals) -> None:
-    command = [sys.executable, "-m", "conveyor", "launch", "--instances", "2", "--", sys.executable, "-c", SLEEPS, str(tmp_path)]
+    command = [
+        sys.executable,
+        "-m",
+        "conveyor",
+        "launch",
+        "--instances",
+        "2",
+        "--",
+        sys.executable,
+        "-c",
+        SLEEPS,
+        str(tmp_path),
+    ]
     with subprocess.Popen(command, stderr=subprocess.DEVNULL) as job:
         wait_for(lambda: len(list(tmp_path.iterdir())) == 2 and all(path.read_text() for path in tmp_path.iterdir()))
         workers = [int(path.read_text()) for path in tmp_path.iterdir()]
@@ -91,7 +103,9 @@ def train(folder: Path, *more: str) -> list[str]:
 
 def workers_of(job: "subprocess.Popen[bytes]") -> list[psutil.Process]:
     try:
-        return [one for one in psutil.Process(job.pid).children(recursive=True) if "conveyor.launch.worker" in one.cmdline()]
+        return [
+            one for one in psutil.Process(job.pid).children(recursive=True) if "conveyor.launch.worker" in one.cmdline()
+        ]
     except psutil.NoSuchProcess:
         return []
 

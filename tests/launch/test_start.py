@@ -1,0 +1,93 @@
+"""A run begins: from a plain script, under mpirun, with what the launcher says."""
+
+import json
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conveyor.errors import UserError
+from conveyor.launch.place import Place
+from conveyor.launch.start import goes_on, import_module, load, under_launcher
+from conveyor.options import Options
+
+RUN = {
+    "updates": 2, "micro_batch_size": 4, "accumulation": 2, "validation": False, "tensorboard": False, "quiet": True,
+    "report": False, "device": "cpu",
+}  # fmt: skip
+SCRIPT = """
+import json, sys
+from conveyor.launch.start import start
+from conveyor.options import Options
+
+print("main runs once")
+result = start(Options.from_mapping(json.loads(sys.argv[1])))
+print("updates", result["updates"])
+"""
+
+
+def place(**more: int) -> Place:
+    return Place(rank=0, size=2, local_rank=0, local_size=2, address="a", port=1, launcher="torchrun", **more)
+
+
+def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
+    script = tmp_path / "script.py"
+    script.write_text(SCRIPT)
+    options = json.dumps({**RUN, "layout": "2x1", "run_dir": str(tmp_path / "run")})
+    done = subprocess.run(
+        [sys.executable, str(script), options], capture_output=True, text=True, timeout=120, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines().count("main runs once") == 1
+    assert "updates 2" in done.stdout
+    assert json.loads((tmp_path / "run/checkpoints/2/state.json").read_text())["progress"]["layout"] == "2x1"
+
+
+def test_workers_of_mpirun_join(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    command = [sys.executable, "-m", "conveyor", "train", "--run-dir", str(tmp_path / "run")]
+    for name, value in RUN.items():
+        flag = name.replace("_", "-")
+        command += [f"--{flag}" if value is True else f"--no-{flag}" if value is False else f"--{flag}={value}"]
+    workers = []
+    for rank in range(2):
+        environment = {
+            **os.environ, "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+            "OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
+        }  # fmt: skip
+        workers.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+    outputs = [worker.communicate(timeout=120)[0] for worker in workers]
+    assert [worker.returncode for worker in workers] == [0, 0]
+    assert "run folder" in outputs[0]
+    assert outputs[1] == "", "one worker talks"
+    assert json.loads((tmp_path / "run/checkpoints/2/state.json").read_text())["progress"]["layout"] == "2x1"
+
+
+def test_the_launchers_replicas_win(caplog: pytest.LogCaptureFixture) -> None:
+    options = Options().replace(replicas=2)
+    assert under_launcher(options, {}) is options
+    assert under_launcher(options, {"CONVEYOR_REPLICAS": "2"}) is options
+    assert not caplog.records
+    assert under_launcher(options, {"CONVEYOR_REPLICAS": "8"}).batch.replicas == 8
+    assert "8 replicas" in caplog.text
+
+
+def test_when_a_job_goes_on() -> None:
+    assert not goes_on(place(), {})
+    assert goes_on(place(restarts=1), {})
+    assert goes_on(place(), {"CONVEYOR_STARTS": "1"})
+    assert goes_on(place(), {"CONVEYOR_ELASTIC": "1"})
+
+
+def test_workers_import_the_users_modules(tmp_path: Path) -> None:
+    module = tmp_path / "my_own_module_for_workers.py"
+    module.write_text("VALUE = 7\n")
+    import_module(str(module))
+    assert load("my_own_module_for_workers:VALUE") == 7
+    with pytest.raises(UserError, match="does not exist"):
+        import_module(str(tmp_path / "absent.py"))
