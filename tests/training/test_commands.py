@@ -111,7 +111,9 @@ def test_validate_gives_the_accuracy_of_training_for_every_checkpoint(
     assert (tmp_path / "validation.csv").exists()
     stored = checkpoint(finished, 6).progress["last_accuracy"]
     assert records[2]["accuracy"] == stored
-    one_name = conveyor("validate", "--checkpoint-path", finished / "checkpoints" / "4", "--run-dir", tmp_path, "--repeat", "2")
+    one_name = conveyor(
+        "validate", "--checkpoint-path", finished / "checkpoints" / "4", "--run-dir", tmp_path, "--repeat", "2"
+    )
     lines = [line for line in one_name[1].splitlines() if line.startswith("4 ")]
     assert len(lines) == 2
 
@@ -137,7 +139,9 @@ def test_an_average_is_the_mean_in_double_precision(conveyor: Command, finished:
     states = [checkpoint(finished, update).model for update in (2, 4, 6)]
     expected = (torch.stack([state["conv1.weight"].double() for state in states]).mean(0)).float()
     assert torch.equal(one.load(target).model["conv1.weight"], expected)
-    code, _, _ = conveyor("average", "--checkpoint-path", finished, "--mode", "exponential", "--decay", "0.5", "--output", target)
+    code, _, _ = conveyor(
+        "average", "--checkpoint-path", finished, "--mode", "exponential", "--decay", "0.5", "--output", target
+    )
     w = [state["conv1.weight"].double() for state in states]
     exponential = (0.5 * (0.5 * w[0] + 0.5 * w[1]) + 0.5 * w[2]).float()
     torch.testing.assert_close(one.load(target).model["conv1.weight"], exponential, rtol=0.0, atol=0.0)
@@ -199,7 +203,11 @@ def wait_for(path: Path, process: subprocess.Popen[str]) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_signal_saves_and_leaves(tmp_path: Path, conveyor: Command, number: signal.Signals) -> None:
     run = tmp_path / "run"
-    words = [*small_options(updates=4000, updates_per_checkpoint=3, validation=False, quiet=False).command()[2:], "--run-dir", run]
+    words = [
+        *small_options(updates=4000, updates_per_checkpoint=3, validation=False, quiet=False).command()[2:],
+        "--run-dir",
+        run,
+    ]
     process = start("train", *words)
     try:
         wait_for(run / store.CHECKPOINTS / "3", process)

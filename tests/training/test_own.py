@@ -31,7 +31,12 @@ def arrays(count: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
 def net() -> nn.Module:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Conv2d(1, 4, 3, padding=1), nn.BatchNorm2d(4), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, 2)
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, 2),
     )
 
 
@@ -39,7 +44,10 @@ def test_own_model_and_own_arrays(tmp_path: Path) -> None:
     model = net()
     before = model[0].weight.detach().clone()
     run = conveyor.train(
-        model=model, data=(arrays(64), arrays(20)), run_dir=tmp_path / "run", **{**COMMON, "updates": 30, "learning_rate": 0.2}
+        model=model,
+        data=(arrays(64), arrays(20)),
+        run_dir=tmp_path / "run",
+        **{**COMMON, "updates": 30, "learning_rate": 0.2},
     )
     assert run.accuracy is not None
     assert run.accuracy > 90
@@ -78,7 +86,9 @@ def test_a_registered_model_is_a_name(tmp_path: Path) -> None:
 
     @models.register("my_own_net")
     def make(num_classes: int, in_channels: int) -> nn.Module:
-        return nn.Sequential(nn.Conv2d(in_channels, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, num_classes))
+        return nn.Sequential(
+            nn.Conv2d(in_channels, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, num_classes)
+        )
 
     run = conveyor.train(model="my_own_net", run_dir=tmp_path / "run", **COMMON)
     assert run.updates == 6

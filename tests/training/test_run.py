@@ -43,7 +43,9 @@ def test_a_run_leaves_a_complete_folder(finished: Path) -> None:
     assert set(timing) >= {"data", "forward", "backward", "reduce", "update"}
     assert all(seconds >= 0 for seconds in timing.values())
     mistakes = json.loads((finished / "mistakes" / "mistakes.json").read_text())
-    assert all((finished / "mistakes" / entry["file"]).exists() and entry["label"] != entry["predicted"] for entry in mistakes)
+    assert all(
+        (finished / "mistakes" / entry["file"]).exists() and entry["label"] != entry["predicted"] for entry in mistakes
+    )
     best = best_checkpoint(finished)
     assert best is not None
     assert best.name in ("4", "8")
@@ -129,7 +131,9 @@ def test_a_run_stops_when_it_is_good_enough(tmp_path: Path) -> None:
 
 
 def test_a_run_stops_when_it_learns_no_more(tmp_path: Path) -> None:
-    result = train(tmp_path / "run", updates=400, updates_per_epoch=1, patience=3, learning_rate=0.0, lr_schedule="constant")
+    result = train(
+        tmp_path / "run", updates=400, updates_per_epoch=1, patience=3, learning_rate=0.0, lr_schedule="constant"
+    )
     assert result["reason"] == "patience"
     assert result["updates"] == 4
 
@@ -145,7 +149,9 @@ def test_a_run_stops_when_its_time_is_up_and_goes_on_later(tmp_path: Path) -> No
 
 def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_layer(tmp_path: Path) -> None:
     changes: dict[str, Any] = {"updates": 9, "updates_per_checkpoint": 1, "lr_schedule": "stepped", "lr_drops": ["3up"]}
-    with pytest.raises(UserError, match=r"not finite in update 5 .*learning rate 5e\+37.*first not finite: the output of bn1"):
+    with pytest.raises(
+        UserError, match=r"not finite in update 5 .*learning rate 5e\+37.*first not finite: the output of bn1"
+    ):
         train(tmp_path / "run", **changes, lr_values=[1e39], validation=False)
     assert names(tmp_path / "run")[:3] == ["1", "2", "3"]
     checkpoint(tmp_path / "run", 3)

@@ -11,7 +11,31 @@ from conveyor.options import Options
 from conveyor.training.describe import describe
 from conveyor.training.spec import resolve
 
-KEYS = ["micro_batch", "accumulation", "replicas", "stages", "devices", "global_batch", "epochs", "updates_per_epoch", "updates_total", "warmup_updates", "peak_lr", "optimiser", "schedule", "updates_per_log", "updates_per_checkpoint", "updates_per_call", "calls", "split_points", "precision", "validation", "layout", "notes", "command"]
+KEYS = [
+    "micro_batch",
+    "accumulation",
+    "replicas",
+    "stages",
+    "devices",
+    "global_batch",
+    "epochs",
+    "updates_per_epoch",
+    "updates_total",
+    "warmup_updates",
+    "peak_lr",
+    "optimiser",
+    "schedule",
+    "updates_per_log",
+    "updates_per_checkpoint",
+    "updates_per_call",
+    "calls",
+    "split_points",
+    "precision",
+    "validation",
+    "layout",
+    "notes",
+    "command",
+]
 
 
 def spec_of(**changes: Any) -> Any:
@@ -24,7 +48,9 @@ def test_the_defaults_are_a_small_network_on_the_digits() -> None:
         "resnet8", "digits", 8, 10, 1,
     )  # fmt: skip
     assert (spec.updates_per_epoch, spec.updates_total, spec.topology.global_batch) == (44, 880, 32)
-    assert spec.notes == ("29 of 1437 images do not fill a global batch of 32 and sit out each epoch (other ones each time)",)
+    assert spec.notes == (
+        "29 of 1437 images do not fill a global batch of 32 and sit out each epoch (other ones each time)",
+    )
 
 
 def test_the_json_object_has_every_promised_key_and_is_json() -> None:
@@ -37,7 +63,9 @@ def test_the_json_object_has_every_promised_key_and_is_json() -> None:
 
 
 def test_the_rate_follows_the_batch() -> None:
-    spec = spec_of(data="imagenet", learning_rate=0.5, lr_reference_batch=256, micro_batch_size=16, replicas=4, accumulation=8)
+    spec = spec_of(
+        data="imagenet", learning_rate=0.5, lr_reference_batch=256, micro_batch_size=16, replicas=4, accumulation=8
+    )
     assert spec.peak_lr == 0.5 * 512 / 256
     assert spec.schedule.rate(0) == spec.peak_lr
 
@@ -67,7 +95,15 @@ def test_the_last_epoch_and_events_are_counted_in_updates() -> None:
 
 def test_a_plan_for_a_person_names_what_matters() -> None:
     text = describe(spec_of(model="resnet20", data="cifar10", warmup="1ep", splits=["b1/0/relu"]))
-    for part in ("resnet20", "cifar10", "50,000", "warm-up 1562 updates", "layout", "split at b1/0/relu", "conveyor train"):
+    for part in (
+        "resnet20",
+        "cifar10",
+        "50,000",
+        "warm-up 1562 updates",
+        "layout",
+        "split at b1/0/relu",
+        "conveyor train",
+    ):
         assert part in text
 
 

@@ -20,7 +20,9 @@ def test_operations_are_six_times_the_multiply_adds() -> None:
     layers = nn.Sequential(nn.Conv2d(3, 8, 3, stride=2, padding=1, groups=1), nn.Flatten(), nn.Linear(8 * 4 * 4, 10))
     assert training_flops(layers, 8, 3) == 6 * (8 * 4 * 4 * 3 * 9 + 8 * 4 * 4 * 10)
     model = models.build("resnet20", num_classes=10)
-    assert training_flops(model, 32, 3) == pytest.approx(6 * catalogue.counts()["cifar_resnet20"].multiply_adds, rel=0.01)
+    assert training_flops(model, 32, 3) == pytest.approx(
+        6 * catalogue.counts()["cifar_resnet20"].multiply_adds, rel=0.01
+    )
     assert model.training
 
 
@@ -56,4 +58,6 @@ def test_recomputation_keeps_less() -> None:
     kept, whole = (float(words.split(" MiB")[0].split()[-1]) for words in note.split("instead of"))
     assert 0 < kept < whole
     plain = small_spec()
-    assert recompute_note(place_model(build_model(plain), plain, torch.device("cpu")), plain, torch.device("cpu")) is None
+    assert (
+        recompute_note(place_model(build_model(plain), plain, torch.device("cpu")), plain, torch.device("cpu")) is None
+    )

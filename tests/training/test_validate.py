@@ -35,10 +35,11 @@ def data_with(hits: int, images: int) -> MemoryDataset:
     return MemoryDataset(answers.astype(np.uint8).reshape(images, 1, 1, 1), labels, CLASSES)
 
 
-
 @settings(max_examples=25)
 @given(images=st.integers(1, 60), batch=st.integers(1, 70), lanes=st.integers(1, 5), data=st.data())
-def test_any_batch_and_any_number_of_lanes_count_alike(images: int, batch: int, lanes: int, data: st.DataObject) -> None:
+def test_any_batch_and_any_number_of_lanes_count_alike(
+    images: int, batch: int, lanes: int, data: st.DataObject
+) -> None:
     hits = data.draw(st.integers(0, images))
     dataset = data_with(hits, images)
     results = []

@@ -62,8 +62,12 @@ def load(folder: Path | str) -> State:
     try:
         document = json.loads(content.pop(STATE))
         if document["format"] != FORMAT:
-            raise DamagedError(f"checkpoint {folder} has format {document['format']}, this version reads format {FORMAT}")
-        groups = {Path(name).stem: tensors.parse(data) for name, data in content.items() if name.endswith(".safetensors")}
+            raise DamagedError(
+                f"checkpoint {folder} has format {document['format']}, this version reads format {FORMAT}"
+            )
+        groups = {
+            Path(name).stem: tensors.parse(data) for name, data in content.items() if name.endswith(".safetensors")
+        }
         return State(progress=document["progress"], options=document["options"], **groups)
     except (KeyError, TypeError, ValueError, UnicodeDecodeError) as problem:
         raise DamagedError(f"checkpoint {folder} cannot be read: {problem}; use the one before it") from None
@@ -156,14 +160,20 @@ def _checked_files(folder: Path, only: set[str] | None = None) -> dict[str, byte
             path = folder / name
             found = path.stat().st_size
             if found != size:
-                raise DamagedError(f"checkpoint {folder} is damaged: {name} has {found} bytes instead of {size}; use the one before it")
+                raise DamagedError(
+                    f"checkpoint {folder} is damaged: {name} has {found} bytes instead of {size}; use the one before it"
+                )
             data = path.read_bytes()
             if hashlib.sha256(data).hexdigest() != digest:
-                raise DamagedError(f"checkpoint {folder} is damaged: the checksum of {name} is wrong; use the one before it")
+                raise DamagedError(
+                    f"checkpoint {folder} is damaged: the checksum of {name} is wrong; use the one before it"
+                )
             content[name] = data
         return content
     except OSError as problem:
-        raise DamagedError(f"checkpoint {folder} is damaged: {problem.strerror or problem} ({problem.filename}); use the one before it") from None
+        raise DamagedError(
+            f"checkpoint {folder} is damaged: {problem.strerror or problem} ({problem.filename}); use the one before it"
+        ) from None
 
 
 def _manifest(folder: Path) -> dict[str, tuple[str, int]]:
@@ -171,7 +181,9 @@ def _manifest(folder: Path) -> dict[str, tuple[str, int]]:
     *lines, last = data.decode("ascii", errors="replace").splitlines(keepends=True) or [""]
     body = "".join(lines)
     if not lines or last != f"{hashlib.sha256(body.encode()).hexdigest()}\n":
-        raise DamagedError(f"checkpoint {folder} is damaged: its manifest is not as it was written; use the one before it")
+        raise DamagedError(
+            f"checkpoint {folder} is damaged: its manifest is not as it was written; use the one before it"
+        )
     entries = [line.rstrip("\n").split("  ", 2) for line in lines]
     names = {name: (digest, int(size)) for digest, size, name in entries}
     if not {STATE, "model.safetensors"} <= names.keys() or any("/" in name for name in names):

@@ -33,7 +33,9 @@ class State:
 
     def best_weights(self) -> dict[str, Tensor]:
         """The weights to validate or to start from: the running average where there is one, in the model's types."""
-        averaged = {name: self.averages[name].to(value.dtype) for name, value in self.model.items() if name in self.averages}
+        averaged = {
+            name: self.averages[name].to(value.dtype) for name, value in self.model.items() if name in self.averages
+        }
         return {**self.model, **averaged}
 
     def groups(self) -> dict[str, dict[str, Tensor]]:

@@ -40,7 +40,11 @@ def listing(parent: Path | str) -> list[Path]:
 def locate(path: Path | str) -> Found:
     """What `--checkpoint-path` means: a checkpoint, a file in it, a run, or a folder of checkpoints."""
     given = path = Path(path)
-    if path.is_file() and one.is_checkpoint(path.parent) and path.name in (one.MANIFEST, one.STATE, "model.safetensors"):
+    if (
+        path.is_file()
+        and one.is_checkpoint(path.parent)
+        and path.name in (one.MANIFEST, one.STATE, "model.safetensors")
+    ):
         path = path.parent
     if one.is_checkpoint(path):
         return Found([path], _run_of(path), single=True)
@@ -65,7 +69,9 @@ def load_newest(path: Path | str, *, at_most: int | None = None) -> tuple[Path, 
             damaged.append(str(problem))
             _logger.warning("%s", problem)
     if damaged:
-        raise UserError(f"no complete checkpoint in {path}: {len(damaged)} found, all damaged; the newest: {damaged[0]}")
+        raise UserError(
+            f"no complete checkpoint in {path}: {len(damaged)} found, all damaged; the newest: {damaged[0]}"
+        )
     raise UserError(f"no checkpoint in {path}: the run ended before its first one; start it again")
 
 

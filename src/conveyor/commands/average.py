@@ -13,7 +13,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--checkpoint-path", required=True, metavar="RUN", help="A run, or a folder of checkpoints.")
     parser.add_argument("--mode", choices=("mean", "exponential"), default="mean", help="How to average [mean].")
     parser.add_argument("--last", type=int, metavar="N", help="Only the last N checkpoints; default: all.")
-    parser.add_argument("--decay", type=float, default=0.99, help="V = decay V + (1 - decay) next, oldest first [0.99].")
+    parser.add_argument(
+        "--decay", type=float, default=0.99, help="V = decay V + (1 - decay) next, oldest first [0.99]."
+    )
     parser.add_argument("--discard-last", action="store_true", help="Leave the newest checkpoint out.")
     parser.add_argument("--output", metavar="FOLDER", help="Where the average goes; default: beside the checkpoints.")
     parser.add_argument(

@@ -22,7 +22,9 @@ def run(arguments: argparse.Namespace) -> int:
     given = dict(getattr(arguments, "given", None) or {})
     path = given.pop("checkpoint_path", None)
     if path is None:
-        raise UserError("say what to go on with: --checkpoint-path RUN (its newest complete checkpoint) or one checkpoint")
+        raise UserError(
+            "say what to go on with: --checkpoint-path RUN (its newest complete checkpoint) or one checkpoint"
+        )
     from conveyor.commands.train import dry_run, execute
 
     options = restored_options(Path(path), given)
@@ -44,10 +46,14 @@ def restored_options(path: Path, overrides: dict[str, object]) -> Options:
         return overridden(rundir.read_options(path), overrides).replace(run_dir=str(path), resume="auto")
     checkpoint, state = store.load_newest(path)
     options = overridden(stored_options(run_folder, state.options), overrides)
-    newer = [] if run_folder is None else [
-        entry for entry in store.listing(run_folder) if entry.name.isdigit() and int(entry.name) > state.update
-    ]
-    elsewhere = "run_dir" in overrides and run_folder is not None and Path(str(overrides["run_dir"])).resolve() != run_folder
+    newer = (
+        []
+        if run_folder is None
+        else [entry for entry in store.listing(run_folder) if entry.name.isdigit() and int(entry.name) > state.update]
+    )
+    elsewhere = (
+        "run_dir" in overrides and run_folder is not None and Path(str(overrides["run_dir"])).resolve() != run_folder
+    )
     if run_folder is not None and not (found.single and newer) and not elsewhere:
         return options.replace(run_dir=str(run_folder), resume="auto", checkpoint_path=None)
     # An older checkpoint, or another folder: what is there stays untouched, the run branches off.

@@ -73,19 +73,25 @@ def _speed_only(options: Options, *, as_json: bool) -> int:
         print(json.dumps(records))
         return 0
     print(measured.note)
-    print("\n".join(measured.lines()[len(records):]))
+    print("\n".join(measured.lines()[len(records) :]))
     return 0
 
 
 def table(records: Sequence[Mapping[str, Any]]) -> str:
     """One line per validation."""
     width = max(10, *(len(str(record["name"])) for record in records))
-    lines = [f"{'checkpoint':<{width}}  {'epoch':>7}  {'top-1 %':>8}  {'top-5 %':>8}  {'loss':>8}  {'images':>8}  {'img/s':>9}"]
+    lines = [
+        f"{'checkpoint':<{width}}  {'epoch':>7}  {'top-1 %':>8}  {'top-5 %':>8}  {'loss':>8}  {'images':>8}  {'img/s':>9}"
+    ]
     for record in records:
         lines.append(
             f"{record['name']:<{width}}  {record['epoch']:>7.2f}  {record['accuracy']:>8.2f}  {record['accuracy_top5']:>8.2f}  "
             f"{record['loss']:>8.4f}  {record['images']:>8}  {record['images_per_second']:>9.1f}"
-            + (f"  latency {record['latency_avg_ms']:.2f} ms, 99 %: {record['latency_p99_ms']:.2f} ms" if "latency_avg_ms" in record else "")
+            + (
+                f"  latency {record['latency_avg_ms']:.2f} ms, 99 %: {record['latency_p99_ms']:.2f} ms"
+                if "latency_avg_ms" in record
+                else ""
+            )
         )
     return "\n".join(lines)
 

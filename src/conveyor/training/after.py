@@ -46,7 +46,9 @@ def finish(
         if world.is_main:
             average_after_training(folder, spec)
         world.barrier()
-        if validation is not None and (options.validation_mode == "after" or options.average_last or options.average_decay):
+        if validation is not None and (
+            options.validation_mode == "after" or options.average_last or options.average_decay
+        ):
             only_averages = options.validation_mode != "after"
             validate_checkpoints(session, folder, validation, observers, only_averages=only_averages)
     validated = stopping.best_update >= 0
@@ -80,7 +82,9 @@ def finish(
             observer.end(record)
         if reason in ("interrupted", "time") and not spec.options.run.json_logs:
             cause = received.name if received is not None and reason == "interrupted" else "--max-time"
-            say(f"{cause}: stopped after update {session.update}, saved; go on with conveyor restore --checkpoint-path {folder}")
+            say(
+                f"{cause}: stopped after update {session.update}, saved; go on with conveyor restore --checkpoint-path {folder}"
+            )
     return result
 
 

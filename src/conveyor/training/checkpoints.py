@@ -24,9 +24,7 @@ def readable(paths: Sequence[Path]) -> Iterator[tuple[Path, State]]:
             _logger.warning("%s", problem)
 
 
-def records(
-    paths: Sequence[Path], validation: Validation, repeat: int = 1
-) -> Iterator[tuple[dict[str, Any], State]]:
+def records(paths: Sequence[Path], validation: Validation, repeat: int = 1) -> Iterator[tuple[dict[str, Any], State]]:
     """Validate the checkpoints in their order, each `repeat` times; every worker runs this in step."""
     for path, state in readable(paths):
         model = validation.loaded(state)

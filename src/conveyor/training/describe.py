@@ -13,7 +13,9 @@ def describe(spec: RunSpec) -> str:
         rate += f", warm-up {spec.warmup_updates} updates ({options.schedule.warmup_mode})"
     splits = f", split at {' '.join(spec.split_points)}" if spec.split_points else ""
     batch = f"{topology.micro_batch} x accumulation {topology.accumulation} x {topology.replicas} replicas"
-    batch += f" = {topology.global_batch} per update, {topology.stages} stage{'s' if topology.stages > 1 else ''}{splits}"
+    batch += (
+        f" = {topology.global_batch} per update, {topology.stages} stage{'s' if topology.stages > 1 else ''}{splits}"
+    )
     periods = f"log every {_every(events.updates_per_log)}, checkpoint every {_every(events.updates_per_checkpoint)}"
     lines = [
         f"model       {spec.model_name}, {spec.image_size}x{spec.image_size}x{spec.in_channels}, {spec.num_classes} classes",

@@ -35,7 +35,9 @@ class Events:
     def __enter__(self) -> "Events":
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
         self.writer.wait()
 
     def after_update(self, rate: float) -> None:
@@ -58,7 +60,9 @@ class Events:
     def _log(self, rate: float) -> None:
         session, updater = self._session, self._session.updater
         record: dict[str, Any] = {"update": session.update, "epoch": session.epoch, "lr": rate}
-        record |= session.meter.read(session.spec.topology.global_batch, not session.spec.options.events.disable_metrics)
+        record |= session.meter.read(
+            session.spec.topology.global_batch, not session.spec.options.events.disable_metrics
+        )
         record["seconds"] = session.stopping.seconds
         if updater.loss_scale.dynamic or updater.loss_scale.value != 1.0:
             record["loss_scale"] = updater.loss_scale.value

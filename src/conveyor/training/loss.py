@@ -32,7 +32,9 @@ class Loss:
     def from_options(cls, options: Options, num_classes: int) -> "Loss":
         smoothing, form = options.optimizer.label_smoothing, options.optimizer.smoothing_form
         if smoothing and form == "others" and num_classes < 2:
-            raise UserError("label smoothing over the other classes needs at least 2 classes: use --smoothing-form uniform")
+            raise UserError(
+                "label smoothing over the other classes needs at least 2 classes: use --smoothing-form uniform"
+            )
         return cls(smoothing, form)
 
     def __call__(self, logits: Tensor, target: Target) -> Tensor:
@@ -45,7 +47,9 @@ class Loss:
                 return functional.cross_entropy(logits, target.labels, label_smoothing=self.smoothing)
         log_p = functional.log_softmax(logits, dim=1)
         terms = target.mixed or [(target.labels, torch.ones_like(log_p[:, 0]))]
-        nll = sum((-weight * log_p.gather(1, labels.unsqueeze(1)).squeeze(1) for labels, weight in terms), log_p.new_zeros(()))
+        nll = sum(
+            (-weight * log_p.gather(1, labels.unsqueeze(1)).squeeze(1) for labels, weight in terms), log_p.new_zeros(())
+        )
         if self.smoothing == 0.0:
             return nll.mean()
         own, every = self.weights(logits.shape[1])

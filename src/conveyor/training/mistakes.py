@@ -90,5 +90,7 @@ def write_confusion(folder: Path, confusion: Tensor, class_names: tuple[str, ...
     if len(confusion) <= 32:
         document["matrix"] = confusion.tolist()
     else:
-        document["counts"] = [[row, column, int(confusion[row, column])] for row, column in confusion.nonzero().tolist()]
+        document["counts"] = [
+            [row, column, int(confusion[row, column])] for row, column in confusion.nonzero().tolist()
+        ]
     write_atomically(folder / "confusion.json", json.dumps(document))

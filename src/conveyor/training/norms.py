@@ -13,7 +13,12 @@ def adopt_norms(model: nn.Module) -> nn.Module:
     """
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if type(child) is nn.BatchNorm2d and child.affine and child.track_running_stats and child.momentum is not None:
+            if (
+                type(child) is nn.BatchNorm2d
+                and child.affine
+                and child.track_running_stats
+                and child.momentum is not None
+            ):
                 setattr(parent, name, _ours(child, child.momentum))
     return model
 

@@ -24,12 +24,16 @@ def adopt(dataset: OwnData, options: Options) -> tuple[DatasetInfo, Dataset, Dat
     Arrays are uint8 images [N, H, W, C] or [N, H, W] and integer labels [N]. A map-style data set yields (image, label)
     with an image as uint8 [H, W, C] array, tensor [C, H, W], or PIL image, all of one size.
     """
-    parts = dataset if isinstance(dataset, tuple) and len(dataset) == 2 and not _is_array(dataset[0]) else (dataset, None)
+    parts = (
+        dataset if isinstance(dataset, tuple) and len(dataset) == 2 and not _is_array(dataset[0]) else (dataset, None)
+    )
     train = _one(parts[0], options)
     validation = _one(parts[1], options) if parts[1] is not None else None
     height, width, channels = train.shape(0)
     if height != width:
-        raise UserError(f"images of {height}x{width} pixels: only square ones can be trained on, crop or pad them first")
+        raise UserError(
+            f"images of {height}x{width} pixels: only square ones can be trained on, crop or pad them first"
+        )
     info = DatasetInfo(
         name="own",
         train_images=len(train),
@@ -98,7 +102,9 @@ class MapDataset:
             image, label = self._items[int(index)]
             pixels = to_pixels(image)
             if tuple(pixels.shape) != self._shape:
-                raise UserError(f"image {int(index)} is {tuple(pixels.shape)}, the first one is {self._shape}: make them equal")
+                raise UserError(
+                    f"image {int(index)} is {tuple(pixels.shape)}, the first one is {self._shape}: make them equal"
+                )
             images[place], labels[place] = pixels, int(label)
         return RawBatch(images, labels)
 

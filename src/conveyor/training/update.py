@@ -15,7 +15,13 @@ class Updater:
     """Applies one update, unless a dynamic loss scale finds that its gradients overflowed."""
 
     def __init__(
-        self, lane: Lane, world: World, optimizer: Optimizer, loss_scale: LossScale, clip_norm: float | None, ema: Ema | None = None
+        self,
+        lane: Lane,
+        world: World,
+        optimizer: Optimizer,
+        loss_scale: LossScale,
+        clip_norm: float | None,
+        ema: Ema | None = None,
     ) -> None:
         self._lane, self._world = lane, world
         self.optimizer, self.loss_scale, self.ema = optimizer, loss_scale, ema

@@ -67,7 +67,9 @@ def validate(
     `on_batch(batch, logits)` sees each batch's valid part, to collect mistakes.
     """
     totals = torch.zeros(5, dtype=torch.float64, device=world.device)
-    confusion = torch.zeros(num_classes**2 if num_classes <= CONFUSION_CLASSES else 0, dtype=torch.int64, device=world.device)
+    confusion = torch.zeros(
+        num_classes**2 if num_classes <= CONFUSION_CLASSES else 0, dtype=torch.int64, device=world.device
+    )
     criterion, latencies = Loss(), []
     started = time.perf_counter()
     with evaluating(model):
