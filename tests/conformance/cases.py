@@ -158,4 +158,6 @@ def default_appended(entry: dict[str, str]) -> str:
         return SMALL if entry["kind"] == "validate" else TF1
     if entry["folder"] == "popart":
         return CIFAR + " --data-dir {data}"
+    if "--logs-per-epoch" in entry["printed"]:
+        return "--max-train-images 128 --dataset-path {data}"  # all epochs, of two updates each
     return CIFAR + " --dataset-path {data}"
