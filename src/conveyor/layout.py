@@ -131,11 +131,10 @@ def choose_layout(
         )
     threads = options.threads or max(1, machine.cores // min(lanes * depth, machine.cores))
     layout = Layout(lanes, depth, threads)
-    where = f"{machine.accelerators} accelerators" if machine.accelerators else f"{machine.cores} cores"
+    where = _count(machine.accelerators, "accelerator") if machine.accelerators else _count(machine.cores, "core")
     note = (
-        f"layout {layout}: {topology.replicas} replicas x {topology.stages} stages x accumulation {topology.accumulation} "
-        f"on {where}, {lanes} lane{'s' if lanes > 1 else ''} of depth {depth}, "
-        f"{threads} thread{'s' if threads > 1 else ''} each ({why})"
+        f"layout {layout}: {_count(topology.replicas, 'replica')} x {_count(topology.stages, 'stage')} x accumulation "
+        f"{topology.accumulation} on {where}, {_count(lanes, 'lane')} of depth {depth}, {_count(threads, 'thread')} each ({why})"
     )
     return layout, note
 
@@ -146,6 +145,10 @@ def lanes_per_span(slots: int, lanes: int, span: int) -> int:
     if span == 1 or groups >= lanes:
         return 1
     return max(count for count in range(1, lanes // groups + 1) if span % count == 0)
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
 
 
 def deal_slots(slots: int, lanes: int, span: int = 1) -> list[range]:
