@@ -10,6 +10,7 @@ import importlib.util
 import json
 import logging
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -140,8 +141,12 @@ def _run_folder(spec: RunSpec) -> str | None:
     """All workers and all restarts use one folder, so it is chosen before the first of them starts."""
     if spec.options.run.run_dir is not None:
         return spec.options.run.run_dir
-    from conveyor.training.rundir import choose
+    from conveyor.training.rundir import DEFAULT_PARENT, choose, default_name
 
+    # Under `conveyor launch` on one machine the job's own number: a restarted job finds its checkpoints again.
+    job = os.environ.get("TORCHELASTIC_RUN_ID", "")
+    if re.fullmatch(r"[0-9a-f]{12}", job):
+        return str(Path(DEFAULT_PARENT) / f"{default_name(spec, 0).rpartition('-')[0].rpartition('-')[0]}-{job}")
     return str(choose(spec))
 
 
