@@ -221,10 +221,17 @@ def _peers(arguments: argparse.Namespace) -> int:
             except Exception as error:
                 failed[name] = f"{type(error).__name__}: {error}"
                 continue
+            if images != len(files):
+                failed[name] = f"delivered {images} of {len(files)} images"
+                continue
             rates.setdefault(name, []).append(clock.rate(images))
+    if "conveyor" in failed:
+        raise UserError(f"our own side did not run: {failed['conveyor']}")
     ours = statistics.median(rate.per_cpu_second for rate in rates["conveyor"][1:])
     rows = []
     for name, measured in rates.items():
+        if name in failed:
+            continue
         counted = measured[1:]
         speeds, cpu = [rate.per_second for rate in counted], [rate.per_cpu_second for rate in counted]
         rows.append(

@@ -41,12 +41,12 @@ class Encoded:
         if self.height * self.width > LARGEST_PIXELS:
             raise BadImageError(f"it claims {self.width} x {self.height} pixels")
 
-    def crop(self, box: Floats, size: int, channels: int) -> Pixels:
+    def crop(self, box: Floats, size: int, channels: int, fast: bool = False) -> Pixels:
         """The pixels of `box` (rounded to whole pixels), perhaps already reduced; a view that lives until the next call."""
         left, top, right, bottom = whole_box(box, self.width, self.height)
         if self.header is not None:
             try:
-                return jpeg.decode_crop(self.data, self.header, (left, top, right, bottom), size, channels == 1)
+                return jpeg.decode_crop(self.data, self.header, (left, top, right, bottom), size, channels == 1, fast)
             except ValueError:
                 self._open_by_pillow()
         return self._by_pillow(channels)[top:bottom, left:right]

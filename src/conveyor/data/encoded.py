@@ -109,12 +109,12 @@ class EncodedDataset:
         for position, (encoded, label, index) in enumerate(found):
             started = time.perf_counter()
             try:
-                pixels = encoded.crop(boxes[position], size, channels)
+                pixels = encoded.crop(boxes[position], size, channels, fast=self._train)
             except BadImageError as error:
                 encoded, label = self._substitute(index, error)
                 draws = rule.draw(self._seed, epoch, np.array([index]))
                 box = rule.boxes(np.array([float(encoded.height)]), np.array([float(encoded.width)]), draws)[0]
-                pixels = encoded.crop(box, size, channels)
+                pixels = encoded.crop(box, size, channels, fast=self._train)
             decoded = time.perf_counter()
             resize_into(images[position], pixels)
             decoding += decoded - started

@@ -88,29 +88,13 @@ def data_loader(files: Sequence[Path], size: int, batch: int, threads: int) -> i
 
 
 def spdl(files: Sequence[Path], size: int, batch: int, threads: int) -> int:
-    import spdl.io
+    """Its own decoder where FFmpeg's libraries are installed, else its pipeline around Pillow."""
     from spdl.pipeline import PipelineBuilder
 
-    rule = CropRule.training(DataOptions(), "resized", size)
-    boxes = np.random.default_rng(0)
-
-    def decode(path: Path) -> Any:
-        data = path.read_bytes()
-        with Image.open(io.BytesIO(data)) as header:
-            width, height = header.size
-        box = rule.boxes(np.array([float(height)]), np.array([float(width)]), boxes.random((1, 10, 4)))[0].astype(int)
-        crop = f"crop={box[2] - box[0]}:{box[3] - box[1]}:{box[0]}:{box[1]}"
-        packets = spdl.io.demux_image(data)
-        return spdl.io.decode_packets(
-            packets, filter_desc=f"{crop},scale={size}:{size}:flags=bilinear,format=pix_fmts=rgb24"
-        )
-
-    def collate(frames: list[Any]) -> Any:
-        return spdl.io.to_numpy(spdl.io.convert_frames(frames))
-
+    decode, collate = _spdl_functions(files, size)
     pipeline = (
         PipelineBuilder()
-        .add_source(files)
+        .add_source(range(len(files)))
         .pipe(decode, concurrency=threads, output_order="input")
         .aggregate(batch, drop_last=True)
         .pipe(collate)
@@ -119,6 +103,28 @@ def spdl(files: Sequence[Path], size: int, batch: int, threads: int) -> int:
     )
     with pipeline.auto_stop():
         return sum(len(each) for each in pipeline.get_iterator(timeout=120))
+
+
+def _spdl_functions(files: Sequence[Path], size: int) -> tuple[Callable[[int], Any], Callable[[list[Any]], Any]]:
+    import spdl.io
+
+    rule = CropRule.training(DataOptions(), "resized", size)
+
+    def decode(index: int) -> Any:
+        data = files[index].read_bytes()
+        with Image.open(io.BytesIO(data)) as header:
+            width, height = header.size
+        draws = np.random.default_rng(index).random((1, 10, 4))
+        box = rule.boxes(np.array([float(height)]), np.array([float(width)]), draws)[0].astype(int)
+        crop = f"crop={box[2] - box[0]}:{box[3] - box[1]}:{box[0]}:{box[1]}"
+        scale = f"scale={size}:{size}:flags=bilinear,format=pix_fmts=rgb24"
+        return spdl.io.decode_packets(spdl.io.demux_image(data), filter_desc=f"{crop},{scale}")
+
+    try:
+        decode(0)
+    except RuntimeError:
+        return PillowDataset(files, size).__getitem__, torch.stack
+    return decode, lambda frames: spdl.io.to_numpy(spdl.io.convert_frames(frames))
 
 
 def tf_data(files: Sequence[Path], size: int, batch: int, threads: int) -> int:

@@ -26,6 +26,7 @@ class FolderStore:
 
     def __init__(self, listing: Listing, split: str) -> None:
         self._root = listing.root
+        self._prefix = f"{str(listing.root).rstrip('/')}/"
         self._files = listing.files.get(split, ())
         if not self._files:
             raise UserError(f"{listing.root} has no images for {split}: give the folder another --data-dir")
@@ -36,7 +37,8 @@ class FolderStore:
     def fetch(self, index: int) -> tuple[bytes, int]:
         relative, label = self._files[index]
         try:
-            return (self._root / relative).read_bytes(), label
+            with open(f"{self._prefix}{relative}", "rb", buffering=0) as file:
+                return file.read(), label
         except OSError as error:
             raise UserError(f"cannot read {self._root / relative}: {error.strerror}") from None
 
