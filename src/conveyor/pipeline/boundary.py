@@ -44,12 +44,12 @@ class _Arrive(torch.autograd.Function):
 
 def depart(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
     """Tensors of a stage as they travel."""
-    return tuple(cast(Tensor, _Depart.apply(one)) for one in tensors)  # type: ignore[no-untyped-call]
+    return tuple(cast(Tensor, _Depart.apply(one)) for one in tensors)
 
 
 def arrive(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
     """Tensors as they travelled, in the form that the network uses."""
-    return tuple(cast(Tensor, _Arrive.apply(one)) for one in tensors)  # type: ignore[no-untyped-call]
+    return tuple(cast(Tensor, _Arrive.apply(one)) for one in tensors)
 
 
 def as_tuple(values: Any) -> tuple[Tensor, ...]:
