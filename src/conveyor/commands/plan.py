@@ -30,6 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory", metavar="SIZE", help="Memory of each device, such as 900MiB; default: not limited on a CPU."
     )
     asked.add_argument("--measure", action="store_true", help="Measure the units here instead of estimating them.")
+    asked.add_argument("--check", action="store_true", help="Measure, predict some layouts, run them, and compare.")
     asked.add_argument("--top", type=int, default=5, metavar="N", help="Proposals to show. [5]")
     asked.add_argument("--picture", metavar="FILE.svg", help="Draw the best proposal's timetable.")
     asked.add_argument("--json", action="store_true", help="One JSON object on standard output.")
@@ -51,7 +52,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--devices {arguments.devices}: a plan needs at least one")
     if arguments.scaling and not arguments.simulate:
         raise UserError("--scaling belongs to --simulate: say what the cluster is like")
-    result = simulate(arguments, options) if arguments.simulate else propose(arguments, options)
+    act = simulate if arguments.simulate else check if arguments.check else propose
+    result = act(arguments, options)
     if arguments.json:
         print(json.dumps(result["json"], indent=1))
     else:
@@ -141,6 +143,31 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
         "forecasts": [{**one.as_json(), "finish": dataclasses.asdict(end)} for one, end in zip(found, ends, strict=True)],
     }  # fmt: skip
     return {"text": "\n".join(lines), "json": finite(payload)}
+
+
+def check(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
+    """Predictions beside measurements."""
+    import functools
+
+    from conveyor.layout import Machine
+    from conveyor.plan import check, planner
+
+    about, hardware = planner.subject(options), planner.hardware_here(options)
+    devices = arguments.devices or Machine.here("cpu").cores
+    micro_batch = options.batch.micro_batch_size if "micro_batch_size" in options.changed() else planner.MEASURED_BATCH
+    asked = dataclasses.replace(
+        planner.wanted(options, devices, None),
+        global_batch=4 * devices * micro_batch,
+        update_seconds_per_byte=planner.update_rate(),
+    )
+
+    @functools.cache
+    def costs(workers: int) -> Any:
+        return planner.cost_model(options, about, hardware, measure=True, workers=workers)
+
+    found = check.compare(options, about, costs, hardware, asked, check.cases(devices, micro_batch))
+    lines = [f"{about.name}, {about.image_size} px, global batch {asked.global_batch}", "", check.as_text(found)]
+    return {"text": "\n".join(lines), "json": {"model": about.name, "comparisons": check.as_json(found)}}
 
 
 def distinct(found: Sequence[Any]) -> list[Any]:

@@ -209,7 +209,7 @@ class LayerTimes:
 
 def operator_table(profile: Any, limit: int = 60) -> list[dict[str, Any]]:
     """Own time of every operator, by input shapes when they were recorded, heaviest first."""
-    averages = list(profile.key_averages(group_by_input_shape=True))
+    averages = [event for event in profile.key_averages(group_by_input_shape=True) if not event.is_user_annotation]
     rows = []
     for event in averages:
         own = (event.self_cpu_time_total + getattr(event, "self_device_time_total", 0)) * 1e-6

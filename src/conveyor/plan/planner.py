@@ -97,6 +97,20 @@ def _measured_times(
         torch.set_num_threads(before)
 
 
+def update_rate() -> float:
+    """Seconds per byte of weights that the optimiser takes here, in one thread."""
+    import torch
+
+    from conveyor.plan.measure import update_seconds_per_byte
+
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return update_seconds_per_byte()
+    finally:
+        torch.set_num_threads(before)
+
+
 def wanted(options: Options, devices: int, memory: float | None, *, changed: dict[str, object] | None = None) -> Wanted:
     """What the options fix; a batch or a schedule that was not given is left to the search."""
     given = options.changed() if changed is None else changed

@@ -87,7 +87,8 @@ def tiles(run: Run) -> list[dict[str, str]]:
     if known["loss"] is not None:
         tile("Training loss", f"{known['loss']:.4f}", "last log point")
     if known["rate"] is not None:
-        share = f"{100 * known['peak_share']:.0f} % of the GEMM rate" if known["peak_share"] else "images per second"
+        peak = 100 * (known["peak_share"] or 0.0)
+        share = f"{peak:.0f} % of the GEMM rate" if peak >= 1 else "images per second"
         tile("Throughput", f"{readable_rate(known['rate'])} img/s", share)
     if known["seconds"] is not None:
         updates = f"{known['updates']:.0f} updates, {known['epochs'] or 0:.4g} epochs" if known["updates"] else ""
@@ -118,7 +119,7 @@ def charts(run: Run) -> list[dict[str, Any]]:
             svg.Series(name, run.series(column, of_validation=of_validation), colour, dots=of_validation)
             for name, column, of_validation, colour in lines
         ]
-        picture = svg.line_chart(series, label=f"{title} over epochs", y_range=y_range, y_format=form)
+        picture = svg.line_chart(series, label=f"{title} over epochs", y_range=y_range, y_format=form, skip_single=True)
         if picture:
             legend = [(one.name, one.colour) for one in series if one.points]
             drawn.append({"title": title, "svg": Markup(picture), "legend": legend if len(legend) > 1 else []})
@@ -158,7 +159,7 @@ def layout(run: Run) -> dict[str, Any] | None:
     stages, slots = int(spec.get("stages", 1)), int(spec.get("slots", 1))
     picture = pictures.layout_picture(
         lanes=lanes, depth=depth, stages=stages, slots=deal_slots(slots, lanes),
-        split_points=[str(name) for name in spec.get("split_points", [])], threads=int(spec.get("threads", 1)),
+        split_points=[str(name) for name in spec.get("split_points", []) if name != "auto"], threads=int(spec.get("threads", 1)),
     )  # fmt: skip
     note = (
         f"{spec.get('replicas', 1)} replicas x {stages} stages x accumulation {spec.get('accumulation', 1)} = {slots} slots "

@@ -76,13 +76,15 @@ def line_chart(
     x_label: str = "epoch",
     y_range: tuple[float | None, float | None] = (None, None),
     y_format: Callable[[float], str] = compact,
+    skip_single: bool = False,
 ) -> str:
-    """A chart of several lines over one x axis; an empty string when there is nothing to draw.
+    """A chart of several lines over one x axis; an empty string when there is nothing to draw, with `skip_single` also
+    when there is no line but only single points.
 
     The values stand in `data-series`, where the page's script finds them for the pointer.
     """
     drawn = [Series(one.name, thinned(one.points), one.colour, one.dots) for one in series if one.points]
-    if not drawn:
+    if not drawn or (skip_single and all(len(one.points) == 1 for one in drawn)):
         return ""
     xs = [x for one in drawn for x, _ in one.points]
     ys = [y for one in drawn for _, y in one.points]
