@@ -1,0 +1,219 @@
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.infer.small import small_net
+
+from conveyor.errors import UserError
+from conveyor.infer import metadata
+from conveyor.infer.accuracy import Sample, sample, top1
+from conveyor.infer.engine import Source, open_engine
+from conveyor.infer.export import export
+from conveyor.infer.load import from_options, load
+from conveyor.infer.loaded import Loaded
+from conveyor.infer.preprocessing import Preprocessing
+from conveyor.infer.quantize import Quantizer
+from conveyor.infer.target import check_target, folder_at_once
+from conveyor.options import Options
+
+OPTIONS = Options().replace(model="resnet8", data="digits", seed=3)
+IMAGES = np.random.default_rng(1).integers(0, 256, (5, 8, 8, 1), dtype=np.uint8)
+
+
+@pytest.fixture(scope="module")
+def digits() -> Loaded:
+    return from_options(OPTIONS, "digits")
+
+
+@pytest.fixture(scope="module")
+def expected(digits: Loaded) -> np.ndarray:
+    return open_engine(digits, "torch", threads=1)(IMAGES)
+
+
+@pytest.mark.parametrize(("form", "batch"), [("onnx", None), ("onnx", 1), ("openvino", 4), ("openvino", None), ("torch", None)])
+def test_an_export_gives_the_models_answers(
+    digits: Loaded, expected: np.ndarray, tmp_path: Path, form: str, batch: int | None
+) -> None:
+    exported = export(digits, tmp_path / "out", form, batch=batch)
+    assert exported.difference < 1e-4
+    again = load(tmp_path / "out")
+    assert (again.name, again.class_names, again.num_classes) == ("digits", digits.class_names, 10)
+    assert again.preprocessing == digits.preprocessing
+    assert again.spec["input"] == {"name": "images", "datatype": "uint8", "shape": [batch or -1, 8, 8, 1]}
+    # A torch export runs on every engine, which other tests show; here the one that reads its file.
+    for engine in ("torch",) if form == "torch" else again.source().engines():
+        np.testing.assert_allclose(open_engine(again, engine, batch=5, threads=1)(IMAGES), expected, atol=1e-4)
+
+
+def test_a_fixed_batch_is_in_the_graph(digits: Loaded, tmp_path: Path) -> None:
+    import onnxruntime
+
+    for batch in (1, 16):
+        export(digits, tmp_path / str(batch), "onnx", batch=batch)
+        session = onnxruntime.InferenceSession(str(tmp_path / str(batch) / "model.onnx"))
+        assert session.get_inputs()[0].shape == [batch, 8, 8, 1]
+        assert session.get_inputs()[0].type == "tensor(uint8)"
+    newest = load(tmp_path)
+    assert newest.version == "16", "a folder of numbered exports is its highest number"
+
+
+def test_the_torch_export_runs_without_us(digits: Loaded, expected: np.ndarray, tmp_path: Path) -> None:
+    import torch
+
+    export(digits, tmp_path / "out", "torch")
+    program = torch.export.load(str(tmp_path / "out" / "program.pt2")).module()
+    np.testing.assert_allclose(program(torch.from_numpy(IMAGES)).numpy(), expected, atol=1e-4)
+
+
+def test_a_wrong_export_is_not_declared_good(digits: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    other = from_options(OPTIONS.replace(seed=9), "other")
+    stored = other.source()
+    monkeypatch.setattr("conveyor.infer.export._stored_source", lambda *_: Source(stored.preprocessing, graph=stored.graph))
+    with pytest.raises(UserError, match="differs from the original"):
+        export(digits, tmp_path / "out", "onnx")
+    assert os.listdir(tmp_path) == [], "nothing is left behind"
+
+
+def test_damage_is_named(digits: Loaded, tmp_path: Path) -> None:
+    export(digits, tmp_path / "out", "torch")
+    file = tmp_path / "out" / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    content[-1] ^= 1
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=r"model\.safetensors is damaged"):
+        load(tmp_path / "out")
+    file.unlink()
+    with pytest.raises(UserError, match=r"lacks its file model\.safetensors"):
+        load(tmp_path / "out")
+    (tmp_path / "out" / metadata.METADATA).write_text("{")
+    with pytest.raises(UserError, match=r"export\.json is damaged"):
+        load(tmp_path / "out")
+
+
+def test_a_path_that_leaves_the_folder_is_refused(digits: Loaded, tmp_path: Path) -> None:
+    export(digits, tmp_path / "out", "torch")
+    file = tmp_path / "out" / metadata.METADATA
+    document = json.loads(file.read_text())
+    (tmp_path / "secret").write_text("x")
+    document["files"]["../secret"] = metadata.checksum(tmp_path / "secret")
+    file.write_text(json.dumps(document))
+    with pytest.raises(UserError, match="lacks its file"):
+        load(tmp_path / "out")
+
+
+class TestTarget:
+    def test_rules(self, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("x")
+        (tmp_path / "full").mkdir()
+        (tmp_path / "full" / "x").write_text("x")
+        (tmp_path / "empty").mkdir()
+        for target, reason in ((None, "--out"), (tmp_path / "file", "not a folder"), (tmp_path / "full", "not empty")):
+            with pytest.raises(UserError, match=reason):
+                check_target(target)
+        assert check_target(tmp_path / "empty") == tmp_path / "empty"
+        assert check_target(tmp_path / "new" / "deep") == tmp_path / "new" / "deep"
+
+    def test_complete_or_absent(self, tmp_path: Path) -> None:
+        with pytest.raises(RuntimeError), folder_at_once(tmp_path / "out") as folder:
+            (folder / "half").write_text("x")
+            raise RuntimeError
+        assert os.listdir(tmp_path) == []
+        (tmp_path / "out").mkdir()
+        with folder_at_once(tmp_path / "out") as folder:
+            (folder / "whole").write_text("x")
+        assert os.listdir(tmp_path / "out") == ["whole"]
+
+    def test_what_someone_else_wrote_meanwhile_is_kept(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match="filled by someone else"), folder_at_once(tmp_path / "out") as folder:
+            (folder / "mine").write_text("x")
+            (tmp_path / "out").mkdir()
+            (tmp_path / "out" / "theirs").write_text("x")
+        assert os.listdir(tmp_path / "out") == ["theirs"]
+
+
+class TestInt8:
+    PREPROCESSING = Preprocessing(image_size=16, normalization="imagenet")
+    IMAGES = np.random.default_rng(0).integers(0, 256, (48, 16, 16, 3), dtype=np.uint8)
+
+    def loaded(self) -> Loaded:
+        return Loaded(small_net(), (), self.PREPROCESSING, {"name": "small", "num_classes": 10})
+
+    def quantizer(self, most_drop: float, batch: int | None = None) -> Quantizer:
+        labels = open_engine(self.loaded(), "torch", threads=1)(self.IMAGES).argmax(1)
+        return Quantizer(self.IMAGES[:16], Sample(self.IMAGES[16:], labels[16:]), most_drop, batch)
+
+    @pytest.mark.parametrize(("form", "batch"), [("onnx", None), ("openvino", 4)])
+    def test_small_loss_is_accepted_and_told(self, tmp_path: Path, form: str, batch: int | None) -> None:
+        exported = export(self.loaded(), tmp_path / "out", form, batch=batch, quantize=self.quantizer(20.0, batch))
+        assert "top-1 on 32 images: float32 100.00 %" in exported.notes[0]
+        assert "float32" in exported.notes[1]
+        assert "times as fast" in exported.notes[1] or "NOT faster" in exported.notes[1]
+        again = load(tmp_path / "out")
+        assert again.spec["precision"] == "int8"
+        rate = top1(open_engine(again, again.source().engines()[-1], threads=1), self.quantizer(0).check, 4)
+        assert rate >= 80
+        size = sum(file.stat().st_size for file in (tmp_path / "out").iterdir())
+        assert size > 0
+
+    def test_a_great_loss_is_refused_and_nothing_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        rates = iter([90.0, 89.0])
+        monkeypatch.setattr("conveyor.infer.quantize.top1", lambda *_: next(rates))
+        with pytest.raises(UserError, match=r"int8 89\.00 % \(-1\.00 points\): more than the 0\.5 points allowed"):
+            export(self.loaded(), tmp_path / "out", "onnx", quantize=self.quantizer(0.5))
+        assert os.listdir(tmp_path) == []
+
+    def test_torch_has_no_int8(self, tmp_path: Path) -> None:
+        with pytest.raises(UserError, match="--format onnx"):
+            export(self.loaded(), tmp_path / "out", "torch", quantize=self.quantizer(1.0))
+
+
+def test_real_images_come_as_in_validation(digits: Loaded) -> None:
+    data = sample(OPTIONS, "validation", digits.preprocessing, 50)
+    assert data.images.shape == (50, 8, 8, 1)
+    assert data.images.dtype == np.uint8
+    assert len(set(data.labels.tolist())) == 10
+    larger = sample(OPTIONS, "validation", Preprocessing(image_size=20, channels=1, in_channels=1), 3)
+    assert larger.images.shape == (3, 20, 20, 1)
+
+
+def test_a_checkpoint_is_loaded_with_its_averages(digits: Loaded, tmp_path: Path) -> None:
+    from conveyor import checkpoint
+    from conveyor.checkpoint.state import State
+    from conveyor.options.coerce import to_plain
+
+    assert digits.module is not None
+    weights = {name: tensor.clone() for name, tensor in digits.module.state_dict().items()}
+    last = next(name for name in reversed(weights) if name.endswith("bias"))
+    plain = {name: to_plain(value) for name, value in OPTIONS.flat().items()}
+    state = State(model=weights, optimizer={}, averages={last: weights[last] + 1}, progress={"update": 7}, options=plain)
+    checkpoint.save(tmp_path / "my-run" / "checkpoints" / "7", state)
+    loaded = load(tmp_path / "my-run")
+    assert (loaded.name, loaded.version, loaded.class_names[3]) == ("my-run", "7", "3")
+    assert loaded.module is not None
+    got = loaded.module.state_dict()[last]
+    assert (got == weights[last] + 1).all()
+
+
+def test_a_path_with_nothing_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="there is nothing at"):
+        load(tmp_path / "none")
+
+
+def test_export_from_the_command_line(conveyor: Callable[..., tuple[int, str, str]], digits: Loaded, tmp_path: Path) -> None:
+    export(digits, tmp_path / "first", "torch")
+    code, out, _ = conveyor("export", tmp_path / "first", "--out", tmp_path / "second", "--batch", "4", "--name", "renamed")
+    assert code == 0
+    assert "largest difference to the model" in out
+    assert load(tmp_path / "second").name == "renamed"
+    code, _, err = conveyor("export", tmp_path / "first", "--out", tmp_path / "second")
+    assert code == 2
+    assert "not empty" in err
+    code, _, err = conveyor("export", tmp_path / "first", "--out", tmp_path / "third", "--batch", "many")
+    assert code == 2
+    assert "neither a number" in err
+    code, _, err = conveyor("export", tmp_path / "second", "--out", tmp_path / "third")
+    assert code == 2
+    assert "already an export" in err
