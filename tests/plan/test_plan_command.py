@@ -85,3 +85,9 @@ def test_the_subject_of_a_plan() -> None:
     assert planner.subject(Options()).image_size == 224
     assert planner.subject(Options().replace(model="resnet18", data="cifar10")).num_classes == 10
     assert planner.subject(Options().replace(model="resnet18", image_size=64)).image_size == 64
+
+
+def test_a_batch_given_at_its_default_value_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    answer = result(capsys, "--devices", "2", "--micro-batch-size", "32", "--global-batch", "192")
+    assert {one["micro_batch"] for one in answer["proposals"]} == {32}  # type: ignore[attr-defined]
+    assert result(capsys, "--devices", "2", "--global-batch", "48")["global_batch"] == 48

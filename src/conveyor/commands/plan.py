@@ -70,8 +70,15 @@ def propose(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     machine = Machine.here(options.layout.device)
     devices = arguments.devices or machine.accelerators or machine.cores
     memory = float(size_in_bytes(arguments.memory)) if arguments.memory else hardware.memory
-    asked = planner.wanted(options, devices, memory)
-    model = planner.cost_model(options, about, hardware, measure=arguments.measure, workers=asked.devices)
+    asked = planner.wanted(options, devices, memory, given(arguments, options))
+    model = planner.cost_model(
+        options,
+        about,
+        hardware,
+        measure=arguments.measure,
+        workers=asked.devices,
+        batch=measured_batch(arguments, options),
+    )
     found = planner.plan(model, hardware, asked)
     best = found[0]
     _draw(arguments.picture, best)
@@ -109,7 +116,7 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     cluster = pod.Pod.parse(arguments.simulate)
     about = planner.subject(options)
     model = planner.cost_model(options, about, cluster.hardware(), measure=False)
-    case = forecasts.case_of(options, cluster, model, arguments.devices)
+    case = forecasts.case_of(options, cluster, model, arguments.devices, given(arguments, options))
     counts = arguments.scaling or [case.replicas * len(case.stages)]
     found = pod.scaling(
         cluster,
@@ -154,20 +161,32 @@ def check(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
 
     about, hardware = planner.subject(options), planner.hardware_here(options)
     devices = arguments.devices or Machine.here("cpu").cores
-    micro_batch = options.batch.micro_batch_size if "micro_batch_size" in options.changed() else planner.MEASURED_BATCH
+    micro_batch = measured_batch(arguments, options)
     asked = dataclasses.replace(
-        planner.wanted(options, devices, None),
+        planner.wanted(options, devices, None, given(arguments, options)),
         global_batch=4 * devices * micro_batch,
         update_seconds_per_byte=planner.update_rate(),
     )
 
     @functools.cache
     def costs(workers: int) -> Any:
-        return planner.cost_model(options, about, hardware, measure=True, workers=workers)
+        return planner.cost_model(options, about, hardware, measure=True, workers=workers, batch=micro_batch)
 
     found = check.compare(options, about, costs, hardware, asked, check.cases(devices, micro_batch))
     lines = [f"{about.name}, {about.image_size} px, global batch {asked.global_batch}", "", check.as_text(found)]
     return {"text": "\n".join(lines), "json": {"model": about.name, "comparisons": check.as_json(found)}}
+
+
+def given(arguments: argparse.Namespace, options: Options) -> frozenset[str]:
+    """The options that the user has set, by a configuration or on the command line, also to their default values."""
+    return frozenset(options.changed()) | frozenset(getattr(arguments, "given", None) or ())
+
+
+def measured_batch(arguments: argparse.Namespace, options: Options) -> int:
+    """The micro-batch with which units are measured."""
+    from conveyor.plan.planner import MEASURED_BATCH
+
+    return options.batch.micro_batch_size if "micro_batch_size" in given(arguments, options) else MEASURED_BATCH
 
 
 def distinct(found: Sequence[Any]) -> list[Any]:

@@ -1,6 +1,7 @@
 """What a forecast for a cluster is about: the stages and batches that the options ask for."""
 
 import itertools
+from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from conveyor.data import catalogue as datasets
@@ -34,15 +35,14 @@ class Case:
     notes: tuple[str, ...] = ()
 
 
-def case_of(options: Options, cluster: Pod, model: Model, devices: int | None = None) -> Case:
+def case_of(options: Options, cluster: Pod, model: Model, devices: int | None, given: Container[str]) -> Case:
     """Stages as the options name them, else the best for the cluster; replicas fill the devices unless they are given."""
-    given = options.changed()
     batch = options.batch
     schedule = batch.pipeline_schedule if batch.pipeline_schedule in SCHEDULES else "1f1b"
     notes = () if schedule == batch.pipeline_schedule else (f"{batch.pipeline_schedule} is simulated as 1f1b",)
     count = devices or cluster.total
     if not any(key in given for key in ("splits", "stages", "micro_batch_size")):
-        asked = wanted(options, count, cluster.memory)
+        asked = wanted(options, count, cluster.memory, given)
         found = proposals(model, cluster.hardware(), asked)
         if not found:
             raise UserError(

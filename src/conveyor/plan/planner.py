@@ -1,6 +1,7 @@
 """From options to plans: which model and devices are meant, what the units cost, which layouts are best."""
 
 import dataclasses
+from collections.abc import Container
 from dataclasses import dataclass
 
 from conveyor.data import catalogue as datasets
@@ -11,6 +12,8 @@ from conveyor.options import Options
 from conveyor.plan.choose import Proposal, Wanted, no_proposal, optimiser_copies, proposals
 from conveyor.plan.costs import Linear, Model
 from conveyor.plan.hardware import Hardware, accelerator, this_cpu
+from conveyor.plan.splits import split_model
+from conveyor.plan.timetable import in_flight
 from conveyor.topology import Topology
 
 DEFAULT_MODEL = "resnet50"
@@ -62,20 +65,28 @@ def hardware_here(options: Options) -> Hardware:
         torch.set_num_threads(before)
 
 
-def cost_model(options: Options, about: Subject, hardware: Hardware, *, measure: bool, workers: int = 1) -> Model:
+def cost_model(
+    options: Options,
+    about: Subject,
+    hardware: Hardware,
+    *,
+    measure: bool,
+    workers: int = 1,
+    batch: int = MEASURED_BATCH,
+) -> Model:
     """The units' costs: estimated, or measured here with `workers` - 1 further busy processes."""
     from conveyor.plan import estimate
 
     meta = estimate.meta_model(options.model, **about.arguments())
     times = None
     if measure:
-        times = _measured_times(options, about, hardware, workers)
+        times = _measured_times(options, about, hardware, workers, batch)
     half = 2 if options.precision.precision.startswith("16") and hardware.cores == 0 else 4
     return estimate.estimated(meta, about.image_size, about.in_channels, hardware, times, element_bytes=half)
 
 
 def _measured_times(
-    options: Options, about: Subject, hardware: Hardware, workers: int
+    options: Options, about: Subject, hardware: Hardware, workers: int, batch: int
 ) -> dict[str, tuple[Linear, Linear]]:
     import torch
 
@@ -89,7 +100,6 @@ def _measured_times(
     try:
         real = build_from(options.model, **about.arguments())
         real.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        batch = options.batch.micro_batch_size if options.changed().get("micro_batch_size") else MEASURED_BATCH
         others = min(workers, hardware.cores) - 1
         with measure.others_busy(options.model, about.arguments(), about.image_size, batch, others):
             return measure.measured(real, about.image_size, about.in_channels, (max(1, batch // 2), batch))
@@ -111,12 +121,18 @@ def update_rate() -> float:
         torch.set_num_threads(before)
 
 
-def wanted(options: Options, devices: int, memory: float | None, *, changed: dict[str, object] | None = None) -> Wanted:
-    """What the options fix; a batch or a schedule that was not given is left to the search."""
-    given = options.changed() if changed is None else changed
+def wanted(options: Options, devices: int, memory: float | None, given: Container[str] | None = None) -> Wanted:
+    """What the options fix; a batch or a schedule that was not given is left to the search.
+
+    `given` are the names that the user gave, which may equal the defaults; without it, those that differ from them.
+    """
+    given = options.changed() if given is None else given
     batch = options.batch
     topology, _ = Topology.from_options(dataclasses.replace(batch, splits=(), stages=None, device_mapping=()))
     known_batch = any(key in given for key in ("global_batch_size", "accumulation", "replicas", "micro_batch_size"))
+    total = topology.global_batch if known_batch else max(DEFAULT_GLOBAL_BATCH, devices)
+    if batch.global_batch_size is not None and "micro_batch_size" not in given:
+        total = batch.global_batch_size
     depths: tuple[int, ...] = ()
     if batch.splits or batch.stages:
         depths = (batch.stages or len(batch.splits) + 1,)
@@ -128,7 +144,7 @@ def wanted(options: Options, devices: int, memory: float | None, *, changed: dic
         recompute = tuple("stage" if name == "stage" else "block" for name in batch.recompute[:1])
     return Wanted(
         devices=devices,
-        global_batch=topology.global_batch if known_batch else max(DEFAULT_GLOBAL_BATCH, devices),
+        global_batch=total,
         memory=memory,
         micro_batches=(batch.micro_batch_size,) if "micro_batch_size" in given else (),
         depths=depths,
@@ -146,6 +162,29 @@ def plan(model: Model, hardware: Hardware, asked: Wanted) -> list[Proposal]:
     if not found:
         raise no_proposal(model, asked, hardware)
     return found
+
+
+def auto_splits(
+    options: Options, stages: int, *, memory: float | None = None, schedule: str = "1f1b"
+) -> tuple[str, ...]:
+    """The best split points by estimated costs, as names for `--splits`, with every stage inside `memory`."""
+    about, hardware = subject(options), hardware_here(options)
+    model = cost_model(options, about, hardware, measure=False)
+    topology, _ = Topology.from_options(dataclasses.replace(options.batch, splits=(), stages=None, device_mapping=()))
+    split = split_model(
+        model,
+        stages,
+        topology.micro_batch,
+        in_flight=in_flight(schedule, stages, topology.slots),
+        memory=memory,
+        copies_of_weights=optimiser_copies(options.optimizer.optimizer),
+        seconds_per_byte=1 / hardware.network.inner.bandwidth,
+    )
+    if split is None:
+        raise UserError(
+            f"{about.name} cannot be cut into {stages} stages that fit: ask for other stages or more memory"
+        )
+    return tuple(model.units[cut].name for cut in split.cuts[1:-1])
 
 
 def command_of(options: Options, chosen: Proposal) -> str:

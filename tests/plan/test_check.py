@@ -1,0 +1,95 @@
+"""Predictions beside real runs."""
+
+import itertools
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from conveyor.cli import main
+from conveyor.monitor import timeline
+from conveyor.options import Options
+from conveyor.plan import check, planner
+from conveyor.plan.choose import Proposal
+from conveyor.plan.timetable import simulate
+
+SMALL = ["--model", "cifar_resnet8", "--image-size", "16", "--num-classes", "10"]
+
+
+def test_the_timetable_of_two_real_workers_is_the_one_that_was_run(tmp_path: Path) -> None:
+    """Pass times from the run itself go into the simulator: order and makespan must come out about as they were."""
+    words = [
+        "train", "--data", "digits", "--model", "cifar_resnet8", "--image-size", "16", "--updates", "4", "--micro-batch-size", "16", "--accumulation", "4",
+        "--stages", "2", "--splits", "auto", "--layout", "1x2", "--no-validation", "--checkpoints-per-epoch", "0",
+        "--no-report", "--no-tensorboard", "--quiet", "--run-dir", str(tmp_path / "run"),
+    ]  # fmt: skip
+    subprocess.run([sys.executable, "-m", "conveyor", *words], check=True, capture_output=True, timeout=200)
+    spans = timeline.read(tmp_path / "run")
+    passes = [span for span in spans if span["phase"] in ("forward", "backward")]
+    assert {span["worker"] for span in passes} == {0, 1}
+    ends = sorted(span["end"] for span in spans if span["phase"] == "update" and span["worker"] == 0)
+    ratios = []
+    for begin, end in itertools.pairwise([0.0, *ends]):
+        inside = [span for span in passes if begin - 1e-6 <= span["start"] and span["end"] <= end + 1e-6]
+        if len(inside) != 2 * 2 * 4:
+            continue
+        mean = {
+            (phase, stage): sum(span["end"] - span["start"] for span in inside if (span["phase"], span["stage"]) == (phase, stage)) / 4
+            for phase, stage in itertools.product(("forward", "backward"), (0, 1))
+        }  # fmt: skip
+        table = simulate(
+            "gpipe", [mean["forward", 0], mean["forward", 1]], [mean["backward", 0], mean["backward", 1]], 4
+        )
+        measured = max(span["end"] for span in inside) - min(span["start"] for span in inside)
+        ratios.append(measured / float(table.makespan))
+        for span in inside:
+            if span["phase"] == "forward" and span["stage"] == 1:
+                before = next(
+                    s for s in inside if s["phase"] == "forward" and s["stage"] == 0 and s["slot"] == span["slot"]
+                )
+                assert span["end"] > before["end"]
+    assert ratios
+    # Sending and other programs make the real one longer; it cannot be much shorter than its own passes allow.
+    assert min(ratios) < 3.0
+    assert min(ratios) > 0.6
+
+
+def test_check_predicts_and_runs_every_case(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ran: list[Proposal] = []
+
+    def half_as_fast(options: Options, about: planner.Subject, one: Proposal) -> float:
+        ran.append(one)
+        return one.images_per_second / 2
+
+    estimated = planner.cost_model
+    monkeypatch.setattr(check, "measure", half_as_fast)
+    monkeypatch.setattr(planner, "cost_model", lambda *args, **more: estimated(*args, **{**more, "measure": False}))
+    assert main(["plan", *SMALL, "--devices", "2", "--micro-batch-size", "4", "--check", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)["comparisons"]
+    assert len(found) == len(ran) == 8
+    assert {one["layout"] for one in found} == {"1x1", "2x1", "1x2"}
+    assert all(one["error"] == pytest.approx(1.0) for one in found)
+
+
+def test_a_real_run_is_measured() -> None:
+    options = Options().replace(model="cifar_resnet8", image_size=16, num_classes=10, micro_batch_size=4)
+    about = planner.subject(options)
+    hardware = planner.hardware_here(options)
+    model = planner.cost_model(options, about, hardware, measure=False)
+    asked = planner.wanted(options.replace(layout="1x1"), 1, None)
+    best = planner.plan(model, hardware, asked)[0]
+    assert check.measure(options, about, best, updates=3) > 0
+
+
+def test_automatic_splits_are_names_that_training_accepts(capsys: pytest.CaptureFixture[str]) -> None:
+    options = Options().replace(model="cifar_resnet8", data="cifar10", micro_batch_size=4)
+    names = planner.auto_splits(options, 3)
+    assert len(names) == 2
+    assert (
+        main(["train", "--model", "cifar_resnet8", "--data", "cifar10", "--splits", *names, "--dry-run", "--json"]) == 0
+    )
+    assert json.loads(capsys.readouterr().out)["stages"] == 3
