@@ -214,11 +214,11 @@ def _torchvision_features(model: nn.Module) -> Names:
         for theirs, ours in torchvision_block(block, block.se is not None, v2):
             yield f"{prefix}.{theirs}", f"{path}.{ours}"
     last = 1 + (blocks[-1][0] + 1 if nested else len(blocks))
+    head: tuple[str, ...] = ("conv_head", "bn2", "act2")
+    classifier: tuple[str, ...] = ("dropout",)
     if isinstance(model, MobileNetV3):
         prefix = f"blocks.{blocks[-1][0] + 1}.0"
         head, classifier = (f"{prefix}.conv", f"{prefix}.bn1", f"{prefix}.act"), ("conv_head", "act2", "dropout")
-    else:
-        head, classifier = ("conv_head", "bn2", "act2"), ("dropout",)
     for layer, path in enumerate(head):
         yield f"features.{last}.{layer}", path
     yield "avgpool", "global_pool"

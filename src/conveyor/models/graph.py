@@ -42,11 +42,11 @@ def trace_graph(model: nn.Module) -> fx.Graph:
     that doing it out of place instead changes nothing but memory.
     """
     graph = _Tracer().trace(model)
+    order = {node: position for position, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         if mutated := mutates(node, model):
-            order = {other: position for position, other in enumerate(graph.nodes)}
-            later = [user for user in mutated.users if order[user] > order[node]]
-            mutated.replace_all_uses_with(node, delete_user_cb=lambda user, later=later: user in later)
+            for user in [user for user in mutated.users if order[user] > order[node]]:
+                user.replace_input_with(mutated, node)
     return graph
 
 

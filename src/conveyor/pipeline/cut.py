@@ -144,7 +144,7 @@ def _spare_received(model: nn.Module, graph: fx.Graph) -> dict[str, nn.Module]:
             continue
         if node.op == "call_module":
             layer = copy.copy(model.get_submodule(str(node.target)))
-            layer.inplace = False
+            layer.__dict__["inplace"] = False
             replaced[str(node.target)] = layer
         elif node.op == "call_method":
             node.target = str(node.target)[:-1]
