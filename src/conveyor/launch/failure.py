@@ -37,8 +37,6 @@ PEER_PHRASES = (
     "failed to recv",
     "remote process exited",
     "nccl communicator was aborted",
-    "waitforinput",
-    "no error",
 )
 
 
@@ -81,7 +79,7 @@ def is_peer_loss(error: BaseException) -> bool:
         name, text = type(seen).__name__, str(seen).lower()
         if name in ("DistBackendError", "DistNetworkError", "DistStoreError", "PeerLost"):
             return True
-        if isinstance(seen, RuntimeError | OSError) and any(phrase in text for phrase in PEER_PHRASES[:-1]):
+        if isinstance(seen, RuntimeError | OSError) and any(phrase in text for phrase in PEER_PHRASES):
             return True
         seen = seen.__cause__ or seen.__context__
     return False
