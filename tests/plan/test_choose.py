@@ -111,4 +111,5 @@ def test_exchange_is_hidden_only_where_devices_can() -> None:
 
 def test_micro_batches_divide_the_global_batch() -> None:
     assert sizes(48) == [1, 2, 4, 8, 16]
+    assert sizes(48, smallest=4) == [4, 8, 16]
     assert sizes(7) == [1]

@@ -49,7 +49,7 @@ def test_memory_decides(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_text_has_table_stages_and_picture(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, "--devices", "2", "--layout", "1x2", "--micro-batch-size", "8", "--global-batch", "32"]) == 0
     out = capsys.readouterr().out
-    for words in ("img/s", "MiB/device", "forward ms", "timetable of one lane", "run it: conveyor train"):
+    for words in ("img/s", "MiB/device", "forward ms", "timetable of one lane with 4 slots", "run it: conveyor train"):
         assert words in out
     rows = [line for line in out.splitlines() if line.startswith(("   0 |", "   1 |"))]
     assert len(rows) == 2

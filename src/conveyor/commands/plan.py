@@ -13,6 +13,7 @@ from conveyor.options.units import size_in_bytes
 
 HELP = "Propose splits, micro-batch, recomputation and layout; forecast throughput, also for clusters."
 SECTION = "Look"
+PICTURE_SLOTS = 16
 EXAMPLES = """\
 examples:
   conveyor plan --model resnet50 --devices 4 --memory 900MiB --global-batch 256
@@ -94,7 +95,7 @@ def propose(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
         "",
         text.stages(best),
         "",
-        "timetable of one lane (digits forward, letters backward, dots idle)",
+        f"timetable of one lane with {text.shown_slots(best)} slots (digits forward, letters backward, dots idle)",
         text.picture(best),
         "",
         f"run it: {planner.command_of(options, best)}",
@@ -214,4 +215,4 @@ def _draw(path: str | None, best: Any) -> None:
     from conveyor.files import write_atomically
     from conveyor.monitor.gantt import gantt, standalone
 
-    write_atomically(path, standalone(gantt(best.spans(), label="Timetable of one lane")))
+    write_atomically(path, standalone(gantt(best.spans(PICTURE_SLOTS), label="Timetable of one lane")))

@@ -38,6 +38,7 @@ class Wanted:
     global_batch: int
     memory: float | None = None
     micro_batches: tuple[int, ...] = ()
+    smallest_micro_batch: int = 1
     depths: tuple[int, ...] = ()
     schedules: tuple[str, ...] = ("1f1b", "gpipe")
     recompute: tuple[str, ...] = ("none", "block", "stage")
@@ -77,13 +78,10 @@ class Proposal:
     def peak_memory(self) -> float:
         return max(self.memory)
 
-    def timetable(self, slowdown: float = 1.0, sending: float = 0.0) -> Timetable:
-        """The timetable of one lane, at most MAX_SHOWN_SLOTS slots of it."""
-        slots = min(MAX_SHOWN_SLOTS, -(-self.slots // self.lanes))
-        return _lane_timetable(self.stages, self.schedule, slots, slowdown, sending)
-
-    def spans(self, slowdown: float = 1.0, sending: float = 0.0) -> list[Span]:
-        return self.timetable(slowdown, sending).spans()
+    def spans(self, slots: int) -> list[Span]:
+        """The timetable of one lane with at most `slots` slots, without the time to send."""
+        count = min(slots, -(-self.slots // self.lanes))
+        return _lane_timetable(self.stages, self.schedule, count, 1.0, 0.0).spans()
 
     def train_options(self) -> dict[str, object]:
         """The options of `conveyor train` that run it: every lane is a replica of its own."""
@@ -104,7 +102,7 @@ def proposals(model: Model, hardware: Hardware, wanted: Wanted) -> list[Proposal
     """Every way that fits, fastest first; of equally fast ones the one that needs less memory."""
     found: list[Proposal] = []
     for depth in wanted.depths or divisors(wanted.devices):
-        for micro_batch in wanted.micro_batches or sizes(wanted.global_batch):
+        for micro_batch in wanted.micro_batches or sizes(wanted.global_batch, wanted.smallest_micro_batch):
             if wanted.global_batch % micro_batch:
                 continue
             slots = wanted.global_batch // micro_batch
@@ -208,10 +206,10 @@ def divisors(number: int) -> list[int]:
     return [value for value in range(1, number + 1) if number % value == 0]
 
 
-def sizes(global_batch: int, largest: int = 128) -> list[int]:
-    """Micro-batches worth trying: powers of two up to `largest` that divide the global batch."""
+def sizes(global_batch: int, smallest: int = 1, largest: int = 128) -> list[int]:
+    """Micro-batches worth trying: powers of two from `smallest` to `largest` that divide the global batch."""
     found = [1 << power for power in range(largest.bit_length()) if global_batch % (1 << power) == 0]
-    return [size for size in found if size <= min(largest, global_batch)] or [global_batch]
+    return [size for size in found if smallest <= size <= min(largest, global_batch)] or [global_batch]
 
 
 def optimiser_copies(name: str) -> float:

@@ -19,6 +19,7 @@ from conveyor.topology import Topology
 DEFAULT_MODEL = "resnet50"
 DEFAULT_GLOBAL_BATCH = 256
 MEASURED_BATCH = 8
+SMALL_BATCH = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,8 +158,12 @@ def wanted(options: Options, devices: int, memory: float | None, given: Containe
 
 
 def plan(model: Model, hardware: Hardware, asked: Wanted) -> list[Proposal]:
-    """The proposals, best first; a UserError says why there are none."""
-    found = proposals(model, hardware, asked)
+    """The proposals, best first; a UserError says why there are none.
+
+    Batch norm needs a few images, so micro-batches below SMALL_BATCH are proposed only when nothing else fits.
+    """
+    found = proposals(model, hardware, dataclasses.replace(asked, smallest_micro_batch=SMALL_BATCH))
+    found = found or proposals(model, hardware, asked)
     if not found:
         raise no_proposal(model, asked, hardware)
     return found

@@ -60,8 +60,13 @@ def stages(one: Proposal) -> str:
 
 
 def picture(one: Proposal, width: int = 76) -> str:
-    """The timetable of one lane: digits are forward passes, letters backward passes, dots idle."""
-    return "\n".join(characters(one.spans(), width))
+    """The timetable of one lane with a few slots: digits are forward passes, letters backward passes, dots idle."""
+    return "\n".join(characters(one.spans(shown_slots(one)), width))
+
+
+def shown_slots(one: Proposal) -> int:
+    """Enough slots to see the pipeline fill, run and drain."""
+    return min(-(-one.slots // one.lanes), 2 * one.depth + 2)
 
 
 def forecasts(found: Sequence[Forecast]) -> str:
