@@ -35,7 +35,11 @@ def build_model(spec: RunSpec, *, own: nn.Module | None = None, state: "State | 
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(options.run.seed)
             model = models.build_from(
-                options.model, name=spec.model_name, num_classes=spec.num_classes, in_channels=spec.in_channels
+                options.model,
+                name=spec.model_name,
+                num_classes=spec.num_classes,
+                in_channels=spec.in_channels,
+                image_size=spec.image_size,
             )
     if state is not None:
         load_into(model, state.model, "the checkpoint")
