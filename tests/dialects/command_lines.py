@@ -55,16 +55,12 @@ def split(command):
 def run_line(command, folder, extra=(), variables=None):
     """The exit code of a command line run in this process from a dialect's folder, with words appended to it."""
     set_here, words = split(command)
-    if words[0] == "mpirun":
-        start = next(index for index, word in enumerate(words) if word.startswith("python"))
-        options = words[:start]
-        pairs = [options[index + 1] for index, word in enumerate(options) if word == "-x" and "=" in options[index + 1]]
-        set_here |= dict(pair.split("=", 1) for pair in pairs)
-        words = words[start:]
     words += list(extra)
     with inside(COMPAT / folder, {**set_here, **(variables or {})}):
         if words[0] == "poprun":
             return launchers.poprun(words[1:])
+        if words[0] == "mpirun":
+            return launchers.mpirun(words[1:])
         if words[0] == "gc-profile":
             return launchers.gc_profile(words[1:])
         if words[0] == "gc-info":

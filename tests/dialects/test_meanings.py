@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 from tests.dialects.command_lines import COMPAT
 
-from conveyor.dialects.launchers import find_script, launch_words, read_poprun
+from conveyor.dialects.launchers import _split_mpirun, find_script, launch_words, read_poprun
 from conveyor.dialects.scripts import translate
 from conveyor.dialects.table import row
 from conveyor.dialects.tensorflow1_training import host_step
@@ -348,3 +348,39 @@ def test_scripts_are_found_by_their_content_or_their_path(tmp_path):
     assert find_script(["ls"], folder) is None
     (tmp_path / "own.py").write_text("print(1)\n")
     assert find_script(["python3", "own.py"], tmp_path) is None
+
+
+def test_mpirun_in_its_older_spelling():
+    words = [
+        "--tag-output",
+        "-H",
+        "a,b",
+        "-bind-to",
+        "none",
+        "-map-by",
+        "slot",
+        "-x",
+        "PATH",
+        "--mca",
+        "x",
+        "y",
+        "python",
+        "train.py",
+        "-z",
+    ]
+    options, program = _split_mpirun(words)
+    assert options == [
+        "--tag-output",
+        "-H",
+        "a,b",
+        "--bind-to",
+        "none",
+        "--map-by",
+        "slot",
+        "-x",
+        "PATH",
+        "--mca",
+        "x",
+        "y",
+    ]
+    assert program == ["python", "train.py", "-z"]

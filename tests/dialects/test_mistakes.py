@@ -187,6 +187,8 @@ MISTAKES = [
     ("tensorflow1", "poprun --num-replicas 2 python3 nowhere.py", "does not exist"),
     ("tensorflow1", RUN + "--distributed --batches-per-step 1", "--distributed and poprun exclude"),
     ("tensorflow1", RUN + "--no-such-thing", "no option --no-such-thing"),
+    ("tensorflow1", "mpirun -np 2", "what is to be run"),
+    ("tensorflow1", "mpirun -np 2 ls --dry-run", "not for ls"),
     ("tensorflow1", "gc-profile", "what is to be profiled"),
     ("tensorflow1", "gc-profile -x -- python train.py", "gc-profile -d DIR"),
     ("tensorflow1", "gc-info --fast", "write gc-info -l"),

@@ -246,6 +246,68 @@ def launch_words(request: Request, program: Sequence[str]) -> list[str]:
     return [*words, "--", *program]
 
 
+def mpirun(argv: Sequence[str] | None = None) -> int:
+    """`mpirun` in its older spelling (`-bind-to none`) for the installed one; without any, `conveyor launch`.
+
+    With --dry-run among the program's words the plan is printed and nobody is contacted.
+    """
+    words = list(sys.argv[1:] if argv is None else argv)
+    options, program = _split_mpirun(words)
+    pairs = [value for flag, value in itertools.pairwise(options) if flag == "-x" and "=" in value]
+    variables = dict(pair.split("=", 1) for pair in pairs)
+    try:
+        if not program:
+            raise UserError("what is to be run? Add the command, such as: python3 train.py")
+        if "--dry-run" in program:
+            os.environ.update(variables)
+            script = find_script(program)
+            if script is None:
+                raise UserError(f"--dry-run is for the scripts of the dialects, not for {program[0]}")
+            return scripts.main(script.dialect, script.name, list(script.words), script.folder)
+        return _mpirun(options, program, variables)
+    except UserError as error:
+        print(f"mpirun: error: {error}", file=sys.stderr)
+        return scripts.USAGE_MISTAKE
+
+
+def _mpirun(options: list[str], program: list[str], variables: Mapping[str, str]) -> int:
+    if re.fullmatch(r"python(\d+(\.\d+)?)?", Path(program[0]).name):
+        program = [sys.executable, *program[1:]]
+    own = Path(sys.argv[0]).resolve().parent
+    for folder in os.environ.get("PATH", "").split(os.pathsep):
+        found = Path(folder) / "mpirun"
+        if folder and found.resolve().parent != own and os.access(found, os.X_OK):
+            os.execv(found, [str(found), *options, *program])
+    given = {
+        flag: value for flag, value in itertools.pairwise(options) if flag in ("-H", "--host", "-n", "-np", "--np")
+    }
+    hosts = tuple((given.get("-H") or given.get("--host") or "").replace(":1", "").split(",")) if given else ()
+    hosts = tuple(host for host in hosts if host)
+    count = int(given.get("-np") or given.get("--np") or given.get("-n") or len(hosts) or 1)
+    words = ["launch", "--instances", str(count)] + (["--hosts", ",".join(hosts)] if len(hosts) > 1 else [])
+    for name, value in variables.items():
+        words += ["--env", f"{name}={value}"]
+    return run_command([*words, *["--tag-output"] * ("--tag-output" in options), "--", *program])
+
+
+def _split_mpirun(words: list[str]) -> tuple[list[str], list[str]]:
+    """Options (long names with two dashes, as today's versions want them) and the program."""
+    plain = {"--tag-output", "--oversubscribe", "--allow-run-as-root", "-v", "--verbose", "-q", "--quiet"}
+    options: list[str] = []
+    queue = list(words)
+    while queue and queue[0].startswith("-"):
+        word = queue.pop(0)
+        long_name = re.fullmatch(r"-([a-z]+-[a-z-]+)", word)
+        word = f"--{long_name[1]}" if long_name else word
+        options.append(word)
+        if word in plain or "=" in word or not queue:
+            continue
+        options.append(queue.pop(0))
+        if word in ("--mca", "-mca") and queue:
+            options.append(queue.pop(0))
+    return options, queue
+
+
 def gc_profile(argv: Sequence[str] | None = None) -> int:
     """`gc-profile -d DIR -- COMMAND`: run a command whose profile goes to DIR."""
     words = list(sys.argv[1:] if argv is None else argv)
