@@ -67,7 +67,9 @@ def test_fixed_batch_is_cut_and_padded() -> None:
 
 
 class TestAuto:
-    def test_a_quiet_choice_is_remembered(self, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_quiet_choice_is_remembered(
+        self, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         monkeypatch.setattr(machine.Watch, "quiet", True)
         cache = tmp_path / "engines.json"
         first = auto.choose(source, batch=2, threads=1, cache=cache)
@@ -119,7 +121,13 @@ def test_replicas_keep_the_order(source: Source, expected: np.ndarray) -> None:
 def test_throughput_counts_every_batch(source: Source) -> None:
     seen: list[Repeat] = []
     measured = throughput.measure(
-        source, batch=4, repeat=3, engine="onnxruntime", replicas=2, cores=2, batches_per_repeat=5,
+        source,
+        batch=4,
+        repeat=3,
+        engine="onnxruntime",
+        replicas=2,
+        cores=2,
+        batches_per_repeat=5,
         on_repeat=lambda number, repeat: seen.append(repeat),
     )
     assert [repeat.images for repeat in seen] == [40, 40, 40]

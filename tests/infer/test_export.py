@@ -33,7 +33,9 @@ def expected(digits: Loaded) -> np.ndarray:
     return open_engine(digits, "torch", threads=1)(IMAGES)
 
 
-@pytest.mark.parametrize(("form", "batch"), [("onnx", None), ("onnx", 1), ("openvino", 4), ("openvino", None), ("torch", None)])
+@pytest.mark.parametrize(
+    ("form", "batch"), [("onnx", None), ("onnx", 1), ("openvino", 4), ("openvino", None), ("torch", None)]
+)
 def test_an_export_gives_the_models_answers(
     digits: Loaded, expected: np.ndarray, tmp_path: Path, form: str, batch: int | None
 ) -> None:
@@ -71,7 +73,9 @@ def test_the_torch_export_runs_without_us(digits: Loaded, expected: np.ndarray, 
 def test_a_wrong_export_is_not_declared_good(digits: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = from_options(OPTIONS.replace(seed=9), "other")
     stored = other.source()
-    monkeypatch.setattr("conveyor.infer.export._stored_source", lambda *_: Source(stored.preprocessing, graph=stored.graph))
+    monkeypatch.setattr(
+        "conveyor.infer.export._stored_source", lambda *_: Source(stored.preprocessing, graph=stored.graph)
+    )
     with pytest.raises(UserError, match="differs from the original"):
         export(digits, tmp_path / "out", "onnx")
     assert os.listdir(tmp_path) == [], "nothing is left behind"
@@ -158,7 +162,9 @@ class TestInt8:
         size = sum(file.stat().st_size for file in (tmp_path / "out").iterdir())
         assert size > 0
 
-    def test_a_great_loss_is_refused_and_nothing_is_written(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_great_loss_is_refused_and_nothing_is_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         rates = iter([90.0, 89.0])
         monkeypatch.setattr("conveyor.infer.quantize.top1", lambda *_: next(rates))
         with pytest.raises(UserError, match=r"int8 89\.00 % \(-1\.00 points\): more than the 0\.5 points allowed"):
@@ -188,7 +194,9 @@ def test_a_checkpoint_is_loaded_with_its_averages(digits: Loaded, tmp_path: Path
     weights = {name: tensor.clone() for name, tensor in digits.module.state_dict().items()}
     last = next(name for name in reversed(weights) if name.endswith("bias"))
     plain = {name: to_plain(value) for name, value in OPTIONS.flat().items()}
-    state = State(model=weights, optimizer={}, averages={last: weights[last] + 1}, progress={"update": 7}, options=plain)
+    state = State(
+        model=weights, optimizer={}, averages={last: weights[last] + 1}, progress={"update": 7}, options=plain
+    )
     checkpoint.save(tmp_path / "my-run" / "checkpoints" / "7", state)
     loaded = load(tmp_path / "my-run")
     assert (loaded.name, loaded.version, loaded.class_names[3]) == ("my-run", "7", "3")
@@ -202,9 +210,13 @@ def test_a_path_with_nothing_is_named(tmp_path: Path) -> None:
         load(tmp_path / "none")
 
 
-def test_export_from_the_command_line(conveyor: Callable[..., tuple[int, str, str]], digits: Loaded, tmp_path: Path) -> None:
+def test_export_from_the_command_line(
+    conveyor: Callable[..., tuple[int, str, str]], digits: Loaded, tmp_path: Path
+) -> None:
     export(digits, tmp_path / "first", "torch")
-    code, out, _ = conveyor("export", tmp_path / "first", "--out", tmp_path / "second", "--batch", "4", "--name", "renamed")
+    code, out, _ = conveyor(
+        "export", tmp_path / "first", "--out", tmp_path / "second", "--batch", "4", "--name", "renamed"
+    )
     assert code == 0
     assert "largest difference to the model" in out
     assert load(tmp_path / "second").name == "renamed"

@@ -18,7 +18,13 @@ def test_only_without_real_images_and_on_the_processor() -> None:
 
 def test_repeats_and_images_are_as_asked() -> None:
     options = Options().replace(
-        model="resnet8", data="digits", generated_data=True, micro_batch_size=4, repeat=3, max_validation_images=20, threads=1
+        model="resnet8",
+        data="digits",
+        generated_data=True,
+        micro_batch_size=4,
+        repeat=3,
+        max_validation_images=20,
+        threads=1,
     )
     said: list[str] = []
     measured, records = generated.measure_options(options, engine="torch", say=said.append)
@@ -34,7 +40,18 @@ def test_from_the_command_line(
     conveyor: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(Source, "engines", lambda self: ("torch",))
-    words = ["validate", "--model", "resnet8", "--data", "digits", "--generated-data", "--repeat", 2, "--micro-batch-size", 2]
+    words = [
+        "validate",
+        "--model",
+        "resnet8",
+        "--data",
+        "digits",
+        "--generated-data",
+        "--repeat",
+        2,
+        "--micro-batch-size",
+        2,
+    ]
     words += ["--max-validation-images", 8, "--threads", 1, "--run-dir", tmp_path]
     code, out, _ = conveyor(*words)
     assert code == 0

@@ -54,7 +54,9 @@ def test_normalisation_is_inside(normalization: str) -> None:
     graph = ServingGraph(nn.Identity(), Preprocessing(image_size=16, normalization=normalization))
     x = IMAGES.permute(0, 3, 1, 2).double()
     if normalization == "imagenet":
-        expected = (x / 255 - torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)) / torch.tensor([0.229, 0.224, 0.225]).view(3, 1, 1)
+        expected = (x / 255 - torch.tensor([0.485, 0.456, 0.406]).view(3, 1, 1)) / torch.tensor(
+            [0.229, 0.224, 0.225]
+        ).view(3, 1, 1)
     elif normalization == "unit":
         expected = x / 255
     elif normalization == "none":

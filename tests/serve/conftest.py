@@ -41,7 +41,15 @@ def expected(model_folder: Path) -> np.ndarray:
 def settings_for(folder: Path, **changes: object) -> ServeSettings:
     """Small, quick, on free ports."""
     plain = ServeSettings(
-        path=str(folder), port=0, grpc_port=0, engine="onnxruntime", workers=1, threads=1, poll=0.0, drain_delay=0.0, timeout=20.0
+        path=str(folder),
+        port=0,
+        grpc_port=0,
+        engine="onnxruntime",
+        workers=1,
+        threads=1,
+        poll=0.0,
+        drain_delay=0.0,
+        timeout=20.0,
     )
     return dataclasses.replace(plain, **changes)  # type: ignore[arg-type]
 

@@ -52,7 +52,12 @@ def test_wrong_numbers_are_refused(values: object, reason: str) -> None:
 
 def test_raw_bytes_must_fit_their_shape() -> None:
     assert from_bytes(bytes(range(6)), "UINT8", [2, 3]).tolist() == [[0, 1, 2], [3, 4, 5]]
-    for content, datatype, shape in ((b"123", "UINT8", [2, 2]), (b"", "FP32", [1]), (b"1", "BYTES", [1]), (b"", "UINT8", [0])):
+    for content, datatype, shape in (
+        (b"123", "UINT8", [2, 2]),
+        (b"", "FP32", [1]),
+        (b"1", "BYTES", [1]),
+        (b"", "UINT8", [0]),
+    ):
         with pytest.raises(Refused):
             from_bytes(content, datatype, shape)
     for shape in ([-1], [1 << 40], [1] * 9, "11", [1.5], [True], None, [1 << 30, 1 << 30]):

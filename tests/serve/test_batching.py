@@ -31,8 +31,12 @@ class Model:
 
 
 def with_batcher(
-    test: Callable[[Batcher, Model], Awaitable[None]], *, sizes: tuple[int, ...] = (1, 2, 4), parallel: int = 1,
-    delay: float = 0.0, limit: int = 100,
+    test: Callable[[Batcher, Model], Awaitable[None]],
+    *,
+    sizes: tuple[int, ...] = (1, 2, 4),
+    parallel: int = 1,
+    delay: float = 0.0,
+    limit: int = 100,
 ) -> Model:
     async def run() -> Model:
         model = Model()
@@ -77,7 +81,10 @@ def test_requests_are_never_torn_or_overtaken() -> None:
         await asyncio.gather(*waiting)
 
     # The first leaves alone, since nothing else was there; then as many whole requests as fit, in order.
-    assert with_batcher(test, sizes=(4,)).batches in ([[1, 0, 0, 0], [2, 3, 4, 0], [5, 6, 7, 0]], [[1, 2, 3, 4], [5, 6, 7, 0]])
+    assert with_batcher(test, sizes=(4,)).batches in (
+        [[1, 0, 0, 0], [2, 3, 4, 0], [5, 6, 7, 0]],
+        [[1, 2, 3, 4], [5, 6, 7, 0]],
+    )
 
 
 def test_a_full_queue_refuses_at_once() -> None:

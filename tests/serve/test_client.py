@@ -32,7 +32,9 @@ def test_every_protocol_gives_the_models_answer(server: Running, expected: np.nd
 
 
 def test_load_counts_every_image_of_every_client(server: Running) -> None:
-    report = run_load(load_settings(server, clients=3, batch_size=2, num_images=7, use_async=True, timeout=60.0), IMAGES)
+    report = run_load(
+        load_settings(server, clients=3, batch_size=2, num_images=7, use_async=True, timeout=60.0), IMAGES
+    )
     assert report.ok, report.failures
     assert (report.requests, report.images) == (3 * 4, 3 * 8)
     assert report.latency is not None
@@ -49,7 +51,9 @@ def test_a_failed_answer_is_reported(server: Running) -> None:
 
 def test_back_pressure_is_obeyed(server: Running) -> None:
     """The queue holds 64 images: 6 clients with 40 each at once are told to wait, and all succeed in the end."""
-    report = run_load(load_settings(server, clients=6, batch_size=40, num_images=120, use_async=True, timeout=60.0), IMAGES)
+    report = run_load(
+        load_settings(server, clients=6, batch_size=40, num_images=120, use_async=True, timeout=60.0), IMAGES
+    )
     assert report.ok, report.failures
     assert report.images == 6 * 120
 
@@ -69,7 +73,14 @@ def test_export_serve_request_in_one_go(tmp_path: Path, batch_size: int) -> None
     (folder / "001").mkdir(parents=True)
     (folder / "001" / "old").write_text("an older export")
     report = export_and_request(
-        options, folder, name="resnet8_test", host="0.0.0.0", batch_size=batch_size, clients=2, num_images=10, say=said.append
+        options,
+        folder,
+        name="resnet8_test",
+        host="0.0.0.0",
+        batch_size=batch_size,
+        clients=2,
+        num_images=10,
+        say=said.append,
     )
     assert report.ok, report.failures
     assert report.requests == 2 * -(-10 // batch_size)

@@ -56,7 +56,13 @@ RESOURCE = {
 
 
 def documents(kind: str, folder: Path, **changes: Any) -> list[dict[str, Any]]:
-    files = emit(kind, ServeSettings(path="runs/My Run.1", **changes), str(folder), image="registry.example/conveyor:1", replicas=3)
+    files = emit(
+        kind,
+        ServeSettings(path="runs/My Run.1", **changes),
+        str(folder),
+        image="registry.example/conveyor:1",
+        replicas=3,
+    )
     assert (folder / "Dockerfile").is_file()
     found = list(yaml.safe_load_all(files[-1].read_text()))
     for document in found:
@@ -73,10 +79,14 @@ def test_kubernetes(tmp_path: Path) -> None:
     assert deployment["replicas"] == 3
     assert deployment["selector"]["matchLabels"].items() <= deployment["template"]["metadata"]["labels"].items()
     assert found["Service"]["spec"]["selector"].items() <= deployment["template"]["metadata"]["labels"].items()
-    assert {port["targetPort"] for port in found["Service"]["spec"]["ports"]} == {port["name"] for port in pod["containers"][0]["ports"]}
+    assert {port["targetPort"] for port in found["Service"]["spec"]["ports"]} == {
+        port["name"] for port in pod["containers"][0]["ports"]
+    }
     assert found["HorizontalPodAutoscaler"]["spec"]["scaleTargetRef"]["name"] == found["Deployment"]["metadata"]["name"]
     assert pod["terminationGracePeriodSeconds"] > 60 + 5, "longer than the server needs to drain"
-    assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    assert {mount["name"] for mount in pod["containers"][0]["volumeMounts"]} == {
+        volume["name"] for volume in pod["volumes"]
+    }
 
 
 def test_kserve(tmp_path: Path) -> None:
@@ -95,7 +105,13 @@ def test_the_command_in_the_container_is_understood() -> None:
     serve.add_arguments(parser)
     settings = ServeSettings(path="x", name="m", batch_sizes=(4, 8), workers=2, threads=3, engine="openvino")
     parsed = parser.parse_args(arguments(settings))
-    assert (parsed.name, parsed.batch_sizes, parsed.workers, parsed.threads, parsed.engine) == ("m", [4, 8], 2, 3, "openvino")
+    assert (parsed.name, parsed.batch_sizes, parsed.workers, parsed.threads, parsed.engine) == (
+        "m",
+        [4, 8],
+        2,
+        3,
+        "openvino",
+    )
 
 
 def test_the_token_is_never_written(tmp_path: Path) -> None:

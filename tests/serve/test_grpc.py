@@ -36,13 +36,19 @@ def test_wire_format_is_the_public_one() -> None:
     """Field numbers and types, byte by byte, against messages written by hand from the public definitions."""
     request = MESSAGES["ModelInferRequest"](model_name="m", id="i", raw_input_contents=[b"xy"])
     request.inputs.add(name="images", datatype="UINT8", shape=[1, 2])
-    assert request.SerializeToString() == b"\x0a\x01m\x1a\x01i\x2a\x13\x0a\x06images\x12\x05UINT8\x1a\x02\x01\x02\x3a\x02xy"
+    assert (
+        request.SerializeToString()
+        == b"\x0a\x01m\x1a\x01i\x2a\x13\x0a\x06images\x12\x05UINT8\x1a\x02\x01\x02\x3a\x02xy"
+    )
     predict = MESSAGES["PredictRequest"]()
     predict.model_spec.name = "m"
     predict.model_spec.version.value = 3
     predict.inputs["a"].dtype = 4
     predict.inputs["a"].tensor_shape.dim.add(size=5)
-    assert predict.SerializeToString() == b"\x0a\x07\x0a\x01m\x12\x02\x08\x03\x12\x0d\x0a\x01a\x12\x08\x08\x04\x12\x04\x12\x02\x08\x05"
+    assert (
+        predict.SerializeToString()
+        == b"\x0a\x07\x0a\x01m\x12\x02\x08\x03\x12\x0d\x0a\x01a\x12\x08\x08\x04\x12\x04\x12\x02\x08\x05"
+    )
 
 
 def test_tensors_survive_the_wire() -> None:
@@ -74,7 +80,9 @@ def test_v2_raw_and_listed_contents(channel: grpc.Channel, expected: np.ndarray)
     for request in (raw, listed):
         answer = call(channel, INFERENCE_SERVICE, "ModelInfer", request)
         assert [output.name for output in answer.outputs] == ["logits", "probabilities"]
-        np.testing.assert_allclose(np.frombuffer(answer.raw_output_contents[0], "<f4").reshape(6, 10), expected, atol=1e-4)
+        np.testing.assert_allclose(
+            np.frombuffer(answer.raw_output_contents[0], "<f4").reshape(6, 10), expected, atol=1e-4
+        )
     assert call(channel, INFERENCE_SERVICE, "ModelInfer", raw).id == "nine"
 
 

@@ -145,8 +145,15 @@ def test_broken_http_never_hurts(server: Running, http: httpx.Client, content: b
 
 
 json_values = st.recursive(
-    st.none() | st.booleans() | st.integers(-(10**20), 10**20) | st.floats(allow_nan=False, allow_infinity=False) | st.text(max_size=10),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.sampled_from(["b64", "images", "name", "shape", "data"]), inner, max_size=3),
+    st.none()
+    | st.booleans()
+    | st.integers(-(10**20), 10**20)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=10),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(st.sampled_from(["b64", "images", "name", "shape", "data"]), inner, max_size=3)
+    ),
     max_leaves=12,
 )
 
@@ -156,9 +163,22 @@ json_values = st.recursive(
     st.one_of(
         st.tuples(st.just(PREDICT), st.fixed_dictionaries({"instances": json_values})),
         st.tuples(st.just(PREDICT), st.fixed_dictionaries({"inputs": json_values})),
-        st.tuples(st.just(INFER), st.fixed_dictionaries({"inputs": st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(GOOD, json_values)), max_size=2)})),
-        st.tuples(st.just(INFER), st.sampled_from(list(GOOD)).flatmap(lambda key: json_values.map(lambda value: {"inputs": [{**GOOD, key: value}]}))),
-        st.tuples(st.just(INFER), json_values.map(lambda value: {"inputs": [GOOD], "outputs": value, "parameters": value, "id": value})),
+        st.tuples(
+            st.just(INFER),
+            st.fixed_dictionaries(
+                {"inputs": st.lists(st.fixed_dictionaries({}, optional=dict.fromkeys(GOOD, json_values)), max_size=2)}
+            ),
+        ),
+        st.tuples(
+            st.just(INFER),
+            st.sampled_from(list(GOOD)).flatmap(
+                lambda key: json_values.map(lambda value: {"inputs": [{**GOOD, key: value}]})
+            ),
+        ),
+        st.tuples(
+            st.just(INFER),
+            json_values.map(lambda value: {"inputs": [GOOD], "outputs": value, "parameters": value, "id": value}),
+        ),
     )
 )
 def test_any_json_gets_an_answer_or_a_refusal(http: httpx.Client, case: tuple[str, Any]) -> None:
@@ -170,5 +190,9 @@ def test_any_json_gets_an_answer_or_a_refusal(http: httpx.Client, case: tuple[st
 def test_after_all_this_the_worker_is_the_first_one(http: httpx.Client) -> None:
     lines = dict(line.rsplit(" ", 1) for line in http.get("/metrics").text.splitlines() if not line.startswith("#"))
     assert float(lines["conveyor_worker_restarts_total"]) == 0
-    failed = [float(value) for name, value in lines.items() if name.startswith("conveyor_requests_total") and 'outcome="failed"' in name]
+    failed = [
+        float(value)
+        for name, value in lines.items()
+        if name.startswith("conveyor_requests_total") and 'outcome="failed"' in name
+    ]
     assert sum(failed) == 0

@@ -18,7 +18,12 @@ def photograph(image: np.ndarray) -> bytes:
 
 
 def v2(images: np.ndarray, **more: object) -> dict[str, object]:
-    return {"inputs": [{"name": "images", "datatype": "UINT8", "shape": list(images.shape), "data": images.ravel().tolist()}], **more}
+    return {
+        "inputs": [
+            {"name": "images", "datatype": "UINT8", "shape": list(images.shape), "data": images.ravel().tolist()}
+        ],
+        **more,
+    }
 
 
 def close(answer: object, expected: np.ndarray) -> None:
@@ -34,7 +39,9 @@ def test_health_and_metadata(http: httpx.Client) -> None:
     assert http.get("/v2/models/digits/ready").json()["ready"] is True
     assert http.get("/v2/models/digits/versions/1").status_code == 200
     assert http.get("/v1/models/digits").json()["model_version_status"][0]["state"] == "AVAILABLE"
-    signature = http.get("/v1/models/digits/metadata").json()["metadata"]["signature_def"]["signature_def"]["serving_default"]
+    signature = http.get("/v1/models/digits/metadata").json()["metadata"]["signature_def"]["signature_def"][
+        "serving_default"
+    ]
     assert signature["inputs"]["images"]["dtype"] == "DT_UINT8"
 
 
@@ -48,9 +55,13 @@ def test_v2_json_gives_the_models_own_answer(http: httpx.Client, expected: np.nd
 
 def test_v2_binary_both_ways(http: httpx.Client, expected: np.ndarray) -> None:
     tensor = {"name": "images", "datatype": "UINT8", "shape": [6, 8, 8, 1], "parameters": {"binary_data_size": 384}}
-    head = json.dumps({"inputs": [tensor], "outputs": [{"name": "logits", "parameters": {"binary_data": True}}]}).encode()
+    head = json.dumps(
+        {"inputs": [tensor], "outputs": [{"name": "logits", "parameters": {"binary_data": True}}]}
+    ).encode()
     response = http.post(
-        "/v2/models/digits/versions/1/infer", content=head + IMAGES.tobytes(), headers={"Inference-Header-Content-Length": str(len(head))}
+        "/v2/models/digits/versions/1/infer",
+        content=head + IMAGES.tobytes(),
+        headers={"Inference-Header-Content-Length": str(len(head))},
     )
     length = int(response.headers["Inference-Header-Content-Length"])
     assert json.loads(response.content[:length])["outputs"][0]["parameters"] == {"binary_data_size": 240}
@@ -62,7 +73,9 @@ def test_v2_takes_photographs_and_float_pixels(http: httpx.Client, expected: np.
     raw = b"".join(len(each).to_bytes(4, "little") + each for each in encoded)
     tensor = {"name": "images", "datatype": "BYTES", "shape": [2], "parameters": {"binary_data_size": len(raw)}}
     head = json.dumps({"inputs": [tensor]}).encode()
-    answer = http.post("/v2/models/digits/infer", content=head + raw, headers={"Inference-Header-Content-Length": str(len(head))}).json()
+    answer = http.post(
+        "/v2/models/digits/infer", content=head + raw, headers={"Inference-Header-Content-Length": str(len(head))}
+    ).json()
     close(answer["outputs"][0]["data"], expected[:2])
     tensor = {"name": "input", "datatype": "FP32", "shape": [1, 8, 8, 1], "data": IMAGES[0].astype(float).tolist()}
     close(http.post("/v2/models/digits/infer", json={"inputs": [tensor]}).json()["outputs"][0]["data"], expected[:1])
@@ -79,16 +92,28 @@ def test_v2_classification(http: httpx.Client, expected: np.ndarray) -> None:
 def test_tensorflow_rows_columns_and_base64(http: httpx.Client, expected: np.ndarray) -> None:
     path = "/v1/models/digits:predict"
     close(http.post(path, json={"instances": IMAGES.tolist()}).json()["predictions"], expected)
-    close(http.post(path, json={"signature_name": "serving_default", "inputs": IMAGES.tolist()}).json()["outputs"], expected)
-    close(http.post(path, json={"instances": [{"images": image.tolist()} for image in IMAGES]}).json()["predictions"], expected)
+    close(
+        http.post(path, json={"signature_name": "serving_default", "inputs": IMAGES.tolist()}).json()["outputs"],
+        expected,
+    )
+    close(
+        http.post(path, json={"instances": [{"images": image.tolist()} for image in IMAGES]}).json()["predictions"],
+        expected,
+    )
     text = [base64.b64encode(photograph(image)).decode() for image in IMAGES]
     for instances in ([{"b64": each} for each in text], [{"image_bytes": {"b64": each}} for each in text]):
-        close(http.post("/v1/models/digits/versions/1:predict", json={"instances": instances}).json()["predictions"], expected)
+        close(
+            http.post("/v1/models/digits/versions/1:predict", json={"instances": instances}).json()["predictions"],
+            expected,
+        )
 
 
 def test_more_images_than_a_batch_holds(http: httpx.Client, expected: np.ndarray) -> None:
     many = np.concatenate([IMAGES] * 4)
-    close(http.post("/v1/models/digits:predict", json={"instances": many.tolist()}).json()["predictions"], np.concatenate([expected] * 4))
+    close(
+        http.post("/v1/models/digits:predict", json={"instances": many.tolist()}).json()["predictions"],
+        np.concatenate([expected] * 4),
+    )
 
 
 def test_classify_says_the_five_best(http: httpx.Client, expected: np.ndarray) -> None:
@@ -128,6 +153,10 @@ def test_ready_file_tells_the_addresses(server: Running) -> None:
 
 @pytest.mark.parametrize("header", [{"Content-Encoding": "gzip"}, {"Content-Length": "999999999"}])
 def test_refused_bodies_are_not_read(http: httpx.Client, header: dict[str, str]) -> None:
-    response = http.post("/classify", content=b"x" * 10 if "Content-Encoding" in header else b"x" * 400_000, headers=header if "Content-Encoding" in header else {})
+    response = http.post(
+        "/classify",
+        content=b"x" * 10 if "Content-Encoding" in header else b"x" * 400_000,
+        headers=header if "Content-Encoding" in header else {},
+    )
     assert response.status_code == (415 if "Content-Encoding" in header else 413)
     assert http.get("/v2/health/live").status_code == 200

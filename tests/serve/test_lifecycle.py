@@ -117,7 +117,11 @@ def test_a_killed_worker_comes_back_and_no_request_is_hurt(model_folder: Path, e
 
 def test_sigterm_loses_nothing(model_folder: Path, expected: np.ndarray) -> None:
     settings = settings_for(model_folder, drain_delay=0.3, delay_us=20_000)
-    with running(settings) as server, under_load(server.url) as keeping, under_load(server.url, new_connections=True) as fresh:
+    with (
+        running(settings) as server,
+        under_load(server.url) as keeping,
+        under_load(server.url, new_connections=True) as fresh,
+    ):
         keeping.wait_for(20)
         fresh.wait_for(20)
         workers = workers_of(server)
@@ -138,7 +142,9 @@ def test_workers_leave_when_the_server_is_killed(model_folder: Path) -> None:
         until(lambda: not any(worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE for worker in workers))
 
 
-def test_a_new_version_is_swapped_in_and_a_bad_one_is_not(tmp_path: Path, model_folder: Path, expected: np.ndarray) -> None:
+def test_a_new_version_is_swapped_in_and_a_bad_one_is_not(
+    tmp_path: Path, model_folder: Path, expected: np.ndarray
+) -> None:
     folder = tmp_path / "digits"
     shutil.copytree(model_folder, folder)
     with running(settings_for(folder, poll=0.1)) as server, under_load(server.url) as load_:

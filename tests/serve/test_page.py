@@ -48,7 +48,10 @@ class Browser:
 
     def __init__(self, address: str) -> None:
         self._client = httpx.Client(base_url=address, timeout=60, trust_env=False)
-        wanted = {"browserName": "chrome", "goog:chromeOptions": {"args": ARGUMENTS, "binary": shutil.which("chromium")}}
+        wanted = {
+            "browserName": "chrome",
+            "goog:chromeOptions": {"args": ARGUMENTS, "binary": shutil.which("chromium")},
+        }
         self._path = ""
         self._path = f"/session/{self.post('/session', capabilities={'alwaysMatch': wanted})['sessionId']}"
 

@@ -46,7 +46,9 @@ def test_token_and_tls(model_folder: Path, certificate: tuple[Path, Path]) -> No
                 assert refused.status_code == 401
                 assert refused.headers["WWW-Authenticate"] == "Bearer"
             assert client.get("/metrics").status_code == 401
-            allowed = client.post("/v1/models/digits:predict", json=body, headers={"Authorization": "Bearer open sesame"})
+            allowed = client.post(
+                "/v1/models/digits:predict", json=body, headers={"Authorization": "Bearer open sesame"}
+            )
             assert allowed.status_code == 200
         credentials = grpc.ssl_channel_credentials(cert.read_bytes())
         with grpc.secure_channel(f"127.0.0.1:{server.grpc_port}", credentials) as channel:
@@ -58,7 +60,9 @@ def test_token_and_tls(model_folder: Path, certificate: tuple[Path, Path]) -> No
             with pytest.raises(grpc.RpcError) as caught:
                 ready(MESSAGES["ServerReadyRequest"](), timeout=30)
             assert caught.value.code() == grpc.StatusCode.UNAUTHENTICATED
-            assert ready(MESSAGES["ServerReadyRequest"](), timeout=30, metadata=[("authorization", "Bearer open sesame")]).ready
+            assert ready(
+                MESSAGES["ServerReadyRequest"](), timeout=30, metadata=[("authorization", "Bearer open sesame")]
+            ).ready
 
 
 @pytest.mark.parametrize(

@@ -15,9 +15,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch", metavar="N|free", default="free", help="Fix the batch size in the graph. [free]")
     parser.add_argument("--name", help="Name of the model; default: that of the run.")
     parser.add_argument("--int8", action="store_true", help="Quantise to 8 bits with real images of the data set.")
-    parser.add_argument("--calibration-images", type=int, default=256, metavar="N", help="Images that set the ranges of --int8. [256]")
-    parser.add_argument("--check-images", type=int, default=1000, metavar="N", help="Validation images that check --int8. [1000]")
-    parser.add_argument("--max-drop", type=float, default=1.0, metavar="X", help="Most points of top-1 that --int8 may cost. [1]")
+    parser.add_argument(
+        "--calibration-images", type=int, default=256, metavar="N", help="Images that set the ranges of --int8. [256]"
+    )
+    parser.add_argument(
+        "--check-images", type=int, default=1000, metavar="N", help="Validation images that check --int8. [1000]"
+    )
+    parser.add_argument(
+        "--max-drop", type=float, default=1.0, metavar="X", help="Most points of top-1 that --int8 may cost. [1]"
+    )
     parser.add_argument("--data-dir", metavar="DIR", help="Where the data set is, when not where the run had it.")
 
 
@@ -32,7 +38,13 @@ def run(arguments: argparse.Namespace) -> int:
 
     loaded = load(arguments.model)
     if arguments.name:
-        loaded = Loaded(loaded.module, loaded.class_names, loaded.preprocessing, {**loaded.spec, "name": arguments.name}, loaded.artifact)
+        loaded = Loaded(
+            loaded.module,
+            loaded.class_names,
+            loaded.preprocessing,
+            {**loaded.spec, "name": arguments.name},
+            loaded.artifact,
+        )
     quantizer = images = None
     if arguments.int8:
         from conveyor.infer import accuracy

@@ -14,15 +14,36 @@ SECTION = "Use"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("target", metavar="URL|RUN|EXPORT", help="http://HOST:PORT of a server, or a model to be served for the occasion.")
-    parser.add_argument("images", nargs="*", metavar="PHOTOGRAPH", help="Classify these files; without any, load the server.")
-    parser.add_argument("--protocol", default="grpc", metavar="{grpc,grpc-tensorflow,http,http-tensorflow}", help="How the clients speak. [grpc]")
-    parser.add_argument("--grpc-port", type=int, metavar="N", help="gRPC port of the server at URL; default: the one after its HTTP port.")
+    parser.add_argument(
+        "target",
+        metavar="URL|RUN|EXPORT",
+        help="http://HOST:PORT of a server, or a model to be served for the occasion.",
+    )
+    parser.add_argument(
+        "images", nargs="*", metavar="PHOTOGRAPH", help="Classify these files; without any, load the server."
+    )
+    parser.add_argument(
+        "--protocol",
+        default="grpc",
+        metavar="{grpc,grpc-tensorflow,http,http-tensorflow}",
+        help="How the clients speak. [grpc]",
+    )
+    parser.add_argument(
+        "--grpc-port",
+        type=int,
+        metavar="N",
+        help="gRPC port of the server at URL; default: the one after its HTTP port.",
+    )
     parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="Images of each request. [1]")
     parser.add_argument("--clients", type=int, default=2, metavar="N", help="Client processes. [2]")
     parser.add_argument("--num-images", type=int, default=1000, metavar="N", help="Images of each client. [1000]")
     parser.add_argument("--use-async", action="store_true", help="Do not wait for an answer before the next request.")
-    parser.add_argument("--data", metavar="{random,real}", default="random", help="Random images, or those of the model's data set. [random]")
+    parser.add_argument(
+        "--data",
+        metavar="{random,real}",
+        default="random",
+        help="Random images, or those of the model's data set. [random]",
+    )
     parser.add_argument("--timeout", type=float, default=10.0, metavar="S", help="Seconds for each request. [10]")
     parser.add_argument("--verbose", action="store_true", help="The first client prints each latency.")
     parser.add_argument("--json", action="store_true", help="One JSON object instead of text.")
@@ -38,7 +59,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.target.startswith(("http://", "https://")):
         parts = urlsplit(arguments.target)
         port = parts.port or (443 if parts.scheme == "https" else 80)
-        return _ask(arguments, arguments.target.rstrip("/"), parts.hostname or "127.0.0.1", port, arguments.grpc_port or port + 1)
+        return _ask(
+            arguments,
+            arguments.target.rstrip("/"),
+            parts.hostname or "127.0.0.1",
+            port,
+            arguments.grpc_port or port + 1,
+        )
     settings = ServeSettings(
         path=arguments.target, port=0, grpc_port=0, engine=arguments.engine, max_batch=arguments.max_batch,
         delay_us=arguments.delay_us, poll=0, drain_delay=0.0,
@@ -94,7 +121,9 @@ def _real_images(arguments: argparse.Namespace) -> Any:
     from conveyor.options import Options
 
     if arguments.target.startswith(("http://", "https://")):
-        raise UserError("--data real needs the model's folder, which says what data it was trained on: give it instead of a URL")
+        raise UserError(
+            "--data real needs the model's folder, which says what data it was trained on: give it instead of a URL"
+        )
     loaded = load(arguments.target)
     options = Options.from_mapping(loaded.spec.get("options", {}), where=arguments.target)
     return accuracy.sample(options, "validation", loaded.preprocessing, 64).images

@@ -13,36 +13,95 @@ SECTION = "Use"
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "model", metavar="RUN|EXPORT", help="A run, a checkpoint, an export, or a folder of numbered exports; a newer version that appears there is taken over."
+        "model",
+        metavar="RUN|EXPORT",
+        help="A run, a checkpoint, an export, or a folder of numbered exports; a newer version that appears there is taken over.",
     )
     parser.add_argument("--name", help="Name of the model in addresses; default: that of the run or export.")
     where = parser.add_argument_group("Where")
     where.add_argument("--host", default="127.0.0.1", help="Address to listen on. [127.0.0.1: this machine only]")
     where.add_argument("--port", type=int, default=8502, metavar="N", help="HTTP port, 0 for a free one. [8502]")
-    where.add_argument("--grpc-port", type=int, metavar="N", help="gRPC port, 0 for a free one; default: the one after --port.")
+    where.add_argument(
+        "--grpc-port", type=int, metavar="N", help="gRPC port, 0 for a free one; default: the one after --port."
+    )
     where.add_argument("--no-grpc", action="store_true", help="HTTP only.")
-    where.add_argument("--token-file", metavar="FILE", help="File with a bearer token that requests must carry; or the variable CONVEYOR_TOKEN.")
+    where.add_argument(
+        "--token-file",
+        metavar="FILE",
+        help="File with a bearer token that requests must carry; or the variable CONVEYOR_TOKEN.",
+    )
     where.add_argument("--tls-cert", metavar="FILE", help="Certificate chain in PEM form.")
     where.add_argument("--tls-key", metavar="FILE", help="Its private key in PEM form.")
-    where.add_argument("--ready-file", metavar="FILE", help="Written with the addresses as JSON once the server answers.")
+    where.add_argument(
+        "--ready-file", metavar="FILE", help="Written with the addresses as JSON once the server answers."
+    )
     speed = parser.add_argument_group("Engines and batches")
-    speed.add_argument("--engine", default="auto", metavar="{auto,torch,onnxruntime,openvino}", help="auto measures and takes the fastest. [auto]")
-    speed.add_argument("--workers", type=int, metavar="N", help="Engine processes; default: one per core, at most 8. 1 gives the lowest latency.")
-    speed.add_argument("--threads", type=int, metavar="N", help="Threads of each; default: the cores divided among the workers.")
-    speed.add_argument("--max-batch", type=int, default=16, metavar="N", help="Images that are answered together at most. [16]")
-    speed.add_argument("--batch-sizes", type=int, nargs="+", default=[], metavar="N", help="Allowed batches, short ones are padded; default: powers of two.")
-    speed.add_argument("--delay-us", type=int, default=2000, metavar="N", help="Microseconds that the first request of a batch waits for company. [2000]")
-    speed.add_argument("--queue", type=int, default=512, metavar="N", help="Images that may wait; more are refused (429, RESOURCE_EXHAUSTED). [512]")
+    speed.add_argument(
+        "--engine",
+        default="auto",
+        metavar="{auto,torch,onnxruntime,openvino}",
+        help="auto measures and takes the fastest. [auto]",
+    )
+    speed.add_argument(
+        "--workers",
+        type=int,
+        metavar="N",
+        help="Engine processes; default: one per core, at most 8. 1 gives the lowest latency.",
+    )
+    speed.add_argument(
+        "--threads", type=int, metavar="N", help="Threads of each; default: the cores divided among the workers."
+    )
+    speed.add_argument(
+        "--max-batch", type=int, default=16, metavar="N", help="Images that are answered together at most. [16]"
+    )
+    speed.add_argument(
+        "--batch-sizes",
+        type=int,
+        nargs="+",
+        default=[],
+        metavar="N",
+        help="Allowed batches, short ones are padded; default: powers of two.",
+    )
+    speed.add_argument(
+        "--delay-us",
+        type=int,
+        default=2000,
+        metavar="N",
+        help="Microseconds that the first request of a batch waits for company. [2000]",
+    )
+    speed.add_argument(
+        "--queue",
+        type=int,
+        default=512,
+        metavar="N",
+        help="Images that may wait; more are refused (429, RESOURCE_EXHAUSTED). [512]",
+    )
     limits = parser.add_argument_group("Limits")
     limits.add_argument("--max-body", default="32MiB", metavar="SIZE", help="Largest request. [32MiB]")
-    limits.add_argument("--max-pixels", type=int, default=50_000_000, metavar="N", help="Largest photograph. [50000000]")
-    limits.add_argument("--max-inflight", default="256MiB", metavar="SIZE", help="All request bodies in memory together. [256MiB]")
+    limits.add_argument(
+        "--max-pixels", type=int, default=50_000_000, metavar="N", help="Largest photograph. [50000000]"
+    )
+    limits.add_argument(
+        "--max-inflight", default="256MiB", metavar="SIZE", help="All request bodies in memory together. [256MiB]"
+    )
     limits.add_argument("--timeout", type=float, default=30.0, metavar="S", help="Seconds for a request. [30]")
-    limits.add_argument("--poll", type=float, default=2.0, metavar="S", help="Seconds between looks for a new version, 0 never. [2]")
-    limits.add_argument("--drain", type=float, default=30.0, metavar="S", help="Most seconds for requests under way when stopping. [30]")
-    limits.add_argument("--drain-delay", type=float, default=0.5, metavar="S", help="Seconds in which a stopping server still takes connections. [0.5]")
+    limits.add_argument(
+        "--poll", type=float, default=2.0, metavar="S", help="Seconds between looks for a new version, 0 never. [2]"
+    )
+    limits.add_argument(
+        "--drain", type=float, default=30.0, metavar="S", help="Most seconds for requests under way when stopping. [30]"
+    )
+    limits.add_argument(
+        "--drain-delay",
+        type=float,
+        default=0.5,
+        metavar="S",
+        help="Seconds in which a stopping server still takes connections. [0.5]",
+    )
     emit = parser.add_argument_group("Many machines")
-    emit.add_argument("--emit", metavar="{docker,k8s,kserve}", help="Write a Dockerfile and manifests instead of serving.")
+    emit.add_argument(
+        "--emit", metavar="{docker,k8s,kserve}", help="Write a Dockerfile and manifests instead of serving."
+    )
     emit.add_argument("--out", metavar="DIR", help="New folder for the files of --emit.")
     emit.add_argument("--image", help="Name of the container image in the manifests.")
     emit.add_argument("--replicas", type=int, default=2, metavar="N", help="Copies of the server in the manifests. [2]")

@@ -40,13 +40,19 @@ class Choice:
 
     def text(self) -> str:
         """One line: what was chosen, against what, and whether it will be asked again."""
-        what = f"engine {self.engine} for batch {self.batch} on {self.threads} {'core' if self.threads == 1 else 'cores'}"
+        what = (
+            f"engine {self.engine} for batch {self.batch} on {self.threads} {'core' if self.threads == 1 else 'cores'}"
+        )
         if not self.milliseconds:
             return f"{what}: the only one that can run this model here"
-        times = ", ".join(f"{name} {value:.1f} ms" for name, value in sorted(self.milliseconds.items(), key=lambda x: x[1]))
+        times = ", ".join(
+            f"{name} {value:.1f} ms" for name, value in sorted(self.milliseconds.items(), key=lambda x: x[1])
+        )
         if self.remembered:
             return f"{what} (measured before: {times})"
-        return f"{what} ({times})" + ("" if self.quiet else "; measured under load, so it will be measured again next time")
+        return f"{what} ({times})" + (
+            "" if self.quiet else "; measured under load, so it will be measured again next time"
+        )
 
 
 def choose(source: Source, *, batch: int, threads: int, cache: Path | None = None) -> Choice:
@@ -99,7 +105,9 @@ def _open_all(source: Source, names: tuple[str, ...], batch: int, threads: int) 
         except UserError:
             raise
         except Exception as error:  # a converter's own exception types are many; the others can still serve
-            _logger.warning("engine %s cannot run this model: %s", name, str(error).splitlines()[0] if str(error) else error)
+            _logger.warning(
+                "engine %s cannot run this model: %s", name, str(error).splitlines()[0] if str(error) else error
+            )
     if not engines:
         raise UserError(f"none of the engines {', '.join(names)} can run this model: see the messages above")
     return engines

@@ -29,7 +29,13 @@ def _export(graph: ServingGraph, batch: int | None) -> bytes:
     free = {"images": {0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH)}} if batch is None else None
     with quiet():
         program = torch.onnx.export(
-            graph, (example,), dynamo=True, dynamic_shapes=free, input_names=[INPUT], output_names=[OUTPUT], verbose=False
+            graph,
+            (example,),
+            dynamo=True,
+            dynamic_shapes=free,
+            input_names=[INPUT],
+            output_names=[OUTPUT],
+            verbose=False,
         )
     assert program is not None
     serialised: bytes = program.model_proto.SerializeToString()

@@ -70,7 +70,9 @@ class Source:
             fitting.append("torch")
         if ((self.graph is not None and find_spec("onnxscript")) or self.onnx is not None) and find_spec("onnxruntime"):
             fitting.append("onnxruntime")
-        if find_spec("openvino") and (self.onnx or self.openvino or (self.graph is not None and find_spec("onnxscript"))):
+        if find_spec("openvino") and (
+            self.onnx or self.openvino or (self.graph is not None and find_spec("onnxscript"))
+        ):
             fitting.append("openvino")
         return tuple(fitting)
 

@@ -90,7 +90,9 @@ def export(
                 f"the exported model differs from the original by {difference[0]:.3g} (largest logit {largest:.3g}): "
                 "nothing was written; try another --format"
             )
-        metadata.write(folder, {**document, "max_difference": difference[0], "compared_images": compared, "notes": notes})
+        metadata.write(
+            folder, {**document, "max_difference": difference[0], "compared_images": compared, "notes": notes}
+        )
     return Exported(target, form, batch, difference[0], compared, tuple(notes))
 
 
@@ -151,7 +153,9 @@ def _write_torch(graph: ServingGraph, loaded: Loaded, file: Path, batch: int | N
     example = torch.zeros((batch or 2, *loaded.preprocessing.image_shape), dtype=torch.uint8)
     free = {"images": {0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH)}} if batch is None else None
     with quiet():
-        torch.export.save(torch.export.export(graph, (example,), dynamic_shapes=free), str(file.with_name("program.pt2")))
+        torch.export.save(
+            torch.export.export(graph, (example,), dynamic_shapes=free), str(file.with_name("program.pt2"))
+        )
 
 
 def _stored_source(loaded: Loaded, file: Path, form: str, batch: int | None) -> Source:

@@ -69,7 +69,9 @@ def from_weights(options: Options, tensors: "Mapping[str, Tensor]", spec: Mappin
     """A model from its options and its weights."""
     module = _build(options)
     try:
-        module.load_state_dict({name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()})
+        module.load_state_dict(
+            {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
+        )
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise UserError(f"the weights of {spec['name']} do not fit the model {options.model.model}: {reason}") from None
@@ -81,7 +83,14 @@ def _loaded(options: Options, module: "nn.Module", spec: Mapping[str, Any]) -> L
     classes = options.model.num_classes or info.num_classes
     names = info.class_names if len(info.class_names) == classes else ()
     plain = {name: value for name, value in _plain(options).items() if name not in ("run_dir", "data_dir")}
-    described = {**spec, "num_classes": classes, "model": options.model.model, "format": "torch", "batch": None, "options": plain}
+    described = {
+        **spec,
+        "num_classes": classes,
+        "model": options.model.model,
+        "format": "torch",
+        "batch": None,
+        "options": plain,
+    }
     return Loaded(module.eval(), names, preprocessing_of(options, info), described)
 
 
@@ -139,8 +148,14 @@ def _info(options: Options) -> DatasetInfo:
             raise
     size = options.model.image_size or 224
     return DatasetInfo(
-        name="folder", train_images=0, validation_images=0, num_classes=options.model.num_classes, image_size=size,
-        channels=min(options.model.in_channels or 3, 3), kind="files", default_normalization="imagenet",
+        name="folder",
+        train_images=0,
+        validation_images=0,
+        num_classes=options.model.num_classes,
+        image_size=size,
+        channels=min(options.model.in_channels or 3, 3),
+        kind="files",
+        default_normalization="imagenet",
     )
 
 
@@ -148,7 +163,11 @@ def _known_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Options that this version knows; where a model came from does not matter once it is trained."""
     from conveyor.options.options import specs
 
-    return {name: value for name, value in given.items() if name in specs() and name not in ("run_dir", "checkpoint_path", "weights")}
+    return {
+        name: value
+        for name, value in given.items()
+        if name in specs() and name not in ("run_dir", "checkpoint_path", "weights")
+    }
 
 
 def _plain(options: Options) -> dict[str, Any]:

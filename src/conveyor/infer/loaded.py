@@ -57,6 +57,4 @@ class Loaded:
             return Source(self.preprocessing, graph=serving_graph(self.module, self.preprocessing))
         assert self.artifact is not None
         onnx = self.artifact if self.artifact.suffix == ".onnx" else None
-        return Source(
-            self.preprocessing, onnx=onnx, openvino=None if onnx else self.artifact, batch=self.batch
-        )
+        return Source(self.preprocessing, onnx=onnx, openvino=None if onnx else self.artifact, batch=self.batch)

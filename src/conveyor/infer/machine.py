@@ -17,7 +17,9 @@ class Watch:
         self._clock = os.times().elapsed
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
         elapsed = max(os.times().elapsed - self._clock, 1e-3)
         others = (_busy_seconds() - self._busy) - (_own_seconds() - self._own)
         self.others = max(others, 0.0) / elapsed

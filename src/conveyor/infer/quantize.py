@@ -61,9 +61,7 @@ class Quantizer:
             rates.append(top1(opened, self.check, size))
             opened.close()
         drop = rates[0] - rates[1]
-        said = (
-            f"top-1 on {len(self.check)} images: float32 {rates[0]:.2f} %, int8 {rates[1]:.2f} % ({rates[1] - rates[0]:+.2f} points)"
-        )
+        said = f"top-1 on {len(self.check)} images: float32 {rates[0]:.2f} %, int8 {rates[1]:.2f} % ({rates[1] - rates[0]:+.2f} points)"
         if drop > self.most_drop:
             raise UserError(
                 f"{said}: more than the {self.most_drop:g} points allowed, nothing was written; "
@@ -74,7 +72,8 @@ class Quantizer:
     def _speed(self, before: Source, after: Source, engine: str) -> str:
         batch = self.batch or 8
         opened = {
-            name: open_named(each, engine, batch=batch, threads=1) for name, each in (("float32", before), ("int8", after))
+            name: open_named(each, engine, batch=batch, threads=1)
+            for name, each in (("float32", before), ("int8", after))
         }
         times = auto.measure(opened, batch, seconds=1.0)
         for each in opened.values():
@@ -104,7 +103,9 @@ def _quantize_openvino(file: Path, out: Path, images: NDArray[np.uint8], batch: 
             import nncf
         import openvino
     except ImportError:
-        raise UserError("8-bit OpenVINO models need the packages openvino and nncf: pip install openvino nncf") from None
+        raise UserError(
+            "8-bit OpenVINO models need the packages openvino and nncf: pip install openvino nncf"
+        ) from None
     logging.getLogger("nncf").setLevel(logging.ERROR)
     parts = list(_parts(images, batch))
     with warnings.catch_warnings():
@@ -123,7 +124,9 @@ def _quantize_onnx(file: Path, out: Path, images: NDArray[np.uint8], batch: int 
         from onnxruntime import quantization
         from onnxruntime.quantization.shape_inference import quant_pre_process
     except ImportError:
-        raise UserError("8-bit ONNX models need the packages onnx and onnxruntime: pip install onnx onnxruntime") from None
+        raise UserError(
+            "8-bit ONNX models need the packages onnx and onnxruntime: pip install onnx onnxruntime"
+        ) from None
 
     class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
         def __init__(self) -> None:

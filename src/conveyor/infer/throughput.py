@@ -30,7 +30,10 @@ class Measured:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "engine": self.engine, "batch": self.batch, "replicas": self.replicas, "threads": self.threads,
+            "engine": self.engine,
+            "batch": self.batch,
+            "replicas": self.replicas,
+            "threads": self.threads,
             **self.throughput.to_json(),
         }
 

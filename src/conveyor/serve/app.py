@@ -23,7 +23,9 @@ from conveyor.serve.service import Service
 
 OPEN_PATHS = ("/", "/v2/health/live", "/v2/health/ready", "/favicon.ico")
 """Paths that need no token: the page itself (its requests do need it) and what a load balancer asks."""
-PAGE_POLICY = "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src blob: data:; connect-src 'self'"
+PAGE_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src blob: data:; connect-src 'self'"
+)
 _logger = logging.getLogger(__name__)
 Handler = Callable[[Request], Awaitable[Response]]
 
@@ -63,7 +65,11 @@ class Http:
         self._page = resources.files("conveyor.serve").joinpath("page.html").read_text()
 
     async def page(self, request: Request) -> Response:
-        headers = {"Content-Security-Policy": PAGE_POLICY, "X-Content-Type-Options": "nosniff", "Referrer-Policy": "no-referrer"}
+        headers = {
+            "Content-Security-Policy": PAGE_POLICY,
+            "X-Content-Type-Options": "nosniff",
+            "Referrer-Policy": "no-referrer",
+        }
         return Response(self._page, media_type="text/html", headers=headers)
 
     async def live(self, request: Request) -> Response:
@@ -223,4 +229,6 @@ async def _refusal(request: Request, error: Exception) -> Response:
 
 async def _plain_error(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
-    return _json({"error": "there is nothing at this address" if status == 404 else "this address takes another method"}, status)
+    return _json(
+        {"error": "there is nothing at this address" if status == 404 else "this address takes another method"}, status
+    )

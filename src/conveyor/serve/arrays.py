@@ -10,8 +10,18 @@ from numpy.typing import NDArray
 from conveyor.serve.refused import Refused
 
 DTYPES = {
-    "BOOL": np.bool_, "UINT8": np.uint8, "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64, "INT8": np.int8,
-    "INT16": np.int16, "INT32": np.int32, "INT64": np.int64, "FP16": np.float16, "FP32": np.float32, "FP64": np.float64,
+    "BOOL": np.bool_,
+    "UINT8": np.uint8,
+    "UINT16": np.uint16,
+    "UINT32": np.uint32,
+    "UINT64": np.uint64,
+    "INT8": np.int8,
+    "INT16": np.int16,
+    "INT32": np.int32,
+    "INT64": np.int64,
+    "FP16": np.float16,
+    "FP32": np.float32,
+    "FP64": np.float64,
 }
 """Numeric types of the Open Inference Protocol."""
 
@@ -42,7 +52,9 @@ def as_images(values: Any, image_shape: tuple[int, int, int]) -> NDArray[np.uint
     return array.astype(np.uint8)
 
 
-def from_bytes(content: bytes | memoryview, datatype: str, shape: Sequence[int], what: str = "the tensor") -> NDArray[Any]:
+def from_bytes(
+    content: bytes | memoryview, datatype: str, shape: Sequence[int], what: str = "the tensor"
+) -> NDArray[Any]:
     """An array from its raw little-endian bytes."""
     if datatype not in DTYPES:
         raise Refused(f"{what} has the data type {datatype!r}: UINT8 or another number type is needed")

@@ -33,7 +33,13 @@ class Batcher:
     """
 
     def __init__(
-        self, run: Run, *, sizes: tuple[int, ...], parallel: int, delay: float, limit: int,
+        self,
+        run: Run,
+        *,
+        sizes: tuple[int, ...],
+        parallel: int,
+        delay: float,
+        limit: int,
         on_batch: Callable[[int, int], None] = lambda images, size: None,
     ) -> None:
         self._run, self._sizes, self._delay, self._limit = run, sizes, delay, limit
@@ -56,7 +62,8 @@ class Batcher:
         loop = asyncio.get_running_loop()
         now = time.monotonic()
         parts = [
-            _Item(images[start : start + largest], loop.create_future(), now) for start in range(0, len(images), largest)
+            _Item(images[start : start + largest], loop.create_future(), now)
+            for start in range(0, len(images), largest)
         ]
         self._waiting.extend(parts)
         self.images_waiting += len(images)

@@ -36,7 +36,14 @@ class Busy(CallFailed):
 
 
 def make_caller(
-    protocol: str, host: str, port: int, name: str, *, input_name: str = "images", token: str | None = None, tls: bool = False
+    protocol: str,
+    host: str,
+    port: int,
+    name: str,
+    *,
+    input_name: str = "images",
+    token: str | None = None,
+    tls: bool = False,
 ) -> Caller:
     """A function that sends one batch; it keeps one connection open until it is closed."""
     if protocol.startswith("grpc"):
@@ -50,10 +57,20 @@ def _grpc_caller(protocol: str, address: str, name: str, input_name: str, token:
     from conveyor.serve.protos import INFERENCE_SERVICE, MESSAGES, PREDICTION_SERVICE
     from conveyor.serve.tensor_proto import from_proto, to_proto
 
-    options = [("grpc.max_receive_message_length", -1), ("grpc.max_send_message_length", -1), ("grpc.use_local_subchannel_pool", 1)]
-    channel = grpc.secure_channel(address, grpc.ssl_channel_credentials(), options) if tls else grpc.insecure_channel(address, options)
+    options = [
+        ("grpc.max_receive_message_length", -1),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.use_local_subchannel_pool", 1),
+    ]
+    channel = (
+        grpc.secure_channel(address, grpc.ssl_channel_credentials(), options)
+        if tls
+        else grpc.insecure_channel(address, options)
+    )
     tensorflow = protocol == "grpc-tensorflow"
-    service, method, kind = (PREDICTION_SERVICE, "Predict", "Predict") if tensorflow else (INFERENCE_SERVICE, "ModelInfer", "ModelInfer")
+    service, method, kind = (
+        (PREDICTION_SERVICE, "Predict", "Predict") if tensorflow else (INFERENCE_SERVICE, "ModelInfer", "ModelInfer")
+    )
     rpc = channel.unary_unary(
         f"/{service}/{method}",
         request_serializer=lambda message: message.SerializeToString(),
@@ -78,7 +95,9 @@ def _grpc_caller(protocol: str, address: str, name: str, input_name: str, token:
             raise wrong(f"{error.code().name}: {error.details()}") from None
         if tensorflow:
             return _checked(from_proto(answer.outputs["logits"]), len(images))
-        return _checked(np.frombuffer(answer.raw_output_contents[0], "<f4").reshape(list(answer.outputs[0].shape)), len(images))
+        return _checked(
+            np.frombuffer(answer.raw_output_contents[0], "<f4").reshape(list(answer.outputs[0].shape)), len(images)
+        )
 
     return Caller(call, channel.close)
 
@@ -102,7 +121,12 @@ def _http_caller(protocol: str, url: str, name: str, input_name: str, token: str
 
     def call_v2(images: NDArray[np.uint8], timeout: float) -> NDArray[np.float32]:
         raw = images.tobytes()
-        tensor = {"name": input_name, "datatype": "UINT8", "shape": list(images.shape), "parameters": {"binary_data_size": len(raw)}}
+        tensor = {
+            "name": input_name,
+            "datatype": "UINT8",
+            "shape": list(images.shape),
+            "parameters": {"binary_data_size": len(raw)},
+        }
         outputs = [{"name": "logits", "parameters": {"binary_data": True}}]
         head = orjson.dumps({"inputs": [tensor], "outputs": outputs})
         more = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}

@@ -90,8 +90,12 @@ class LoadReport:
 
     def to_json(self) -> dict[str, Any]:
         return {
-            "seconds": self.seconds, "images": self.images, "requests": self.requests, "retries": self.retries,
-            "images_per_second": self.images_per_second, "failures": list(self.failures),
+            "seconds": self.seconds,
+            "images": self.images,
+            "requests": self.requests,
+            "retries": self.retries,
+            "images_per_second": self.images_per_second,
+            "failures": list(self.failures),
             "latency_ms": self.latency.to_json() if self.latency else None,
         }
 
@@ -105,7 +109,11 @@ def run_load(settings: LoadSettings, images: NDArray[np.uint8]) -> LoadReport:
         order = json.dumps({**dataclasses.asdict(settings), "images": str(file)})
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GRPC_VERBOSITY": "NONE"}
         done = subprocess.run(
-            [sys.executable, "-m", "conveyor.serve.clients"], input=order, stdout=subprocess.PIPE, text=True, env=environment
+            [sys.executable, "-m", "conveyor.serve.clients"],
+            input=order,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
         )
     if done.returncode != 0:
         raise UserError("the client processes failed; their own words are above")
@@ -173,8 +181,16 @@ def export_and_request(
     local = "127.0.0.1" if host in ("0.0.0.0", "localhost", "") else host
     joining = batch_size != model_batch
     settings = ServeSettings(
-        path=str(folder), name=name, host=local, port=0, grpc_port=port, batch_sizes=(model_batch,),
-        delay_us=MODEL_BATCH_DELAY_US if joining else 0, queue=QUEUED_BATCHES * model_batch, poll=0, drain_delay=0.0,
+        path=str(folder),
+        name=name,
+        host=local,
+        port=0,
+        grpc_port=port,
+        batch_sizes=(model_batch,),
+        delay_us=MODEL_BATCH_DELAY_US if joining else 0,
+        queue=QUEUED_BATCHES * model_batch,
+        poll=0,
+        drain_delay=0.0,
         engine={"onnx": "onnxruntime", "openvino": "openvino", "torch": "torch"}[form],
     )
     with running(settings) as server:
@@ -182,9 +198,16 @@ def export_and_request(
         http = not protocol.startswith("grpc")
         return run_load(
             LoadSettings(
-                host=local, port=server.port if http else server.grpc_port or 0, name=name, protocol=protocol,
-                input_name=input_name, batch_size=batch_size, clients=clients, num_images=num_images,
-                use_async=use_async, verbose=verbose,
+                host=local,
+                port=server.port if http else server.grpc_port or 0,
+                name=name,
+                protocol=protocol,
+                input_name=input_name,
+                batch_size=batch_size,
+                clients=clients,
+                num_images=num_images,
+                use_async=use_async,
+                verbose=verbose,
             ),
             images,
         )

@@ -52,8 +52,13 @@ def _client(number: int, order: dict[str, Any], images: NDArray[np.uint8], barri
     report: dict[str, Any] = {"number": number, "images": 0, "latencies": [], "failures": [], "retries": 0}
     try:
         call = make_caller(
-            order["protocol"], order["host"], order["port"], order["name"],
-            input_name=order["input_name"], token=order["token"], tls=order["tls"],
+            order["protocol"],
+            order["host"],
+            order["port"],
+            order["name"],
+            input_name=order["input_name"],
+            token=order["token"],
+            tls=order["tls"],
         )
         batches = _batches(images, order["batch_size"], order["num_images"], number)
         try:

@@ -31,7 +31,9 @@ CMD {command}
 """
 
 
-def emit(kind: str, settings: ServeSettings, out: str | None, *, image: str | None = None, replicas: int = 2) -> list[Path]:
+def emit(
+    kind: str, settings: ServeSettings, out: str | None, *, image: str | None = None, replicas: int = 2
+) -> list[Path]:
     """Write the files of `kind` for this server into a new folder; returns what was written."""
     if kind not in KINDS:
         raise UserError(f"--emit cannot be {kind!r}{did_you_mean(kind, KINDS)}")
@@ -80,7 +82,10 @@ def _container(name: str, settings: ServeSettings, image: str) -> dict[str, Any]
     def probe(path: str, **more: int) -> dict[str, Any]:
         return {"httpGet": {"path": path, "port": PORT}, "timeoutSeconds": 3, **more}
 
-    token = {"name": "CONVEYOR_TOKEN", "valueFrom": {"secretKeyRef": {"name": f"{name}-token", "key": "token", "optional": True}}}
+    token = {
+        "name": "CONVEYOR_TOKEN",
+        "valueFrom": {"secretKeyRef": {"name": f"{name}-token", "key": "token", "optional": True}},
+    }
     return {
         "name": "conveyor",
         "image": image,
@@ -92,10 +97,16 @@ def _container(name: str, settings: ServeSettings, image: str) -> dict[str, Any]
         "readinessProbe": probe("/v2/health/ready", periodSeconds=2, failureThreshold=1),
         "livenessProbe": probe("/v2/health/live", periodSeconds=10, failureThreshold=3),
         "securityContext": {
-            "runAsNonRoot": True, "runAsUser": USER, "allowPrivilegeEscalation": False, "readOnlyRootFilesystem": True,
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
             "capabilities": {"drop": ["ALL"]},
         },
-        "volumeMounts": [{"name": "models", "mountPath": MODEL_MOUNT, "readOnly": True}, {"name": "tmp", "mountPath": "/tmp"}],
+        "volumeMounts": [
+            {"name": "models", "mountPath": MODEL_MOUNT, "readOnly": True},
+            {"name": "tmp", "mountPath": "/tmp"},
+        ],
     }
 
 
@@ -116,7 +127,9 @@ def kubernetes(name: str, settings: ServeSettings, image: str, replicas: int) ->
     }
     annotations = {"prometheus.io/scrape": "true", "prometheus.io/port": str(PORT), "prometheus.io/path": "/metrics"}
     deployment = {
-        "apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": name, "labels": labels},
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": name, "labels": labels},
         "spec": {
             "replicas": replicas,
             "selector": {"matchLabels": labels},
@@ -125,7 +138,9 @@ def kubernetes(name: str, settings: ServeSettings, image: str, replicas: int) ->
         },
     }
     service = {
-        "apiVersion": "v1", "kind": "Service", "metadata": {"name": name, "labels": labels},
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": name, "labels": labels},
         "spec": {
             "selector": labels,
             "ports": [
@@ -135,15 +150,25 @@ def kubernetes(name: str, settings: ServeSettings, image: str, replicas: int) ->
         },
     }
     scaler = {
-        "apiVersion": "autoscaling/v2", "kind": "HorizontalPodAutoscaler", "metadata": {"name": name, "labels": labels},
+        "apiVersion": "autoscaling/v2",
+        "kind": "HorizontalPodAutoscaler",
+        "metadata": {"name": name, "labels": labels},
         "spec": {
             "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
-            "minReplicas": replicas, "maxReplicas": max(10, 2 * replicas),
-            "metrics": [{"type": "Resource", "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}}}],
+            "minReplicas": replicas,
+            "maxReplicas": max(10, 2 * replicas),
+            "metrics": [
+                {
+                    "type": "Resource",
+                    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}},
+                }
+            ],
         },
     }
     budget = {
-        "apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": {"name": name, "labels": labels},
+        "apiVersion": "policy/v1",
+        "kind": "PodDisruptionBudget",
+        "metadata": {"name": name, "labels": labels},
         "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels}},
     }
     return [deployment, service, scaler, budget]
@@ -156,12 +181,17 @@ def kserve(name: str, settings: ServeSettings, image: str, replicas: int) -> lis
     # KServe routes to one port of the container; gRPC clients use a second InferenceService or the plain manifests.
     container["ports"] = [{"name": "http1", "containerPort": PORT, "protocol": "TCP"}]
     predictor = {
-        "minReplicas": replicas, "maxReplicas": max(10, 2 * replicas), "timeout": int(settings.timeout) + 5,
-        "terminationGracePeriodSeconds": int(settings.drain) + 15, "containers": [container], "volumes": _volumes(name),
+        "minReplicas": replicas,
+        "maxReplicas": max(10, 2 * replicas),
+        "timeout": int(settings.timeout) + 5,
+        "terminationGracePeriodSeconds": int(settings.drain) + 15,
+        "containers": [container],
+        "volumes": _volumes(name),
     }
     return [
         {
-            "apiVersion": "serving.kserve.io/v1beta1", "kind": "InferenceService",
+            "apiVersion": "serving.kserve.io/v1beta1",
+            "kind": "InferenceService",
             "metadata": {"name": name, "annotations": {"serving.kserve.io/deploymentMode": "RawDeployment"}},
             "spec": {"predictor": predictor},
         }

@@ -20,9 +20,17 @@ from conveyor.serve.tensor_proto import from_proto, strings_of, to_proto
 
 SERVING, NOT_SERVING = 1, 2
 _CONTENTS = {
-    "BOOL": "bool_contents", "UINT8": "uint_contents", "UINT16": "uint_contents", "UINT32": "uint_contents",
-    "UINT64": "uint64_contents", "INT8": "int_contents", "INT16": "int_contents", "INT32": "int_contents",
-    "INT64": "int64_contents", "FP32": "fp32_contents", "FP64": "fp64_contents",
+    "BOOL": "bool_contents",
+    "UINT8": "uint_contents",
+    "UINT16": "uint_contents",
+    "UINT32": "uint_contents",
+    "UINT64": "uint64_contents",
+    "INT8": "int_contents",
+    "INT16": "int_contents",
+    "INT32": "int_contents",
+    "INT64": "int64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
 }
 _logger = logging.getLogger(__name__)
 Method = Callable[[Any], Awaitable[Any]]
@@ -43,8 +51,12 @@ def make_server(service: Service) -> Any:
         (
             rpc.handlers(
                 INFERENCE_SERVICE,
-                ServerLive=rpc.server_live, ServerReady=rpc.server_ready, ModelReady=rpc.model_ready,
-                ServerMetadata=rpc.server_metadata, ModelMetadata=rpc.model_metadata, ModelInfer=rpc.model_infer,
+                ServerLive=rpc.server_live,
+                ServerReady=rpc.server_ready,
+                ModelReady=rpc.model_ready,
+                ServerMetadata=rpc.server_metadata,
+                ModelMetadata=rpc.model_metadata,
+                ModelInfer=rpc.model_infer,
             ),
             rpc.handlers(PREDICTION_SERVICE, Predict=rpc.predict),
             rpc.handlers(HEALTH_SERVICE, Check=rpc.check),
@@ -109,7 +121,9 @@ class Rpc:
         return MESSAGES["ServerMetadataResponse"](**http_v2.server_metadata())
 
     async def model_metadata(self, request: Any) -> Any:
-        return MESSAGES["ModelMetadataResponse"](**http_v2.model_metadata(self._service.model(request.name, request.version)))
+        return MESSAGES["ModelMetadataResponse"](
+            **http_v2.model_metadata(self._service.model(request.name, request.version))
+        )
 
     async def check(self, request: Any) -> Any:
         return MESSAGES["HealthCheckResponse"](status=SERVING if self._service.ready else NOT_SERVING)

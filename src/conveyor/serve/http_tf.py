@@ -19,7 +19,11 @@ NAMES = ("images", "input", "input_0", "image_bytes", "image", "b64")
 
 def status(model: ServedModel, ready: bool) -> dict[str, Any]:
     state = "AVAILABLE" if ready else "UNLOADING"
-    return {"model_version_status": [{"version": model.version, "state": state, "status": {"error_code": "OK", "error_message": ""}}]}
+    return {
+        "model_version_status": [
+            {"version": model.version, "state": state, "status": {"error_code": "OK", "error_message": ""}}
+        ]
+    }
 
 
 def metadata(model: ServedModel) -> dict[str, Any]:

@@ -35,7 +35,9 @@ def model_metadata(model: ServedModel) -> dict[str, Any]:
     }
 
 
-async def infer(service: Service, model: ServedModel, body: bytes, header_length: str | None) -> tuple[bytes, dict[str, str]]:
+async def infer(
+    service: Service, model: ServedModel, body: bytes, header_length: str | None
+) -> tuple[bytes, dict[str, str]]:
     """The answer to one request and its headers."""
     request, binary = _split(body, header_length)
     tensor = _only_input(request)
@@ -48,7 +50,11 @@ def _split(body: bytes, header_length: str | None) -> tuple[dict[str, Any], memo
     """The JSON part and the bytes behind it."""
     length = len(body)
     if header_length is not None:
-        if not (header_length.isascii() and header_length.isdigit()) or len(header_length) > 12 or int(header_length) > len(body):
+        if (
+            not (header_length.isascii() and header_length.isdigit())
+            or len(header_length) > 12
+            or int(header_length) > len(body)
+        ):
             raise Refused(f"{BINARY_HEADER} must be the length of the JSON part, at most {len(body)}")
         length = int(header_length)
     try:
@@ -70,7 +76,9 @@ def _only_input(request: dict[str, Any]) -> dict[str, Any]:
     return tensor
 
 
-async def images_of(service: Service, model: ServedModel, tensor: dict[str, Any], binary: memoryview) -> NDArray[np.uint8]:
+async def images_of(
+    service: Service, model: ServedModel, tensor: dict[str, Any], binary: memoryview
+) -> NDArray[np.uint8]:
     """The images of an input tensor: numbers as bytes or JSON, or encoded photographs as type BYTES."""
     datatype, shape = tensor.get("datatype"), checked_shape(tensor.get("shape"))
     parameters = tensor.get("parameters") or {}

@@ -52,7 +52,11 @@ def running(settings: ServeSettings, ready_seconds: float = READY_SECONDS) -> It
         with open(log, "w") as output:
             process = subprocess.Popen(
                 [sys.executable, "-m", "conveyor.serve", settings.to_json()],
-                stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, text=True, env=dict(os.environ),
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                stdin=subprocess.DEVNULL,
+                text=True,
+                env=dict(os.environ),
             )
         server = None
         try:

@@ -16,10 +16,16 @@ class Metrics:
         )
         self.images = Counter("conveyor_images", "Images answered.", registry=self.registry)
         self.seconds = Histogram(
-            "conveyor_request_seconds", "From arrival to answer.", ["protocol"], buckets=_SECONDS, registry=self.registry
+            "conveyor_request_seconds",
+            "From arrival to answer.",
+            ["protocol"],
+            buckets=_SECONDS,
+            registry=self.registry,
         )
         self.batch = Histogram(
-            "conveyor_batch_images", "Images in a batch before padding.", buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
+            "conveyor_batch_images",
+            "Images in a batch before padding.",
+            buckets=(1, 2, 4, 8, 16, 32, 64, 128, 256),
             registry=self.registry,
         )
         self.padding = Counter("conveyor_padding_images", "Zero images added to fill a batch.", registry=self.registry)
@@ -27,7 +33,9 @@ class Metrics:
         self.workers = Gauge("conveyor_workers", "Engine processes alive.", registry=self.registry)
         self.restarts = Counter("conveyor_worker_restarts", "Engine processes started again.", registry=self.registry)
         self.swaps = Counter("conveyor_model_swaps", "New versions taken into service.", registry=self.registry)
-        self.bad_versions = Counter("conveyor_model_rejects", "New versions that could not be loaded.", registry=self.registry)
+        self.bad_versions = Counter(
+            "conveyor_model_rejects", "New versions that could not be loaded.", registry=self.registry
+        )
         self.model = Gauge(
             "conveyor_model", "1 for the version in service.", ["name", "version", "engine"], registry=self.registry
         )

@@ -21,8 +21,13 @@ class ServedModel:
         self.source = version
         self._settings, self._metrics = settings, metrics
         self.pool = Pool(
-            str(version.path), engine=settings.engine, sizes=settings.sizes(), workers=settings.workers,
-            threads=settings.threads, run_timeout=settings.timeout, on_restart=metrics.restarts.inc,
+            str(version.path),
+            engine=settings.engine,
+            sizes=settings.sizes(),
+            workers=settings.workers,
+            threads=settings.threads,
+            run_timeout=settings.timeout,
+            on_restart=metrics.restarts.inc,
         )
         self.batcher: Batcher
         self._watch: asyncio.Task[None]
@@ -44,8 +49,12 @@ class ServedModel:
         self.preprocessing = Preprocessing.from_json(described["preprocessing"])
         self.sizes = tuple(described["sizes"])
         self.batcher = Batcher(
-            self.pool.run, sizes=self.sizes, parallel=self.pool.count, delay=self._settings.delay_us / 1e6,
-            limit=max(self._settings.queue, self.sizes[-1]), on_batch=self._metrics.counted_batch,
+            self.pool.run,
+            sizes=self.sizes,
+            parallel=self.pool.count,
+            delay=self._settings.delay_us / 1e6,
+            limit=max(self._settings.queue, self.sizes[-1]),
+            on_batch=self._metrics.counted_batch,
         )
         self._watch = asyncio.get_running_loop().create_task(self.pool.watch())
 

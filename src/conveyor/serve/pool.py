@@ -46,7 +46,9 @@ class Worker:
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-m", "conveyor.serve.worker", str(theirs.fileno())],
-                pass_fds=(theirs.fileno(),), env=environment, stdin=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+                env=environment,
+                stdin=subprocess.DEVNULL,
             )
         worker = cls(process, ours)
         try:
@@ -112,8 +114,15 @@ class Pool:
     """
 
     def __init__(
-        self, path: str, *, engine: str, sizes: tuple[int, ...], workers: int | None, threads: int | None,
-        run_timeout: float, on_restart: Callable[[], None] = lambda: None,
+        self,
+        path: str,
+        *,
+        engine: str,
+        sizes: tuple[int, ...],
+        workers: int | None,
+        threads: int | None,
+        run_timeout: float,
+        on_restart: Callable[[], None] = lambda: None,
     ) -> None:
         cores = usable_cores()
         self.count = workers or min(cores, 8)

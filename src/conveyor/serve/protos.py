@@ -86,7 +86,10 @@ _HEALTH: dict[str, Fields] = {
 
 def _file(package: str, messages: dict[str, Fields], *needs: str) -> descriptor_pb2.FileDescriptorProto:
     file = descriptor_pb2.FileDescriptorProto(
-        name=f"conveyor/{package}.proto", package=package, syntax="proto3", dependency=[f"conveyor/{each}.proto" for each in needs]
+        name=f"conveyor/{package}.proto",
+        package=package,
+        syntax="proto3",
+        dependency=[f"conveyor/{each}.proto" for each in needs],
     )
     for name, fields in messages.items():
         message = file.message_type.add(name=name)
@@ -129,7 +132,10 @@ def _build() -> dict[str, Any]:
         pool.AddSerializedFile(file.SerializeToString())
     found = {}
     for package, messages in (
-        ("inference", _INFERENCE), ("tensorflow", _TENSORFLOW), ("tensorflow.serving", _SERVING), ("grpc.health.v1", _HEALTH),
+        ("inference", _INFERENCE),
+        ("tensorflow", _TENSORFLOW),
+        ("tensorflow.serving", _SERVING),
+        ("grpc.health.v1", _HEALTH),
     ):
         for name in messages:
             found[name] = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))

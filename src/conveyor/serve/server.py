@@ -81,7 +81,9 @@ async def _serve(settings: ServeSettings, say: Say) -> int:
     await asyncio.gather(*stopping)
     await service.close()
     lost = service.accepted - service.answered - service.refused
-    say(f"stopped: {service.accepted} requests accepted, {service.answered} answered, {service.refused} refused, {lost} lost")
+    say(
+        f"stopped: {service.accepted} requests accepted, {service.answered} answered, {service.refused} refused, {lost} lost"
+    )
     return 0 if lost == 0 else 1
 
 
@@ -102,7 +104,9 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise UserError(f"cannot listen on {host} port {port}: {error.strerror or error}; choose another --port or --host") from None
+        raise UserError(
+            f"cannot listen on {host} port {port}: {error.strerror or error}; choose another --port or --host"
+        ) from None
     listener.set_inheritable(False)
     return listener
 
@@ -166,5 +170,12 @@ def _announce(service: Service, port: int, grpc_port: int | None, say: Say) -> N
         f"{model.pool.count} x {model.pool.threads} threads, batches of {', '.join(str(size) for size in model.sizes)}"
     )
     if settings.ready_file:
-        document = {"url": address, "port": port, "grpc_port": grpc_port, "name": model.name, "version": model.version, "pid": os.getpid()}
+        document = {
+            "url": address,
+            "port": port,
+            "grpc_port": grpc_port,
+            "name": model.name,
+            "version": model.version,
+            "pid": os.getpid(),
+        }
         write_atomically(settings.ready_file, json.dumps(document))

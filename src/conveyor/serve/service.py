@@ -52,7 +52,10 @@ class Service:
             raise Unavailable("no model is loaded yet")
         if name and name != current.name:
             raise NotFound(f"there is no model {name!r} here: this server has {current.name!r}")
-        if version and version not in (current.version, f"{int(current.version):03d}" if current.version.isdigit() else ""):
+        if version and version not in (
+            current.version,
+            f"{int(current.version):03d}" if current.version.isdigit() else "",
+        ):
             raise NotFound(f"version {version!r} of {current.name!r} is not in service: {current.version!r} is")
         return current
 

@@ -12,9 +12,16 @@ from conveyor.serve.refused import Refused
 
 FLOAT, STRING = 1, 7
 _NUMBERS = {
-    1: (np.float32, "float_val"), 2: (np.float64, "double_val"), 3: (np.int32, "int_val"), 4: (np.uint8, "int_val"),
-    5: (np.int16, "int_val"), 6: (np.int8, "int_val"), 9: (np.int64, "int64_val"), 17: (np.uint16, "int_val"),
-    22: (np.uint32, "uint32_val"), 23: (np.uint64, "uint64_val"),
+    1: (np.float32, "float_val"),
+    2: (np.float64, "double_val"),
+    3: (np.int32, "int_val"),
+    4: (np.uint8, "int_val"),
+    5: (np.int16, "int_val"),
+    6: (np.int8, "int_val"),
+    9: (np.int64, "int64_val"),
+    17: (np.uint16, "int_val"),
+    22: (np.uint32, "uint32_val"),
+    23: (np.uint64, "uint64_val"),
 }
 _NUMBER_OF = {np.dtype(kind): number for number, (kind, _) in _NUMBERS.items()}
 
@@ -30,7 +37,9 @@ def to_proto(array: NDArray[Any]) -> Any:
 def from_proto(proto: Any) -> NDArray[Any]:
     """The array; from raw bytes, or from a list of values of which the last is repeated, as TensorFlow does."""
     if proto.dtype not in _NUMBERS:
-        raise Refused(f"tensors of TensorFlow's type {proto.dtype} are not accepted: send DT_UINT8 or another number type")
+        raise Refused(
+            f"tensors of TensorFlow's type {proto.dtype} are not accepted: send DT_UINT8 or another number type"
+        )
     dtype, field = _NUMBERS[proto.dtype]
     shape = checked_shape([dim.size for dim in proto.tensor_shape.dim])
     count = math.prod(shape)
