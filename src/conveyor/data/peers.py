@@ -158,7 +158,7 @@ def tf_data(files: Sequence[Path], size: int, batch: int, threads: int) -> int:
 def dali(files: Sequence[Path], size: int, batch: int, threads: int) -> int:
     from nvidia.dali import fn, pipeline_def, types
 
-    @pipeline_def(batch_size=batch, num_threads=threads, device_id=None)  # type: ignore[untyped-decorator]
+    @pipeline_def(batch_size=batch, num_threads=threads, device_id=None)
     def pipeline() -> Any:
         encoded, _ = fn.readers.file(files=[str(path) for path in files], name="reader")
         decoded = fn.decoders.image_random_crop(encoded, device="cpu", output_type=types.RGB, random_area=[0.08, 1.0])

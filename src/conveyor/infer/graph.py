@@ -49,7 +49,7 @@ def serving_graph(network: nn.Module, preprocessing: Preprocessing) -> ServingGr
     """A copy of `network` for inference: evaluation mode, float32, batch norms folded, channels last."""
     folded = fold_norms(copy.deepcopy(network).float().eval())
     graph = ServingGraph(folded, preprocessing).eval().requires_grad_(False)
-    return graph.to(memory_format=torch.channels_last)  # type: ignore[call-overload,no-any-return]
+    return graph.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def fold_norms(network: nn.Module) -> nn.Module:

@@ -128,7 +128,7 @@ def _quantize_onnx(file: Path, out: Path, images: NDArray[np.uint8], batch: int 
             "8-bit ONNX models need the packages onnx and onnxruntime: pip install onnx onnxruntime"
         ) from None
 
-    class Reader(quantization.CalibrationDataReader):  # type: ignore[misc]
+    class Reader(quantization.CalibrationDataReader):
         def __init__(self) -> None:
             self._parts = _parts(images, batch)
 

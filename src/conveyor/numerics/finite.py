@@ -77,7 +77,7 @@ class _OutputCheck:
             if not is_finite(value):
                 raise NotFiniteValueError(self.name, "output", value.detach())
             if self.gradients and value.requires_grad:
-                value.register_hook(self.check_gradient)  # type: ignore[no-untyped-call]
+                value.register_hook(self.check_gradient)
 
     def check_gradient(self, gradient: Tensor) -> None:
         """A tensor hook."""

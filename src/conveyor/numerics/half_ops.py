@@ -41,7 +41,7 @@ def convolution(
     if policy.is_native(x.device):
         weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
         return _saturated(functional.conv2d(x, weight, bias, *_arguments(geometry)), policy)
-    result: Tensor = _Convolution.apply(x, weight, bias, geometry, policy, label)  # type: ignore[no-untyped-call]
+    result: Tensor = _Convolution.apply(x, weight, bias, geometry, policy, label)
     return result
 
 
@@ -51,13 +51,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None, policy: HalfPolicy, l
     if policy.is_native(x.device):
         weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
         return _saturated(functional.linear(x, weight, bias), policy)
-    result: Tensor = _Linear.apply(x, weight, bias, policy, label)  # type: ignore[no-untyped-call]
+    result: Tensor = _Linear.apply(x, weight, bias, policy, label)
     return result
 
 
 def rounded(values: Tensor, policy: HalfPolicy, label: str) -> Tensor:
     """float32 values as half numbers; the gradient comes back widened."""
-    result: Tensor = _Round.apply(values, policy, label)  # type: ignore[no-untyped-call]
+    result: Tensor = _Round.apply(values, policy, label)
     return result
 
 

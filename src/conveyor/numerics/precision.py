@@ -144,7 +144,7 @@ class _NormForward:
                 return half_ops.rounded(self.forward(layer, x.float(), *others, **named), self.policy, self.label)
             y: Tensor = self.forward(layer, x, *others, **named)
         if y.requires_grad and x.device.type == "cpu":
-            y.register_hook(_channels_last)  # type: ignore[no-untyped-call]
+            y.register_hook(_channels_last)
         return y
 
     def _is_native(self, layer: nn.Module, x: Tensor) -> bool:

@@ -38,7 +38,7 @@ class _Repeat:
         tensors = [inputs[place] for place in self.places]
         self.wants_gradient = [tensor.requires_grad for tensor in tensors]
         anchor = torch.empty(0, requires_grad=True)
-        self.saver: Any = _SaveInputs.apply(anchor, *tensors).grad_fn  # type: ignore[no-untyped-call]
+        self.saver: Any = _SaveInputs.apply(anchor, *tensors).grad_fn
         self.key = context.current()
         self.device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
         self.random = self._random_state()

@@ -18,6 +18,7 @@ from PIL import Image
 from conveyor.errors import UserError
 from conveyor.files import write_atomically
 from conveyor.serve.app import make_app
+from conveyor.serve.connections import LimitedProtocol, close_door, sweep
 from conveyor.serve.grpc_server import make_server
 from conveyor.serve.service import Service
 from conveyor.serve.settings import NO_GRPC, ServeSettings
@@ -65,7 +66,7 @@ async def _serve(settings: ServeSettings, say: Say) -> int:
         raise
     http = _Http(uvicorn.Config(make_app(service), **_uvicorn_settings(settings)))
     running = loop.create_task(http.serve(sockets=[listener]))
-    sweeping = loop.create_task(_sweep(http, settings.timeout))
+    sweeping = loop.create_task(sweep(http, settings.timeout))
     while not http.started and not running.done():
         await asyncio.sleep(0.01)
     _announce(service, port, grpc_port, say)
@@ -74,6 +75,7 @@ async def _serve(settings: ServeSettings, say: Say) -> int:
     say(f"stopping: no longer ready, {settings.drain_delay:g} s for those on their way, then the door closes")
     await asyncio.sleep(settings.drain_delay)
     sweeping.cancel()
+    await close_door(listener, http)
     http.should_exit = True
     stopping = [running]
     if grpc_server is not None:
@@ -115,7 +117,7 @@ def _uvicorn_settings(settings: ServeSettings) -> dict[str, Any]:
     return {
         "log_config": None, "access_log": False, "lifespan": "off", "server_header": False, "backlog": 2048,
         "timeout_keep_alive": 30, "timeout_graceful_shutdown": max(1, int(settings.drain)), "ws": "none",
-        "h11_max_incomplete_event_size": 64 * 1024, "ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key,
+        "http": LimitedProtocol, "ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key,
     }  # fmt: skip
 
 
@@ -141,19 +143,6 @@ async def _start_grpc(service: Service, http_port: int) -> tuple[Any, int | None
         raise UserError(f"cannot listen on {address} for gRPC: choose another --grpc-port, or --no-grpc")
     await server.start()
     return server, port
-
-
-async def _sweep(http: uvicorn.Server, patience: float) -> None:
-    """Close connections that were opened and never sent a whole request head: they would be held for ever."""
-    first_seen: dict[Any, float] = {}
-    clock = asyncio.get_running_loop().time
-    while True:
-        await asyncio.sleep(min(5.0, patience))
-        waiting = {each for each in http.server_state.connections if getattr(each, "cycle", 0) is None}
-        first_seen = {each: first_seen.get(each, clock()) for each in waiting}
-        for connection, since in first_seen.items():
-            if clock() - since > patience and connection.transport is not None:
-                connection.transport.close()
 
 
 def _announce(service: Service, port: int, grpc_port: int | None, say: Say) -> None:

@@ -1,0 +1,89 @@
+"""What the HTTP library leaves open: endless request heads, silent connections, and a door that closes on people."""
+
+import asyncio
+import contextlib
+import ctypes
+import socket
+import struct
+from typing import Any
+
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+LARGEST_HEAD = 64 * 1024
+LAST_WORDS_SECONDS = 1.0
+"""How long a connection that is open when the server stops may still bring its request."""
+_SO_ATTACH_FILTER = 26
+_BACKLOG_IN_TCP_INFO = 24
+
+
+class LimitedProtocol(HttpToolsProtocol):
+    """Closes a connection whose request line and headers exceed `LARGEST_HEAD`; the library would collect them for ever."""
+
+    _in_head = False
+    _head_bytes = 0
+
+    def on_message_begin(self) -> None:
+        self._in_head, self._head_bytes = True, 0
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head:
+            self._head_bytes += len(data)
+            if self._head_bytes > LARGEST_HEAD and not self.transport.is_closing():
+                self.send_400_response("The request head is too large.")
+
+
+async def sweep(http: uvicorn.Server, patience: float) -> None:
+    """Close connections that were opened and never sent a whole request head: they would be held for ever."""
+    first_seen: dict[Any, float] = {}
+    clock = asyncio.get_running_loop().time
+    while True:
+        await asyncio.sleep(min(5.0, patience))
+        waiting = {each for each in http.server_state.connections if getattr(each, "cycle", 0) is None}
+        first_seen = {each: first_seen.get(each, clock()) for each in waiting}
+        for connection, since in first_seen.items():
+            if clock() - since > patience and connection.transport is not None:
+                connection.transport.close()
+
+
+async def close_door(listener: socket.socket, http: uvicorn.Server) -> None:
+    """Let nobody new in, but everybody who is on the doorstep, and hear them out.
+
+    Closing a listening socket resets the connections that the system has accepted and the program has not: requests
+    would be lost. So new connections are stopped first, then the waiting ones are taken, and each open connection has a
+    moment to bring the request that may be under way on it. Its answer says that the connection closes.
+    """
+    refuse_new(listener)
+    clock = asyncio.get_running_loop().time
+    end = clock() + LAST_WORDS_SECONDS
+    await asyncio.sleep(0.05)  # handshakes that had begun
+    while clock() < end and (backlog(listener) or http.server_state.connections):
+        await asyncio.sleep(0.01)
+
+
+def refuse_new(listener: socket.socket) -> None:
+    """Drop the first packet of every new connection (Linux; elsewhere nothing happens). No privilege is needed.
+
+    A socket filter of four instructions: load the TCP flags, drop the packet if SYN is among them, else let it pass.
+    """
+    program = [(0x30, 0, 0, 13), (0x45, 0, 1, 0x02), (0x06, 0, 0, 0), (0x06, 0, 0, 0xFFFFFFFF)]
+    code = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *instruction) for instruction in program))
+    with contextlib.suppress(OSError):
+        listener.setsockopt(
+            socket.SOL_SOCKET, _SO_ATTACH_FILTER, struct.pack("HL", len(program), ctypes.addressof(code))
+        )
+
+
+def backlog(listener: socket.socket) -> int:
+    """Connections that wait to be accepted; 0 where the system does not tell."""
+    try:
+        info = listener.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, 104)
+    except (OSError, AttributeError):
+        return 0
+    return int(struct.unpack_from("I", info, _BACKLOG_IN_TCP_INFO)[0])
