@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 
 from tests.conformance.cases import NOT_RUN, cases
+from tests.conformance.originals import ORIGINALS
 from tests.conformance.running import Result
 from tests.dialects.command_lines import entries
 
@@ -36,7 +37,24 @@ def write(results: list[Result]) -> None:
     ]
     skipped = [entry for entry in entries() if entry["kind"] in NOT_RUN]
     lines += [f"| `{entry['id']}` | `{begins(entry['printed'])}` | | {NOT_RUN[entry['kind']]} | |" for entry in skipped]
-    PAGE.write_text(HEAD + "\n".join(lines) + "\n", encoding="utf-8")
+    PAGE.write_text(HEAD + "\n".join(lines) + "\n" + checks(), encoding="utf-8")
+
+
+def checks() -> str:
+    """The second table: what the older programs' own tests check."""
+    lines = ["", "## What their own tests check", ""]
+    for program, checked in ORIGINALS.items():
+        lines += [f"| {program} | here |", "|---|---|"]
+        lines += [f"| {cell(what)} | {evidence_cell(evidence)} |" for what, evidence in checked]
+        lines.append("")
+    return "\n".join(lines)
+
+
+def evidence_cell(evidence: str) -> str:
+    kind, colon, rest = evidence.partition(": ")
+    if colon and kind == "not":
+        return f"not checked: {cell(rest)}"
+    return f"`{rest}` above" if colon else f"`tests/{evidence}`"
 
 
 def begins(command: str) -> str:
