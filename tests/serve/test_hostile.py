@@ -1,6 +1,7 @@
 """Whatever is sent, the answer is a clear refusal and the server goes on."""
 
 import base64
+import contextlib
 import io
 import json
 import socket
@@ -113,11 +114,13 @@ def test_wrong_header_lengths(http: httpx.Client, length: str) -> None:
 def raw(server: Running, content: bytes) -> bytes:
     """Send bytes, hang up our half, return what comes back."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
-        connection.sendall(content)
-        connection.shutdown(socket.SHUT_WR)
         received = b""
-        while part := connection.recv(65536):
-            received += part
+        # The server may have hung up on us already, which is an answer too.
+        with contextlib.suppress(ConnectionError, OSError):
+            connection.sendall(content)
+            connection.shutdown(socket.SHUT_WR)
+            while part := connection.recv(65536):
+                received += part
         return received
 
 
@@ -138,7 +141,7 @@ def raw(server: Running, content: bytes) -> bytes:
 def test_broken_http_never_hurts(server: Running, http: httpx.Client, content: bytes) -> None:
     try:
         answer = raw(server, content)
-    except (ConnectionError, TimeoutError):
+    except OSError:  # the server hung up while we were still talking
         answer = b""
     assert answer == b"" or answer.startswith(b"HTTP/1.1 4")
     assert http.get("/v2/health/ready").status_code == 200
@@ -185,6 +188,14 @@ def test_any_json_gets_an_answer_or_a_refusal(http: httpx.Client, case: tuple[st
     path, document = case
     response = http.post(path, content=json.dumps(document).encode())
     assert response.status_code in (200, 400, 413, 429), response.text
+
+
+def test_an_endless_head_is_cut(server: Running) -> None:
+    with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        with pytest.raises(OSError):
+            for _ in range(5000):
+                connection.sendall(b"X: " + b"y" * 1000 + b"\r\n")
 
 
 def test_after_all_this_the_worker_is_the_first_one(http: httpx.Client) -> None:
