@@ -135,6 +135,7 @@ def _build(options: Options) -> "nn.Module":
         name=name,
         num_classes=options.model.num_classes or info.num_classes,
         in_channels=options.model.in_channels or info.channels,
+        image_size=options.model.image_size or info.image_size,
     )
     return module
 

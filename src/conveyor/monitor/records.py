@@ -6,7 +6,7 @@ A record is a plain `dict[str, float | int | str]`. Keys that do not apply are l
     update              int, weight updates done
     epoch               float, epochs done
     lr                  learning rate of the last update
-    loss                mean since the last log point (whole loss: with smoothing and L2 when they are on)
+    loss                mean since the last log point (with label smoothing, without an L2 term)
     loss_batch          of the last update alone
     accuracy            percent, mean since the last log point
     accuracy_batch      percent, of the last update alone
