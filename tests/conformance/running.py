@@ -5,6 +5,7 @@ import itertools
 import os
 import re
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -14,7 +15,7 @@ from pathlib import Path
 from tests.conformance.cases import Case
 from tests.dialects.command_lines import COMPAT
 
-LIMIT = 900
+LIMIT = 1800
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,7 +65,7 @@ def shell(text: str, folder: Path, variables: dict[str, str]) -> tuple[int, str]
     try:
         output, _ = process.communicate(timeout=LIMIT)
     except subprocess.TimeoutExpired:
-        process.kill()
+        end(process)
         return 124, f"not finished after {LIMIT} s"
     return process.returncode, output
 
@@ -74,8 +75,18 @@ def start(text: str, folder: Path, variables: dict[str, str]) -> "subprocess.Pop
     environment = {**os.environ, **variables, "PATH": path, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
     return subprocess.Popen(
         ["bash", "-c", text], cwd=folder, env=environment, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
     )  # fmt: skip
+
+
+def end(process: "subprocess.Popen[str]") -> None:
+    """End a command and all that it started."""
+    os.killpg(process.pid, signal.SIGTERM)
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
 
 
 def two_workers(text: str, folder: Path, variables: dict[str, str]) -> tuple[int, str]:
@@ -97,7 +108,7 @@ def two_workers(text: str, folder: Path, variables: dict[str, str]) -> tuple[int
         try:
             output, _ = process.communicate(timeout=LIMIT)
         except subprocess.TimeoutExpired:
-            process.kill()
+            end(process)
             output = f"not finished after {LIMIT} s"
         outputs.append(output)
         codes.append(process.returncode)
