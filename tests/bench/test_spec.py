@@ -1,5 +1,6 @@
 """Specifications: both formats, every combination of parameters, metrics read as the format says, mistakes named."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -97,3 +98,12 @@ def test_shipped_specifications_are_right(path: Path) -> None:
         assert benchmark.description
         assert benchmark.cases(small=True)
         assert benchmark.metrics or benchmark.patterns
+
+
+def test_every_shipped_command_is_understood(conveyor: Callable[..., tuple[int, str, str]]) -> None:
+    for path in sorted(SPECS.glob("*.yml")):
+        for benchmark in read_spec(path).values():
+            for small in (False, True):
+                case = benchmark.cases(small, {"DATASETS_DIR": "/data"})[0]
+                code, _, error = conveyor(*case.command[1:], "--dry-run")
+                assert code == 0, f"{case.name}: {error}"
