@@ -49,7 +49,7 @@ def test_shared_convolution_is_not_folded_twice() -> None:
     torch.testing.assert_close(fold_norms(net)(x), expected)
 
 
-@pytest.mark.parametrize("normalization", ["imagenet", "unit", "none", "per-image", "mean", "cifar"])
+@pytest.mark.parametrize("normalization", ["imagenet", "unit", "none", "per-image", "mean", "centred", "cifar"])
 def test_normalisation_is_inside(normalization: str) -> None:
     graph = ServingGraph(nn.Identity(), Preprocessing(image_size=16, normalization=normalization))
     x = IMAGES.permute(0, 3, 1, 2).double()
@@ -64,6 +64,8 @@ def test_normalisation_is_inside(normalization: str) -> None:
     elif normalization == "per-image":
         mean = x.mean((1, 2, 3), keepdim=True)
         expected = (x - mean) / x.std((1, 2, 3), keepdim=True, unbiased=False)
+    elif normalization == "centred":
+        expected = (x - 127) / 128
     elif normalization == "mean":
         expected = x - torch.tensor([123.68, 116.78, 103.94]).view(3, 1, 1)
     else:

@@ -20,9 +20,10 @@ LUMA = (0.299, 0.587, 0.114)
 class Normalization:
     """`scale` and `shift` per channel, or `per_image` standardisation.
 
-    imagenet, cifar: (x/255 - mean)/std, so scale = 1/(255 std), shift = -mean/std. mean: x - channel mean. unit: x/255.
-    none: x. per-image: (x - m)/max(s, 1/sqrt(n)) with mean m, deviation s and number n of the image's values; the floor
-    keeps a uniform image finite.
+    imagenet, cifar: (x/255 - mean)/std, so scale = 1/(255 std), shift = -mean/std. mean: x - channel mean.
+    centred: (x - 127)/128, which 8-bit arithmetic likes: EfficientNet-Lite was trained so. unit: x/255. none: x.
+    per-image: (x - m)/max(s, 1/sqrt(n)) with mean m, deviation s and number n of the image's values; the floor keeps a
+    uniform image finite.
     """
 
     scale: tuple[float, ...]
@@ -39,6 +40,8 @@ class Normalization:
             return cls(scale, tuple(-m / d for m, d in zip(means, deviations, strict=True)))
         if name == "mean":
             return cls((1.0,) * channels, tuple(-m for m in _fit(CHANNEL_MEANS, channels)))
+        if name == "centred":
+            return cls((1 / 128,) * channels, (-127 / 128,) * channels)
         if name == "unit":
             return cls((1 / 255,) * channels, (0.0,) * channels)
         if name == "none":

@@ -6,7 +6,7 @@ from typing import Any
 
 from conveyor.errors import UserError, did_you_mean
 
-NORMALIZATIONS = ("imagenet", "cifar", "mean", "per-image", "unit", "none")
+NORMALIZATIONS = ("imagenet", "cifar", "mean", "centred", "per-image", "unit", "none")
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)

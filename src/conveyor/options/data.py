@@ -62,8 +62,9 @@ class DataOptions:
     normalization: str | None = option(
         None,
         "imagenet: (x/255 - mean)/std of ImageNet; cifar: likewise of CIFAR-10; mean: subtract ImageNet's channel means "
-        "only; per-image: zero mean and unit deviation for each image; unit: x/255; none. Default: by data set.",
-        choices=("imagenet", "cifar", "mean", "per-image", "unit", "none"),
+        "only; centred: (x - 127)/128, for EfficientNet-Lite; per-image: zero mean and unit deviation for each image; "
+        "unit: x/255; none. Default: by data set.",
+        choices=("imagenet", "cifar", "mean", "centred", "per-image", "unit", "none"),
     )
     normalize_on: str = option(
         "device",
