@@ -7,8 +7,6 @@ from tests.dialects.command_lines import command_of, entries
 SMALL = "--image-size 32 --max-validation-images 32"
 """Image size and data limit of the ImageNet commands."""
 TF1 = f"--updates 1 {SMALL}"
-TINY = "--image-size 16 --max-validation-images 32"
-"""For commands whose one update takes 8192 images or more."""
 CIFAR = "--updates 2 --max-validation-images 64"
 LOCAL_HOSTS = "127.0.0.1,localhost"
 
@@ -97,14 +95,14 @@ SPECIAL = {
         "appended": SMALL,
         "expects": "top-1",
     },
-    "tensorflow1-19": {"appended": f"--updates 1 {TINY}" + " --logs-path {runs}/bn"},
+    "tensorflow1-19": {"appended": f"--updates 1 {SMALL} --gradient-accumulation-count 16" + " --logs-path {runs}/bn"},
     "tensorflow1-20": {
         "replaced": (("generated_checkpoints_dir_path", "{runs}/bn"),),
         "needs": "tensorflow1-19",
-        "appended": TINY,
+        "appended": SMALL,
         "expects": "top-1",
     },
-    "tensorflow1-21": {"appended": f"--updates 1 {TINY}" + " --logs-path {runs}/bn64"},
+    "tensorflow1-21": {"appended": f"--updates 1 {SMALL} --gradient-accumulation-count 4" + " --logs-path {runs}/bn64"},
     "tensorflow1-22": {
         "replaced": (("generated_checkpoints_dir_path", "{runs}/bn64"),),
         "needs": "tensorflow1-21",
@@ -116,16 +114,18 @@ SPECIAL = {
     "tensorflow1-30": {"expects": "--block-survival-prob"},
     "tensorflow1-32": {"expects": "cpu|cuda|core"},
     "tensorflow1-33": {"appended": CIFAR, "variables": (("DATA_DIR", "{data}/cifar-10-batches-bin"),)},
-    "tensorflow1-23": {"appended": f"--updates 1 {TINY}"},
-    "benchmarks-1": {"appended": f"--updates 1 {TINY}"},
-    "benchmarks-2": {"appended": f"--updates 1 {TINY}"},
+    "tensorflow1-23": {"appended": f"--updates 1 {SMALL} --gradient-accumulation-count 2"},
+    "benchmarks-1": {"appended": f"--updates 1 {SMALL} --gradient-accumulation-count 64"},
+    "benchmarks-2": {"appended": f"--updates 1 {SMALL} --gradient-accumulation-count 16"},
     "tensorflow2-10": {"replaced": (("benchmarks.yml", "small.yml"),), "expects": "throughput|samples/sec"},
     "tensorflow2-11": {
         "replaced": (("benchmarks.yml", "small.yml"), ("tf2_resnet50_train_real_pod16", "small_training")),
         "expects": "throughput|samples/sec",
     },
     "tensorflow2-22": {"expects": "not possible to log 2.0 epochs", "note": "must be refused, as the text says"},
-    "tensorflow2-29": {"appended": f"--updates 1 {TINY} --dataset-path {{data}}/imagenet-data"},
+    "tensorflow2-29": {
+        "appended": f"--updates 1 {SMALL} --global-batch-size 1024 --dataset-path {{data}}/imagenet-data"
+    },
     "tensorflow2-30": {"appended": "--num-images 8 --image-size 64", "expects": "average throughput"},
 }
 
