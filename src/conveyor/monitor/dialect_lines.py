@@ -7,6 +7,7 @@ All four print what the original benchmark files look for, and nothing else that
     latency avg: *(.*?) ms,  latency 99p: ...,  latency 99p9: ...,  latency max: ...
 """
 
+import abc
 import os
 import resource
 from collections.abc import Sequence
@@ -15,7 +16,7 @@ from typing import Any
 from conveyor.monitor.records import Record, number
 
 
-class Dialect:
+class Dialect(abc.ABC):
     """One program's lines and columns. `log`, `validation` and `end` return lines; `*_row` return CSV cells."""
 
     training_columns: Sequence[str] = ()
@@ -33,17 +34,20 @@ class Dialect:
         """Host calls done: what the originals call a step."""
         return int(number(record, "update")) // self.updates_per_call
 
+    @abc.abstractmethod
     def log(self, record: Record) -> list[str]:
-        raise NotImplementedError
+        """The lines of a log point."""
 
+    @abc.abstractmethod
     def validation(self, record: Record) -> list[str]:
-        raise NotImplementedError
+        """The lines of a validation."""
 
     def end(self, record: Record) -> list[str]:
         return []
 
+    @abc.abstractmethod
     def training_row(self, record: Record) -> Record:
-        raise NotImplementedError
+        """The row of the training table."""
 
     def validation_row(self, record: Record) -> Record:
         return {}
