@@ -5,6 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 JOBS ?= 2
+PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not conformance"
 
 .PHONY: train install test check format bench conformance docs lock clean
 
@@ -13,8 +14,10 @@ train: $(VENV)/.core
 
 install: $(VENV)/.all
 
+# The launch tests start and kill many processes, so they get fresh ones of their own.
 test: $(VENV)/.all
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not conformance" $(ARGS)
+	$(PYTEST) --ignore tests/launch $(ARGS)
+	$(PYTEST) tests/launch
 
 check: $(VENV)/.all
 	$(BIN)/ruff format --check .

@@ -99,6 +99,7 @@ def final_weights(folder: Path) -> dict[str, torch.Tensor]:
     return load_file(folder / "checkpoints" / "16" / "model.safetensors")
 
 
+@pytest.mark.conformance
 def test_a_machine_leaves_and_the_result_stays(namespaces: tuple[str, str], tmp_path: Path) -> None:
     folder = tmp_path / "together"
     jobs = [host(namespace, index, folder) for index, namespace in enumerate(namespaces)]
