@@ -10,7 +10,7 @@ All four print what the original benchmark files look for, and nothing else that
 import abc
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from conveyor.monitor.records import Record, number
@@ -304,7 +304,9 @@ class PopArt(Dialect):
 
 def dialect(style: str) -> Dialect | None:
     """The dialect named by `--log-style`; None for our own form."""
-    kinds = {"tensorflow1": TensorFlow1, "tensorflow2": TensorFlow2, "pytorch": PyTorch, "popart": PopArt}
+    kinds: dict[str, Callable[[], Dialect]] = {
+        "tensorflow1": TensorFlow1, "tensorflow2": TensorFlow2, "pytorch": PyTorch, "popart": PopArt,
+    }  # fmt: skip
     return kinds[style]() if style in kinds else None
 
 
