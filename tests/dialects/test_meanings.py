@@ -337,6 +337,8 @@ def test_poprun_reads_its_own_words():
     assert words[0] == "launch"
     assert words[-2:] == ["--", "program"]
     assert "A=1" in words
+    assert "--replicas" in words
+    assert "--replicas" not in launch_words(request, ["program"], with_replicas=False)
 
 
 def test_scripts_are_found_by_their_content_or_their_path(tmp_path):

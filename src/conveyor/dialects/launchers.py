@@ -213,7 +213,8 @@ def _launch(request: Request) -> int:
     for note in request.notes:
         print(f"note: {note}", file=sys.stderr)
     program = [sys.executable, str(script.folder / f"{script.name}.py"), *script.words]
-    return run_command(launch_words(request, program))
+    # A restored run keeps its own replicas, whatever the launcher says.
+    return run_command(launch_words(request, program, with_replicas=translation.command != "restore"))
 
 
 def _launch_other(request: Request) -> int:
@@ -228,7 +229,7 @@ def _launch_other(request: Request) -> int:
     return run_command(launch_words(request, program))
 
 
-def launch_words(request: Request, program: Sequence[str]) -> list[str]:
+def launch_words(request: Request, program: Sequence[str], with_replicas: bool = True) -> list[str]:
     """`conveyor launch`: instances beyond the cores of a machine are folded, which changes no result."""
     from conveyor.layout import usable_cores
 
@@ -237,7 +238,8 @@ def launch_words(request: Request, program: Sequence[str]) -> list[str]:
     instances = hosts * max(1, min(launcher.instances // hosts, usable_cores()))
     while launcher.replicas % instances:
         instances -= hosts
-    words = ["launch", "--instances", str(instances), "--replicas", str(launcher.replicas)]
+    words = ["launch", "--instances", str(instances)]
+    words += ["--replicas", str(launcher.replicas)] if with_replicas else []
     words += ["--devices-per-replica", str(launcher.devices_per_replica)] if launcher.devices_per_replica else []
     words += ["--hosts", ",".join(launcher.hosts)] if launcher.hosts else []
     words += ["--numa"] * request.numa + ["--tag-output"] * request.tagged

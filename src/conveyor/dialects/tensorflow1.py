@@ -44,7 +44,8 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     replicas = _replicas(draft, launcher, environment)
     draft.set(replicas=replicas)
     if script in ("validation", "inference_embedded"):
-        draft.set(checkpoint_path=values["restore_path"], validation_mode="after")
+        # Nothing is accumulated in validation, and the training's count would only ask for more images than there are.
+        draft.set(checkpoint_path=values["restore_path"], validation_mode="after", accumulation=1)
         _numerics(draft)
         draft.set(latency=True if script == "inference_embedded" else None)
         if not values["restore_path"]:
