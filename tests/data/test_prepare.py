@@ -211,3 +211,10 @@ def test_limits_hold_for_opened_sets() -> None:
     options = Options().replace(max_train_images=100, max_validation_images=9)
     assert len(open_dataset(options, "train")) == 100
     assert len(open_dataset(options, "validation")) == 9
+
+
+def test_validation_may_get_the_transform_of_training() -> None:
+    batch = cifar_batch()
+    plain, alike = prepare(CIFAR), prepare(CIFAR.replace(validation_transform="train"))
+    assert torch.equal(alike(batch, False)[0], plain(batch, True)[0])
+    assert not torch.equal(plain(batch, False)[0], plain(batch, True)[0])

@@ -109,6 +109,12 @@ def test_popart_sizes_beyond_its_own_choices(size, name):
     assert (found["model"], found["stride_in_1x1"], found["init"]) == (name, True, "glorot-channels")
 
 
+def test_popart_validates_cifar_images_as_it_trains_on_them():
+    assert flat("popart", "resnet_main", "--data-dir .")["validation_transform"] == "train"
+    imagenet = flat("popart", "resnet_main", "--data-dir . --dataset IMAGENET --size 50")
+    assert imagenet["validation_transform"] == "central"
+
+
 def test_data_set_is_inferred_from_the_folder():
     for folder, name in (("/x/ImageNet-data", "imagenet"), ("cifar-100-binary", "cifar100"), ("my_cifar", "cifar10")):
         assert flat("tensorflow1", "train", ["--data-dir", folder])["data"] == name

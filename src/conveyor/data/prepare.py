@@ -107,6 +107,7 @@ class Prepare:
         """Crops and flips of images of equal size; photographs were cropped when they were decoded."""
         size = self.size(batch.epoch, train)
         height, width = images.shape[1:3]
+        train = train or self._data.validation_transform == "train"
         pads = train and self.crop == "pad" and self._data.crop_padding > 0
         flips = train and self.flip != "none"
         if pads or flips:

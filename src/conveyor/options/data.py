@@ -56,6 +56,12 @@ class DataOptions:
     validation_resize: int | None = option(
         None, "Shorter side before the central validation crop; default: image size x 256 / 224.", unit="pixels"
     )
+    validation_transform: str = option(
+        "central",
+        "central: validation images are resized and cropped in the middle; train: in-memory images (CIFAR, MNIST) get "
+        "the random crops and flips of training in validation too, as the original PopART program has it.",
+        choices=("central", "train"),
+    )
     progressive_image_size: tuple[str, ...] = option(
         (), "Image size by epoch, as EPOCH:SIZE pairs such as 0:96 10:128 20:160; validation keeps --image-size."
     )
