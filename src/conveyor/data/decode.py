@@ -1,6 +1,7 @@
 """From the bytes of an image file to a crop in the batch: one decoding, one resize, no copy in between."""
 
 import io
+import time
 import warnings
 
 import numpy as np
@@ -9,7 +10,7 @@ import torch
 from PIL import Image
 from torch import Tensor
 
-from conveyor.data import jpeg
+from conveyor.data import fused, jpeg
 from conveyor.data.crops import Floats
 from conveyor.data.jpeg import Header
 
@@ -41,15 +42,26 @@ class Encoded:
         if self.height * self.width > LARGEST_PIXELS:
             raise BadImageError(f"it claims {self.width} x {self.height} pixels")
 
-    def crop(self, box: Floats, size: int, channels: int, fast: bool = False) -> Pixels:
+    def crop(self, box: Floats, size: int, channels: int) -> Pixels:
         """The pixels of `box` (rounded to whole pixels), perhaps already reduced; a view that lives until the next call."""
         left, top, right, bottom = whole_box(box, self.width, self.height)
         if self.header is not None:
             try:
-                return jpeg.decode_crop(self.data, self.header, (left, top, right, bottom), size, channels == 1, fast)
+                return jpeg.decode_crop(self.data, self.header, (left, top, right, bottom), size, channels == 1)
             except ValueError:
                 self._open_by_pillow()
         return self._by_pillow(channels)[top:bottom, left:right]
+
+    def crop_into(self, out: Tensor, box: Floats) -> float:
+        """The pixels of `box` resized into `out`, uint8 [S, S, C] contiguous; returns the seconds of a separate resize."""
+        if self.header is not None:
+            whole = whole_box(box, self.width, self.height)
+            if fused.crop_into(out, self.data, self.header, whole):
+                return 0.0
+        pixels = self.crop(box, out.shape[0], out.shape[2])
+        started = time.perf_counter()
+        resize_into(out, pixels)
+        return time.perf_counter() - started
 
     def _open_by_pillow(self) -> None:
         """PNG and the like under any name, CMYK, odd JPEGs: slower, but Pillow understands them."""

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from conveyor.data.batch import RawBatch
 from conveyor.data.crops import CropRule
-from conveyor.data.decode import BadImageError, Encoded, resize_into
+from conveyor.data.decode import BadImageError, Encoded
 from conveyor.data.order import Indices
 from conveyor.data.sizes import image_size_at
 from conveyor.errors import UserError
@@ -109,16 +109,14 @@ class EncodedDataset:
         for position, (encoded, label, index) in enumerate(found):
             started = time.perf_counter()
             try:
-                pixels = encoded.crop(boxes[position], size, channels, fast=self._train)
+                resized = encoded.crop_into(images[position], boxes[position])
             except BadImageError as error:
                 encoded, label = self._substitute(index, error)
                 draws = rule.draw(self._seed, epoch, np.array([index]))
                 box = rule.boxes(np.array([float(encoded.height)]), np.array([float(encoded.width)]), draws)[0]
-                pixels = encoded.crop(box, size, channels, fast=self._train)
-            decoded = time.perf_counter()
-            resize_into(images[position], pixels)
-            decoding += decoded - started
-            resizing += time.perf_counter() - decoded
+                resized = encoded.crop_into(images[position], box)
+            decoding += time.perf_counter() - started - resized
+            resizing += resized
             labels[position] = label
         with self._lock:
             for stage, seconds in zip(self._seconds, (reading, decoding, resizing), strict=True):

@@ -98,13 +98,10 @@ def scale_for(width: float, height: float, size: int) -> int:
     return 1
 
 
-def decode_crop(
-    data: bytes, header: Header, box: tuple[int, int, int, int], size: int, grey: bool, fast: bool = False
-) -> Pixels:
+def decode_crop(data: bytes, header: Header, box: tuple[int, int, int, int], size: int, grey: bool) -> Pixels:
     """The pixels of `box` (left, top, right, bottom), perhaps scaled down, as a view of this thread's buffer.
 
-    [h, w, 3] or [h, w, 1]; valid until this thread decodes again. `fast` takes the integer transform and the simple
-    colour upsampling, a level or two off. Raises ValueError when the data cannot be decoded.
+    [h, w, 3] or [h, w, 1]; valid until this thread decodes again. Raises ValueError when the data cannot be decoded.
     """
     left, top, right, bottom = box
     scale = scale_for(right - left, bottom - top, size)
@@ -124,8 +121,6 @@ def decode_crop(
         colorspace="GRAY" if grey else "RGB",
         buffer=_memory("pixels", rows * columns * channels),
         strict=False,
-        fastdct=fast,
-        fastupsample=fast,
         **smaller,
     )
     if pixels.shape != (rows, columns, channels):

@@ -9,13 +9,14 @@ import platform
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from conveyor.files import cache_folder
 
 _logger = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).with_name("norm_act.c")
+FOLDER = Path(__file__).parent
 FLAGS = (
     "-O3",
     "-march=native",
@@ -31,42 +32,46 @@ SWITCH = "CONVEYOR_NATIVE"
 
 
 @functools.cache
-def library() -> ctypes.CDLL | None:
-    """The kernels, or None where they cannot be had."""
+def library(name: str = "norm_act") -> ctypes.CDLL | None:
+    """The kernels of the source file `name`.c, or None where they cannot be had."""
+    # torch has loaded its OpenMP runtime by now; the kernels bind to the same one, so there is one set of threads.
+    import torch  # noqa: F401
+
+    found = load(FOLDER / f"{name}.c", FLAGS, "PyTorch's own operations take its place")
+    return None if found is None else _declare(found, name)
+
+
+def load(source: Path, flags: Sequence[str], otherwise: str) -> ctypes.CDLL | None:
+    """The shared library made from `source`; without it None, and a note that says what happens `otherwise`."""
     if os.environ.get(SWITCH, "1") == "0" or platform.system() != "Linux":
         return None
     compiler = (
         shutil.which(os.environ.get("CC", "")) or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
     )
     if compiler is None:
-        _logger.info("no C compiler found: norms and activations run as separate PyTorch operations")
+        _logger.info("no C compiler found: %s", otherwise)
         return None
     try:
-        path = _compiled(compiler)
-        # torch has loaded its OpenMP runtime by now; the kernels bind to the same one, so there is one set of threads.
-        import torch  # noqa: F401
-
-        return _declare(ctypes.CDLL(str(path)))
+        return ctypes.CDLL(str(_compiled(compiler, source, flags)))
     except (OSError, subprocess.SubprocessError) as error:
-        _logger.warning("the C kernels could not be built (%s): PyTorch's own operations are used instead", error)
+        _logger.warning("%s could not be compiled (%s): %s", source.name, error, otherwise)
         return None
 
 
-def _compiled(compiler: str) -> Path:
+def _compiled(compiler: str, source: Path, flags: Sequence[str]) -> Path:
     """The shared library for this source, compiler and processor, from the cache or made now."""
-    source = SOURCE.read_bytes()
     key = hashlib.sha256(
-        b"\0".join([source, compiler.encode(), " ".join(FLAGS).encode(), _processor().encode()])
+        b"\0".join([source.read_bytes(), compiler.encode(), " ".join(flags).encode(), _processor().encode()])
     ).hexdigest()
     folder = cache_folder() / "native"
-    target = folder / f"norm_act-{key[:20]}.so"
+    target = folder / f"{source.stem}-{key[:20]}.so"
     if target.exists() and _is_ours(target):
         return target
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         built = Path(scratch) / "kernel.so"
         result = subprocess.run(
-            [compiler, *FLAGS, "-o", str(built), str(SOURCE)], capture_output=True, text=True, timeout=120
+            [compiler, *flags, "-o", str(built), str(source)], capture_output=True, text=True, timeout=120
         )
         if result.returncode != 0:
             raise OSError(result.stderr.strip().splitlines()[0] if result.stderr.strip() else f"{compiler} failed")
@@ -90,12 +95,23 @@ def _processor() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
 
 
-def _declare(found: ctypes.CDLL) -> ctypes.CDLL:
-    pointer, size, number = ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int
-    found.conveyor_moments.argtypes = [pointer, size, size, pointer, pointer]
-    found.conveyor_moments.restype = number
-    found.conveyor_apply.argtypes = [pointer, pointer, pointer, size, size, pointer, pointer, number]
-    found.conveyor_apply.restype = None
-    found.conveyor_backward.argtypes = [*[pointer] * 5, size, size, *[pointer] * 5, number, pointer, pointer]
-    found.conveyor_backward.restype = number
+_POINTER, _SIZE, _NUMBER, _WORD = ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_uint64
+FUNCTIONS: dict[str, dict[str, tuple[list[type], type | None]]] = {
+    "norm_act": {
+        "conveyor_moments": ([_POINTER, _SIZE, _SIZE, _POINTER, _POINTER], _NUMBER),
+        "conveyor_apply": ([_POINTER, _POINTER, _POINTER, _SIZE, _SIZE, _POINTER, _POINTER, _NUMBER], None),
+        "conveyor_backward": (
+            [*[_POINTER] * 5, _SIZE, _SIZE, *[_POINTER] * 5, _NUMBER, _POINTER, _POINTER],
+            _NUMBER,
+        ),
+    },
+    "rounding": {"conveyor_round": ([_POINTER, _POINTER, _SIZE, _WORD, _NUMBER, _NUMBER], None)},
+}
+"""Arguments and results of the functions in each source file."""
+
+
+def _declare(found: ctypes.CDLL, name: str) -> ctypes.CDLL:
+    for function, (arguments, result) in FUNCTIONS[name].items():
+        getattr(found, function).argtypes = arguments
+        getattr(found, function).restype = result
     return found

@@ -1,0 +1,1 @@
+"""Decoding, cropping and resizing a JPEG in one C function, compiled once for this processor."""
