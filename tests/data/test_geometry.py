@@ -17,7 +17,7 @@ SAMPLES = torch.arange(100, 116)
 def test_shift_and_flip(dtype: torch.dtype, channels: int) -> None:
     images = IMAGES[..., :channels].to(dtype)
     draws = geometry.draw(1, 2, SAMPLES)
-    rows, columns = geometry.shifts(draws, 2)
+    rows, columns = geometry.shifts(draws, 2).unbind(1)
     mask = geometry.flip_mask("random", draws, 1, 2, SAMPLES)
     padded = geometry.pad(images, 2)
     got = geometry.shift_and_flip(padded, rows, columns, mask, 9, 7)
@@ -31,7 +31,7 @@ def test_shift_and_flip(dtype: torch.dtype, channels: int) -> None:
 
 def test_torch_windows_give_the_same_as_the_host_path() -> None:
     draws = geometry.draw(0, 0, SAMPLES)
-    rows, columns = geometry.shifts(draws, 3)
+    rows, columns = geometry.shifts(draws, 3).unbind(1)
     mask = geometry.flip_mask("random", draws, 0, 0, SAMPLES)
     padded = geometry.pad(IMAGES, 3)
     host = geometry.shift_and_flip(padded, rows, columns, mask, 9, 7)

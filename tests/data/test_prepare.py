@@ -74,7 +74,7 @@ def test_cifar_training_input_is_pad_crop_flip_normalise() -> None:
     assert got.shape == (12, 3, 32, 32)
     assert got.is_contiguous(memory_format=torch.channels_last)
     draws = geometry.draw(0, 0, batch.samples)
-    rows, columns = geometry.shifts(draws, 4)
+    rows, columns = geometry.shifts(draws, 4).unbind(1)
     mask = geometry.flip_mask("random", draws, 0, 0, batch.samples)
     for i in range(12):
         padded = torch.nn.functional.pad(batch.images[i].permute(2, 0, 1).float() / 255, (4, 4, 4, 4))

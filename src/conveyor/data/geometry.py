@@ -4,6 +4,9 @@ All functions take [B, H, W, C] of any type; random numbers are a pure function 
 every layout and after every restart.
 """
 
+from collections.abc import Callable
+from typing import TypeAlias
+
 import numpy as np
 import numpy.typing as npt
 import torch
@@ -12,16 +15,47 @@ from torch import Tensor
 
 from conveyor.numerics import keyed
 
+Moves: TypeAlias = tuple[Tensor | None, Tensor | None]
+"""Where the windows of padded images begin, int64 [B, 2], and which images are mirrored, bool [B]; None for not at all."""
+
 
 def draw(seed: int, epoch: int, samples: Tensor) -> Tensor:
     """Three uniform numbers per sample, float32 [B, 3]: two for a shift, one for a flip."""
     return keyed.uniform(seed, "geometry", epoch, samples, count=3)
 
 
-def shifts(draws: Tensor, padding: int) -> tuple[Tensor, Tensor]:
-    """Offsets (rows, columns) of a crop in the padded image, int64 [B] in 0 .. 2 padding."""
-    both = (draws[:, :2] * (2 * padding + 1)).to(torch.int64)
-    return both[:, 0], both[:, 1]
+class PerEpoch:
+    """`compute(epoch, samples)`, of which each sample's row depends on nothing else, for a whole set when an epoch begins.
+
+    For a small batch the arithmetic of a few dozen numbers costs nothing, but each of its steps does; a look-up is one
+    step. Sets too large for that (or `count` 0) are computed batch by batch.
+    """
+
+    LARGEST = 1 << 20
+
+    def __init__(self, compute: Callable[[int, Tensor], Moves], count: int) -> None:
+        self._compute = compute
+        self._count = count if count <= self.LARGEST else 0
+        self._tables: dict[int, Moves] = {}
+
+    def __call__(self, epoch: int, samples: Tensor) -> Moves:
+        if not self._count:
+            return self._compute(epoch, samples)
+        table = self._tables.get(epoch)
+        if table is None:
+            table = self._compute(epoch, torch.arange(self._count))
+            # Batches of the epoch before may still be on their way.
+            self._tables = {epoch: table, **dict(list(self._tables.items())[:1])}
+        try:
+            first, second = (None if rows is None else rows.index_select(0, samples) for rows in table)
+        except IndexError:
+            return self._compute(epoch, samples)
+        return first, second
+
+
+def shifts(draws: Tensor, padding: int) -> Tensor:
+    """Offsets (row, column) of a crop in the padded image, int64 [B, 2] in 0 .. 2 padding."""
+    return (draws[:, :2] * (2 * padding + 1)).to(torch.int64)
 
 
 def flip_mask(mode: str, draws: Tensor, seed: int, epoch: int, samples: Tensor) -> Tensor:

@@ -141,7 +141,8 @@ class _Assembly:
         shape = dataset.shape(job.epoch)
         valid = len(job.indices)
         self._images = torch.empty(job.batch, *shape, dtype=torch.uint8)
-        self._images[valid:] = 0
+        if valid < job.batch:
+            self._images[valid:] = 0
         self._labels = torch.full((job.batch,), PADDING_LABEL, dtype=torch.int64)
 
     def read(self, start: int, stop: int) -> None:
@@ -172,6 +173,7 @@ class _Assembly:
 
     def _batch(self) -> Batch:
         job = self._job
-        samples = torch.full((job.batch,), -1, dtype=torch.int64)
-        samples[: len(job.indices)] = torch.from_numpy(np.ascontiguousarray(job.indices))
+        samples = torch.from_numpy(np.array(job.indices, dtype=np.int64))
+        if len(samples) < job.batch:
+            samples = torch.nn.functional.pad(samples, (0, job.batch - len(samples)), value=-1)
         return Batch(self._images, self._labels, samples, job.update, job.slot, job.epoch, len(job.indices))

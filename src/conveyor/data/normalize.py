@@ -54,7 +54,7 @@ class Normalization:
             return standardize(images)
         batch, height, width, channels = images.shape
         # Rows of width*channels values keep the inner loop long and vectorised; a last dimension of 3 would not.
-        scale, shift = _row(self.scale, width, images.device), _row(self.shift, width, images.device)
+        scale, shift = row_of(self.scale, width, images.device), row_of(self.shift, width, images.device)
         rows = images.reshape(batch * height, width * channels).to(torch.float32)
         if rows.data_ptr() == images.data_ptr():
             rows = rows.clone()
@@ -62,7 +62,8 @@ class Normalization:
 
 
 @functools.lru_cache(maxsize=64)
-def _row(values: tuple[float, ...], width: int, device: torch.device) -> Tensor:
+def row_of(values: tuple[float, ...], width: int, device: torch.device) -> Tensor:
+    """`values` (one per channel) once for each pixel of a row: float32 [width * channels]."""
     return torch.tensor(values, dtype=torch.float32).repeat(width).to(device)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from conveyor.data import crops, geometry, mixing
+from conveyor.data import augment, crops, geometry, mixing
 from conveyor.data.batch import Batch, Target
 from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.loader import Transform
@@ -43,9 +43,12 @@ class Prepare:
         self.channels = channels or options.model.in_channels or info.channels
         self.crop = options.data.train_crop or info.default_crop
         self.flip = options.data.flip or info.default_flip
+        self._pads = self.crop == "pad" and options.data.crop_padding > 0
         self.normalization_name = options.data.normalization or info.default_normalization
         self.normalization = Normalization.named(self.normalization_name, info.channels)
         self.mixing = mixing.Mixing.from_options(options.data)
+        in_memory = info.kind == "memory" and self.device.type == "cpu"
+        self._moves = geometry.PerEpoch(self._draw_moves, info.train_images if in_memory else 0)
         self._synthetic: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, batch: Batch, train: bool) -> tuple[Tensor, Target]:
@@ -88,7 +91,12 @@ class Prepare:
     def _pixels(self, batch: Batch, train: bool) -> Batch:
         """Crop, flip, augment, resize and normalise: float32 [B, H, W, C]."""
         images = batch.images
-        if self.normalization.per_image and self._info.kind == "memory":
+        if self._in_one_pass(batch, train):
+            offsets, mask = self._moves_of(batch, train)
+            images = augment.augment(
+                images, self.normalization, offsets, self._data.crop_padding, self._data.crop_fill, mask
+            )
+        elif self.normalization.per_image and self._info.kind == "memory":
             # Statistics are those of the stored image, so padding is zero in normalised values.
             images = self._normalized(self._augmented(images, batch, train))
             images = self._geometry(images, batch, train)
@@ -96,6 +104,13 @@ class Prepare:
             images = self._augmented(self._geometry(images, batch, train), batch, train)
             images = self._normalized(images)
         return dataclasses.replace(batch, images=images, prepared=True)
+
+    def _in_one_pass(self, batch: Batch, train: bool) -> bool:
+        """Whether nothing but shifts, mirroring and normalisation is to be done, by a machine that has it as one step."""
+        if self._cuts_boxes(train) or (train and self._data.augment != "none"):
+            return False
+        size = self.size(batch.epoch, train)
+        return batch.images.shape[1:3] == (size, size) and augment.applies(batch.images, self.normalization)
 
     def _normalized(self, images: Tensor) -> Tensor:
         if images.shape[3] != len(self.normalization.scale):
@@ -107,22 +122,32 @@ class Prepare:
         """Crops and flips of images of equal size; photographs were cropped when they were decoded."""
         size = self.size(batch.epoch, train)
         height, width = images.shape[1:3]
-        train = train or self._data.validation_transform == "train"
-        pads = train and self.crop == "pad" and self._data.crop_padding > 0
-        flips = train and self.flip != "none"
-        if pads or flips:
-            draws = geometry.draw(self._seed, batch.epoch, batch.samples)
-            mask = geometry.flip_mask(self.flip, draws, self._seed, batch.epoch, batch.samples) if flips else None
-            if pads:
-                padding = self._data.crop_padding
-                rows, columns = geometry.shifts(draws, padding)
-                images = geometry.pad(images, padding, self._data.crop_fill)
-                images = geometry.shift_and_flip(images, rows, columns, mask, height, width)
-            elif mask is not None:
-                images = geometry.flip(images, mask)
-        if train and self._info.kind == "memory" and self.crop in crops.ATTEMPTS:
+        offsets, mask = self._moves_of(batch, train)
+        if offsets is not None:
+            rows, columns = offsets.unbind(1)
+            images = geometry.pad(images, self._data.crop_padding, self._data.crop_fill)
+            images = geometry.shift_and_flip(images, rows, columns, mask, height, width)
+        elif mask is not None:
+            images = geometry.flip(images, mask)
+        if self._cuts_boxes(train):
             return geometry.crop_boxes(images, self._boxes(batch, height, width, size), size)
         return geometry.resize(images, size)
+
+    def _moved_alike(self, train: bool) -> bool:
+        return train or self._data.validation_transform == "train"
+
+    def _cuts_boxes(self, train: bool) -> bool:
+        return self._moved_alike(train) and self._info.kind == "memory" and self.crop in crops.ATTEMPTS
+
+    def _moves_of(self, batch: Batch, train: bool) -> geometry.Moves:
+        if not self._moved_alike(train) or not (self._pads or self.flip != "none"):
+            return None, None
+        return self._moves(batch.epoch, batch.samples)
+
+    def _draw_moves(self, epoch: int, samples: Tensor) -> geometry.Moves:
+        draws = geometry.draw(self._seed, epoch, samples)
+        mask = geometry.flip_mask(self.flip, draws, self._seed, epoch, samples) if self.flip != "none" else None
+        return (geometry.shifts(draws, self._data.crop_padding) if self._pads else None), mask
 
     def _boxes(self, batch: Batch, height: int, width: int, size: int) -> Tensor:
         rule = crops.CropRule.training(self._data, self.crop, size)
