@@ -174,6 +174,15 @@ def info(options: DataOptions) -> DatasetInfo:
     ).with_limits(options)
 
 
+def normalization(options: DataOptions, found: DatasetInfo, model: str | None) -> str:
+    """The name of the normalisation: as asked, else the data set's, on photographs the network's own where it has one."""
+    if options.normalization:
+        return options.normalization
+    if found.default_normalization == "imagenet" and "efficientnet" in (model or "") and "lite" in (model or ""):
+        return "centred"
+    return found.default_normalization
+
+
 def _counted(found: DatasetInfo, options: DataOptions) -> DatasetInfo:
     """Images in the files of a folder that was named: a copy cut short counts as what it is."""
     folder = data_dir(options)

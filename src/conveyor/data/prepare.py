@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from conveyor.data import augment, crops, geometry, mixing
+from conveyor.data import augment, catalogue, crops, geometry, mixing
 from conveyor.data.batch import Batch, Target
 from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.loader import Transform
@@ -44,7 +44,7 @@ class Prepare:
         self.crop = options.data.train_crop or info.default_crop
         self.flip = options.data.flip or info.default_flip
         self._pads = self.crop == "pad" and options.data.crop_padding > 0
-        self.normalization_name = options.data.normalization or info.default_normalization
+        self.normalization_name = catalogue.normalization(options.data, info, options.model.model)
         self.normalization = Normalization.named(self.normalization_name, info.channels)
         self.mixing = mixing.Mixing.from_options(options.data)
         in_memory = info.kind == "memory" and self.device.type == "cpu"

@@ -1,6 +1,6 @@
 """Open a run, a checkpoint or an export for inference; nothing in any of them is ever executed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -40,7 +40,7 @@ def load(path: str | Path) -> Loaded:
         "update": state.update,
         "checkpoint": found.name,
     }
-    return from_weights(options, tensors, spec)
+    return from_weights(options, tensors, spec, state.progress.get("class_names", ()))
 
 
 def versions(path: Path) -> list[str]:
@@ -65,8 +65,10 @@ def from_options(options: Options, name: str) -> Loaded:
     return _loaded(options, module, {"name": name, "version": "1"})
 
 
-def from_weights(options: Options, tensors: "Mapping[str, Tensor]", spec: Mapping[str, Any]) -> Loaded:
-    """A model from its options and its weights."""
+def from_weights(
+    options: Options, tensors: "Mapping[str, Tensor]", spec: Mapping[str, Any], class_names: Sequence[str] = ()
+) -> Loaded:
+    """A model from its options and its weights; `class_names` as they were in training, else those of the data set."""
     module = _build(options)
     try:
         module.load_state_dict(
@@ -75,13 +77,13 @@ def from_weights(options: Options, tensors: "Mapping[str, Tensor]", spec: Mappin
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise UserError(f"the weights of {spec['name']} do not fit the model {options.model.model}: {reason}") from None
-    return _loaded(options, module, spec)
+    return _loaded(options, module, spec, class_names)
 
 
-def _loaded(options: Options, module: "nn.Module", spec: Mapping[str, Any]) -> Loaded:
+def _loaded(options: Options, module: "nn.Module", spec: Mapping[str, Any], class_names: Sequence[str] = ()) -> Loaded:
     info = _info(options)
     classes = options.model.num_classes or info.num_classes
-    names = info.class_names if len(info.class_names) == classes else ()
+    names = next((names for names in (tuple(class_names), info.class_names) if len(names) == classes), ())
     plain = {name: value for name, value in _plain(options).items() if name not in ("run_dir", "data_dir")}
     described = {
         **spec,
@@ -102,7 +104,7 @@ def preprocessing_of(options: Options, info: DatasetInfo) -> Preprocessing:
         image_size=size,
         channels=info.channels,
         in_channels=options.model.in_channels or info.channels,
-        normalization=options.data.normalization or info.default_normalization,
+        normalization=catalogue.normalization(options.data, info, options.model.model),
         resize=(options.data.validation_resize or size * 256 // 224) if photographs else None,
     )
 

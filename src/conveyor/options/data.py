@@ -68,8 +68,8 @@ class DataOptions:
     normalization: str | None = option(
         None,
         "imagenet: (x/255 - mean)/std of ImageNet; cifar: likewise of CIFAR-10; mean: subtract ImageNet's channel means "
-        "only; centred: (x - 127)/128, for EfficientNet-Lite; per-image: zero mean and unit deviation for each image; "
-        "unit: x/255; none. Default: by data set.",
+        "only; centred: (x - 127)/128; per-image: zero mean and unit deviation for each image; "
+        "unit: x/255; none. Default: by data set, and on photographs centred for EfficientNet-Lite.",
         choices=("imagenet", "cifar", "mean", "centred", "per-image", "unit", "none"),
     )
     normalize_on: str = option(

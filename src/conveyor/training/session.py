@@ -56,6 +56,7 @@ class Session:
             "updates_total": self.spec.updates_total,
             "updates_per_epoch": self.spec.updates_per_epoch,
             "layout": str(self.spec.layout),
+            "class_names": list(self.spec.data.class_names),
             "loss_scale": updater.loss_scale.state(),
             "meter": self.meter.state(),
             "timing": dict(self.timing.seconds),
