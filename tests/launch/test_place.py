@@ -61,6 +61,13 @@ def test_slurm() -> None:
     assert (place.address, place.port) == ("gpu07", job_port("42.0"))
 
 
+def test_a_requeued_slurm_job_goes_on() -> None:
+    environment = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "42", "SLURM_STEP_ID": "0"}
+    place = detect({**environment, "SLURM_RESTART_COUNT": "1"})
+    assert place is not None
+    assert (place.restarts, place.job) == (1, "42-0")
+
+
 def test_tf_config() -> None:
     place = detect({"TF_CONFIG": json.dumps({**TF_WORKERS, "task": {"type": "worker", "index": 1}})})
     assert place is not None

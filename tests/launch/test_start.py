@@ -5,6 +5,7 @@ import os
 import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -46,26 +47,46 @@ def test_a_script_needs_no_main_guard(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run/checkpoints/2/state.json").read_text())["progress"]["layout"] == "2x1"
 
 
-def test_workers_of_mpirun_join(tmp_path: Path) -> None:
+def open_mpi(rank: int, port: int) -> dict[str, str]:
+    return {
+        "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
+        "OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "MASTER_PORT": str(port),
+    }  # fmt: skip
+
+
+def slurm(rank: int, port: int) -> dict[str, str]:
+    return {
+        "SLURM_PROCID": str(rank), "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": str(rank), "SLURM_JOB_ID": str(port),
+        "SLURM_STEP_ID": "0", "SLURM_STEP_NODELIST": "node1", "SLURM_STEP_TASKS_PER_NODE": "2", "MASTER_PORT": str(port),
+    }  # fmt: skip
+
+
+def tf_config(rank: int, port: int) -> dict[str, str]:
+    workers = [f"127.0.0.1:{port}", f"127.0.0.1:{port + 1}"]
+    return {"TF_CONFIG": json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})}
+
+
+@pytest.mark.parametrize("launcher", [open_mpi, slurm, tf_config])
+def test_workers_of_a_launcher_join(tmp_path: Path, launcher: Callable[[int, int], dict[str, str]]) -> None:
+    """Two real processes with what the launcher would set; each finds its place, and one folder is theirs."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    command = [sys.executable, "-m", "conveyor", "train", "--run-dir", str(tmp_path / "run")]
+    command = [sys.executable, "-m", "conveyor", "train"]
     for name, value in RUN.items():
         flag = name.replace("_", "-")
         command += [f"--{flag}" if value is True else f"--no-{flag}" if value is False else f"--{flag}={value}"]
     workers = []
     for rank in range(2):
-        environment = {
-            **os.environ, "OMPI_COMM_WORLD_RANK": str(rank), "OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_LOCAL_SIZE": "2",
-            "OMPI_COMM_WORLD_LOCAL_RANK": str(rank), "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo",
-        }  # fmt: skip
-        workers.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True))
+        environment = {**os.environ, "GLOO_SOCKET_IFNAME": "lo", **launcher(rank, port)}
+        workers.append(subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True, cwd=tmp_path))
     outputs = [worker.communicate(timeout=120)[0] for worker in workers]
     assert [worker.returncode for worker in workers] == [0, 0]
     assert "run folder" in outputs[0]
     assert outputs[1] == "", "one worker talks"
-    assert json.loads((tmp_path / "run/checkpoints/2/state.json").read_text())["progress"]["layout"] == "2x1"
+    (folder,) = (tmp_path / "runs").iterdir()
+    assert json.loads((folder / "checkpoints/2/state.json").read_text())["progress"]["layout"] == "2x1"
+    assert launcher is not slurm or folder.name == f"resnet8-digits-{port}-0", "a job that is queued again finds it"
 
 
 def test_the_launchers_replicas_win(caplog: pytest.LogCaptureFixture) -> None:

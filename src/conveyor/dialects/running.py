@@ -55,7 +55,8 @@ def with_folder(translation: Translation, environment: Mapping[str, str]) -> Tra
     """The same with the run folder's name filled in, alike in every worker of one job."""
     if not translation.folder or translation.options.run.run_dir is not None:
         return translation
-    job = "".join(
+    # Our launcher's number stays the same when a job is started again; the port does not.
+    job = environment.get("CONVEYOR_JOB", "") or "".join(
         environment.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG")
     )
     number = zlib.crc32(job.encode()) if job else int.from_bytes(os.urandom(4), "big")

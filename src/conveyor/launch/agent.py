@@ -12,6 +12,7 @@ import signal
 import sys
 import tempfile
 import threading
+import time
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
@@ -21,7 +22,12 @@ from typing import Any
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
-from torch.distributed.elastic.rendezvous import RendezvousClosedError, RendezvousParameters, RendezvousTimeoutError
+from torch.distributed.elastic.rendezvous import (
+    RendezvousClosedError,
+    RendezvousConnectionError,
+    RendezvousParameters,
+    RendezvousTimeoutError,
+)
 from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
 
 from conveyor.errors import UserError
@@ -30,6 +36,9 @@ from conveyor.launch.failure import Failure
 from conveyor.launch.plan import LaunchPlan
 
 log = logging.getLogger(__name__)
+
+ABSENCE_SECONDS = 3.0
+"""A machine that is being let in again is absent for a moment."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
 
@@ -55,6 +64,19 @@ class _Agent(LocalElasticAgent):
 
     first_failure: Failure | None = None
     starts = 0
+    _complete_at = 0.0
+
+    def _rendezvous(self, worker_group: WorkerGroup) -> None:
+        # torchrun keeps the workers' store and its address from round to round and publishes the address in the first
+        # one only: a machine that joins later would wait for it in vain (a DistStoreError after the read timeout), and
+        # workers that start again would find the addresses of dead ones. Each round gets a store of its own.
+        handler: Any = worker_group.spec.rdzv_handler
+        handler._bootstrap_store_info = handler._shared_tcp_store_server = None
+        super()._rendezvous(worker_group)
+        self._complete_at = time.monotonic()
+        # All machines of a job know it by one number, and go on using it when they start again.
+        number = handler._store.compare_set(f"conveyor/{handler.get_run_id()}", "", uuid.uuid4().hex[:12])
+        os.environ["CONVEYOR_JOB"] = number.decode()
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         # A new machine restarts the workers too, and torchrun does not count that: a worker must know to go on.
@@ -69,9 +91,28 @@ class _Agent(LocalElasticAgent):
             self.first_failure = failures.first(found)
             if any(one.is_own and not one.may_restart for one in found):
                 self._remaining_restarts = 0
-            if self._remaining_restarts > 0:
-                log.warning("%s Going on from the last checkpoint.", self.first_failure.sentence())
+        elif result.state == WorkerState.HEALTHY and self._misses_a_machine(worker_group):
+            self.first_failure = Failure(
+                worker_group.group_rank or 0, failures.LOST_PEER, "a machine of the job is gone."
+            )
+            result = RunResult(state=WorkerState.FAILED)
+        if result.state == WorkerState.FAILED and self._remaining_restarts > 0:
+            assert self.first_failure is not None
+            log.warning("%s Going on from the last checkpoint.", self.first_failure.sentence())
         return result
+
+    def _misses_a_machine(self, worker_group: WorkerGroup) -> bool:
+        """Whether a machine of this round has been silent for long and none waits to be let in.
+
+        A machine that lost its power or its cable closes no connection: its peers' workers would wait for minutes.
+        """
+        handler: Any = worker_group.spec.rdzv_handler
+        state = handler._state_holder.state
+        machines = worker_group.group_world_size or 1
+        # A lone machine that slept for a while finds itself absent: nobody else can be.
+        if machines == 1 or len(state.participants) >= machines or state.wait_list:
+            self._complete_at = time.monotonic()
+        return time.monotonic() - self._complete_at > ABSENCE_SECONDS
 
 
 def run(argv: Sequence[str], plan: LaunchPlan) -> None:
@@ -100,11 +141,14 @@ def _run(argv: Sequence[str], plan: LaunchPlan, logs: str) -> None:
         join_timeout=str(int(plan.timeout)),
         last_call_timeout="1",
         read_timeout="60",
-        # A machine that vanished is noticed after 5 s.
+        # A machine that vanished is noticed after 10 s; a busy one may be silent for some.
         keep_alive_interval="1",
-        keep_alive_max_attempt="5",
+        keep_alive_max_attempt="10",
     )
-    handler = rendezvous_registry.get_rendezvous_handler(parameters)
+    try:
+        handler = rendezvous_registry.get_rendezvous_handler(parameters)
+    except RendezvousConnectionError as error:
+        raise UserError(_meeting_failed(plan, None, error)) from error
     spec = WorkerSpec(
         role="worker",
         local_world_size=plan.workers_per_host,
@@ -131,7 +175,7 @@ def _run(argv: Sequence[str], plan: LaunchPlan, logs: str) -> None:
         # The rendezvous stays open for the other machines: this one has only left.
         closing = not several
         raise JobInterruptedError(int(stopped.sigval)) from None
-    except (RendezvousTimeoutError, RendezvousClosedError) as error:
+    except (RendezvousTimeoutError, RendezvousClosedError, RendezvousConnectionError) as error:
         raise UserError(_meeting_failed(plan, agent.first_failure, error)) from error
     finally:
         if closing:
@@ -143,7 +187,12 @@ def _meeting_failed(plan: LaunchPlan, first: Failure | None, error: Exception) -
         return first.sentence()
     where = f"{plan.meeting_host}:{plan.port}"
     if isinstance(error, RendezvousClosedError):
-        return f"the job at {where} has ended: another machine failed, its own output says why."
+        return f"the job at {where} has ended, or another machine failed: its own output says why."
+    if isinstance(error, RendezvousConnectionError):
+        return (
+            f"no connection to {where}: the job has ended, or its first host is not up; check the address, the port and the "
+            "firewall."
+        )
     return (
         f"not all of the {plan.num_hosts} hosts met at {where} within {plan.timeout:.0f} s: start the command on each host, "
         "and check the address, the port and the firewall."

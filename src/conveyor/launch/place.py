@@ -27,6 +27,8 @@ class Place:
     launcher: str
     restarts: int = 0
     """How often the job was started again after a worker died."""
+    job: str = ""
+    """What names this job and stays the same when it is started again; empty when the launcher gives nothing."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.size:
@@ -61,6 +63,7 @@ def _torchrun(environment: Mapping[str, str]) -> Place | None:
         port=_number(environment, "MASTER_PORT"),
         launcher="torchrun",
         restarts=_number(environment, "TORCHELASTIC_RESTART_COUNT", 0),
+        job=environment.get("CONVEYOR_JOB", ""),
     )
 
 
@@ -115,6 +118,8 @@ def _slurm(environment: Mapping[str, str]) -> Place | None:
         address=address,
         port=_number(environment, "MASTER_PORT", job_port(job)),
         launcher="slurm",
+        restarts=_number(environment, "SLURM_RESTART_COUNT", 0),
+        job=job.replace(".", "-") if "SLURM_JOB_ID" in environment else "",
     )
 
 

@@ -10,7 +10,6 @@ import importlib.util
 import json
 import logging
 import os
-import re
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
@@ -75,13 +74,41 @@ def _joined(options: Options, place: Place, run: str) -> Any:
     sharing = lanes_per_span(spec.topology.slots, layout.lanes, options.model.bn_span)
     world = join(place, layout.lanes, layout.depth, device_of(options), options.layout.device_ids, sharing)
     if run == TRAIN:
-        folder = world.broadcast_object(_run_folder(spec) if world.is_main else None)
+        folder = world.broadcast_object(_run_folder(spec, place) if world.is_main else None)
         spec = spec.replace(options=options.replace(run_dir=folder))
+        if world.is_main and goes_on(place, os.environ):
+            _note_lost_run(Path(folder))
+    if layout.depth > 1:
+        spec = _cut(spec, world, place.size)
     result = load(run)(spec, world)
     # After an error the groups are left as they are: the process ends at once, and its peers see that.
     world.barrier()
     world.close()
     return result if world.is_main else None
+
+
+def _cut(spec: RunSpec, world: World, workers: int) -> RunSpec:
+    """The same run with its stages named: as the main worker chooses them, if nobody has."""
+    from conveyor.training import autosplit
+
+    if not autosplit.is_automatic(spec):
+        return spec
+    folder = spec.options.run.run_dir
+    found = autosplit.choose(spec, Path(folder) if folder else None, world.device) if world.is_main else None
+    names, note = world.broadcast_object(found)
+    named = resolve(spec.options.replace(splits=tuple(names)), workers=workers)
+    return named.replace(layout_note=spec.layout_note, notes=(*spec.notes, note))
+
+
+def _note_lost_run(folder: Path) -> None:
+    from conveyor.training.rundir import holds_run
+
+    if os.environ.get("CONVEYOR_STARTS", "0") != "0" and not holds_run(folder):
+        log.warning(
+            "the job was started again and finds no run in %s: it begins anew. Machines that are to take over from each "
+            "other need a --run-dir that all of them see.",
+            folder,
+        )
 
 
 def goes_on(place: Place, environment: Mapping[str, str]) -> bool:
@@ -137,17 +164,26 @@ def _explain(error: Any) -> None:
     raise RuntimeError(f"{first.sentence()}\n{first.trace}".rstrip()) from None
 
 
-def _run_folder(spec: RunSpec) -> str | None:
-    """All workers and all restarts use one folder, so it is chosen before the first of them starts."""
+def _run_folder(spec: RunSpec, place: Place | None = None) -> str:
+    """All workers and all restarts use one folder: it is chosen before the first of them starts, or named by the job."""
     if spec.options.run.run_dir is not None:
         return spec.options.run.run_dir
     from conveyor.training.rundir import DEFAULT_PARENT, choose, default_name
 
-    # Under `conveyor launch` on one machine the job's own number: a restarted job finds its checkpoints again.
-    job = os.environ.get("TORCHELASTIC_RUN_ID", "")
-    if re.fullmatch(r"[0-9a-f]{12}", job):
-        return str(Path(DEFAULT_PARENT) / f"{default_name(spec, 0).rpartition('-')[0].rpartition('-')[0]}-{job}")
-    return str(choose(spec))
+    if place is not None and place.job:
+        return str(Path(DEFAULT_PARENT) / default_name(spec, place.job))
+    folder = str(choose(spec))
+    return folder if place is None or place.launcher != "torchrun" else _kept_by_torchrun(folder, place)
+
+
+def _kept_by_torchrun(folder: str, place: Place) -> str:
+    """The folder that the first start of a torchrun job chose: its agent's store outlives the workers."""
+    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+        return folder
+    from torch.distributed import TCPStore
+
+    store = TCPStore(place.address, place.port, is_master=False, wait_for_workers=False)
+    return str(store.compare_set("conveyor/run_folder", "", folder).decode())
 
 
 def work(job: Mapping[str, Any]) -> None:

@@ -9,6 +9,9 @@ from conveyor.models.units import Unit
 MULTIPLY_ADDS_PER_BYTE = 32.0
 """What sending a byte to the next worker costs, in multiply-adds: about 40 G/s computed and 1.2 GB/s sent per core."""
 
+SECONDS_PER_BYTE = 8e-10
+"""The same in seconds, beside measured costs: an activation and its gradient both travel."""
+
 MULTIPLY_ADDS_PER_ACTIVATION_BYTE = 4.0
 """What a norm, an activation or an addition costs per byte it writes: those units have no multiply-adds to count."""
 
@@ -26,7 +29,7 @@ def automatic_splits(
     exclude: Sequence[str] = (),
     costs: Sequence[float] | None = None,
 ) -> list[int]:
-    """Indices of the first units of stages 1, 2, ...; `costs` are measured ones, else estimates.
+    """Indices of the first units of stages 1, 2, ...; `costs` are measured ones (seconds of an image), else estimates.
 
     A stage also pays for what it sends and receives. Only units with a name that contains one of `include` (if any
     are given) and none of `exclude` may begin a stage.
@@ -38,7 +41,8 @@ def automatic_splits(
             f"--split-exclude: widen the filters or ask for at most {len(allowed) + 1} stages"
         )
     work = list(costs) if costs is not None else [cost(unit) for unit in units]
-    sending = [MULTIPLY_ADDS_PER_BYTE * unit.crossing_bytes for unit in units] if costs is None else [0.0] * len(units)
+    per_byte = MULTIPLY_ADDS_PER_BYTE if costs is None else 2 * SECONDS_PER_BYTE
+    sending = [per_byte * unit.crossing_bytes for unit in units]
     return balanced(work, sending, allowed, stages)
 
 

@@ -14,9 +14,9 @@ OPTIONS = "options.yml"
 DEFAULT_PARENT = "runs"
 
 
-def default_name(spec: RunSpec, now: float | None = None) -> str:
-    """`resnet8-digits-20260131-235959`."""
-    stamp = time.strftime("%Y%m%d-%H%M%S", time.localtime(now))
+def default_name(spec: RunSpec, stamp: str | None = None) -> str:
+    """`resnet8-digits-20260131-235959`, or with a job's number in place of the time."""
+    stamp = stamp or time.strftime("%Y%m%d-%H%M%S", time.localtime())
     return f"{spec.model_name.replace(':', '.').replace('/', '-')}-{spec.data.name}-{stamp}"
 
 

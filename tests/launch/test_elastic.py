@@ -1,0 +1,91 @@
+"""Machines come and go: one starts alone, a second joins, it leaves again, and the weights are those of one process."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+from safetensors.torch import load_file
+
+from conveyor.options import Options
+from conveyor.training import worker
+from conveyor.training.spec import resolve
+
+UPDATES = 400
+"""More than the first machine can do before the second has joined; the end is brought about by a signal."""
+
+RUN = {
+    "micro_batch_size": 4, "accumulation": 4, "updates_per_epoch": 4, "validation": False, "report": False,
+    "tensorboard": False, "quiet": True, "learning_rate": 0.01, "checkpoints_to_keep": UPDATES, "lr_schedule": "constant",
+}  # fmt: skip
+
+
+def flags(options: dict[str, object]) -> list[str]:
+    named = [
+        (f"--{name.replace('_', '-')}", f"--no-{name.replace('_', '-')}", value) for name, value in options.items()
+    ]
+    return [yes if value is True else no if value is False else f"{yes}={value}" for yes, no, value in named]
+
+
+def host(index: int, port: int, folder: Path) -> "subprocess.Popen[bytes]":
+    """One machine's share of the job; all machines are addresses of this one."""
+    launch = [
+        "launch", "--hosts", "127.0.0.1,127.0.0.2", "--host-index", str(index), "--instances", "2", "--min-hosts", "1",
+        "--max-restarts", "2", "--threads", "1", "--port", str(port), "--interface", "lo", "--",
+    ]  # fmt: skip
+    conveyor = [sys.executable, "-m", "conveyor"]
+    train = ["train", *flags({**RUN, "updates": UPDATES, "run_dir": folder})]
+    return subprocess.Popen([*conveyor, *launch, *conveyor, *train], start_new_session=True)
+
+
+def layouts(folder: Path) -> dict[int, str]:
+    """The layout with which each complete checkpoint was made."""
+    complete = folder.glob("checkpoints/*/manifest")
+    states = {int(path.parent.name): path.with_name("state.json") for path in complete if path.parent.name.isdigit()}
+    return {number: json.loads(path.read_text())["progress"]["layout"] for number, path in sorted(states.items())}
+
+
+def wait_for(condition: Callable[[], bool], job: "subprocess.Popen[bytes]", seconds: float = 120.0) -> None:
+    until = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < until, "waited in vain"
+        assert job.poll() is None, "the job has ended"
+        time.sleep(0.05)
+
+
+def test_a_machine_joins_and_leaves(tmp_path: Path) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    folder = tmp_path / "run"
+    jobs = [host(0, port, folder)]
+    try:
+        wait_for(lambda: "1x1" in layouts(folder).values(), jobs[0])
+        jobs.append(host(1, port, folder))
+        wait_for(lambda: "2x1" in layouts(folder).values(), jobs[0])
+        os.killpg(jobs[1].pid, signal.SIGKILL)
+        together = max(number for number, layout in layouts(folder).items() if layout == "2x1")
+        wait_for(lambda: layouts(folder).get(max(layouts(folder), default=0)) == "1x1", jobs[0])
+        jobs[0].send_signal(signal.SIGTERM)
+        jobs[0].wait(60)
+    finally:
+        for job in jobs:
+            if job.poll() is None:
+                os.killpg(job.pid, signal.SIGKILL)
+            job.wait(10)
+    made = layouts(folder)
+    last = min(number for number, layout in made.items() if layout == "1x1" and number > together)
+    alone = tmp_path / "alone"
+    worker.run(resolve(Options().replace(**RUN, updates=last, layout="1x1", threads=1, run_dir=str(alone))))
+    found, expected = (load_file(one / "checkpoints" / str(last) / "model.safetensors") for one in (folder, alone))
+    assert set(found) == set(expected)
+    names = [name for name, tensor in expected.items() if tensor.is_floating_point()]
+    difference = torch.cat([(found[name].double() - expected[name].double()).flatten() for name in names]).norm()
+    size = torch.cat([expected[name].double().flatten() for name in names]).norm()
+    assert float(difference / size) < 1e-5
