@@ -102,7 +102,7 @@ def simulate(
 ) -> Timetable:
     """Run the timetable. `sending[s]` is the time from stage s to s + 1 (and for the gradient on its way back)."""
     stages = len(forward)
-    shape = np.broadcast(*forward, *backward, *sending).shape
+    shape = np.broadcast_shapes(*map(np.shape, (*forward, *backward, *sending)))
     delays = list(sending) or [0.0] * (stages - 1)
     starts = {kind: np.zeros((stages, micro_batches, *shape)) for kind in "FB"}
     ends = {kind: np.zeros((stages, micro_batches, *shape)) for kind in "FB"}
