@@ -34,7 +34,7 @@ bench: $(VENV)/.all
 	$(BIN)/conveyor bench all
 
 conformance: $(VENV)/.all
-	$(BIN)/python -m pytest -q -m conformance $(ARGS)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m conformance -n $(JOBS) --dist loadgroup $(ARGS)
 
 lock: $(VENV)/.all
 	$(BIN)/python scripts/lock.py

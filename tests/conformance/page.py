@@ -1,5 +1,6 @@
 """docs/conformance.md: one line per command, kept from earlier runs when only some are run."""
 
+import fcntl
 import re
 from pathlib import Path
 
@@ -24,7 +25,13 @@ ROW = re.compile(r"^\| `([a-z0-9-]+)` \|.*$", re.MULTILINE)
 
 
 def write(results: list[Result]) -> None:
-    """Put the results into the page."""
+    """Put the results into the page; several test processes may do so at once."""
+    with open(__file__) as own:
+        fcntl.flock(own, fcntl.LOCK_EX)
+        _write(results)
+
+
+def _write(results: list[Result]) -> None:
     rows = {match[1]: match[0] for match in ROW.finditer(PAGE.read_text(encoding="utf-8"))} if PAGE.exists() else {}
     by_id = {case.id: case for case in cases()}
     for result in results:

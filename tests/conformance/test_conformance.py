@@ -47,7 +47,14 @@ def outcome(name, results, workspace):
     return results[name]
 
 
-@pytest.mark.parametrize("name", CASES)
+def together(case):
+    """Cases that use one run stay in one test process."""
+    return f"{case.folder}-{case.needs or case.id}"
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.xdist_group(together(case))) for name, case in CASES.items()]
+)
 def test_a_printed_command_runs_to_its_end(name, results, workspace):
     result = outcome(name, results, workspace)
     assert result.ok, f"{result.ran}\n{result.output[-3000:]}"
