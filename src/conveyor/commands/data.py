@@ -118,6 +118,14 @@ def _get(arguments: argparse.Namespace) -> int:
     if name == "digits":
         print("digits are part of the package: nothing to fetch")
         return 0
+    if name == "imagenet":
+        from conveyor.data import recordfiles
+
+        roots = [Path(arguments.data_dir).expanduser()] if arguments.data_dir else list(locate.usual_roots())
+        here = next((records for root in roots if (records := recordfiles.find_folder(root)) is not None), None)
+        if here is not None:
+            print(f"imagenet is here: {here} (name it with --data-dir)")
+            return 0
     if name not in SOURCES:
         raise UserError(f"{name} cannot be fetched: get it from its publisher and name its folder with --data-dir")
     folder = Path(arguments.data_dir).expanduser() if arguments.data_dir else None

@@ -100,7 +100,13 @@ _KNOWN = {
         ),
     )
 }
-_ALIASES = {"cifar-10": "cifar10", "cifar-100": "cifar100", "fashionmnist": "fashion-mnist", "fashion": "fashion-mnist"}
+_ALIASES = {
+    "cifar-10": "cifar10",
+    "cifar-100": "cifar100",
+    "fashionmnist": "fashion-mnist",
+    "fashion": "fashion-mnist",
+    "imagenet2012": "imagenet",
+}
 _registered: dict[str, DatasetInfo] = {}
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from conveyor.data import tfds
 from conveyor.data.sources import SOURCES, Source
 from conveyor.errors import UserError
 from conveyor.files import cache_folder
@@ -20,7 +21,7 @@ class Copy:
     source: Source
     folder: Path
     layout: str
-    """`plain` (idx or binary records) or `python` (the pickled CIFAR batches)."""
+    """`plain` (idx or binary records), `python` (the pickled CIFAR batches) or `tfds` (TensorFlow Datasets' records)."""
     files: dict[str, Path]
 
 
@@ -43,6 +44,9 @@ def copy_below(source: Source, folder: Path) -> Copy | None:
     for candidate in _candidates(source, folder):
         if (found := copy_in(source, candidate)) is not None:
             return found
+    for candidate in tfds.folders(source.name, folder):
+        if files := tfds.small_files(source.name, candidate):
+            return Copy(source, candidate, "tfds", files)
     return None
 
 
@@ -71,6 +75,10 @@ def usual_roots() -> Iterator[Path]:
 
 def count_images(copy: Copy) -> dict[str, int] | None:
     """Images by split, from sizes and headers without reading pixels; None where that is not possible."""
+    if copy.layout == "tfds":
+        prepared = tfds.counts(copy.folder) or {}
+        both = {"train": prepared.get("train", 0), "validation": prepared.get("test", 0)}
+        return both if all(both.values()) else None
     if copy.layout != "plain":
         return None
     counts = {"train": 0, "validation": 0}

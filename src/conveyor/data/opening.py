@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 
-from conveyor.data import catalogue, cifar, folders, recordfiles
+from conveyor.data import catalogue, cifar, folders, recordfiles, tfds
 from conveyor.data.acquire import obtain
 from conveyor.data.batch import Dataset
 from conveyor.data.catalogue import DatasetInfo
@@ -98,6 +98,8 @@ def open_store(folder: Path, split: str) -> FolderStore | RecordStore:
 def read_copy(copy: Copy, split: str) -> tuple[Pixels, Pixels]:
     """Images uint8 [N, H, W, C] and labels uint8 [N] of a small data set's files."""
     train = split == "train"
+    if copy.layout == "tfds":
+        return tfds.read_small(copy.source.name, copy.files, split)
     if copy.source.name in ("mnist", "fashion-mnist"):
         prefix = "train" if train else "t10k"
         images, labels = (read_idx(copy.files[f"{prefix}-{kind}-ubyte"]) for kind in ("images-idx3", "labels-idx1"))

@@ -5,13 +5,16 @@ import json
 import re
 from pathlib import Path
 
+from conveyor.data import tfds
 from conveyor.data.records import index_files
 from conveyor.errors import UserError
 
 STANDARD_SHARDS = {"train": 1024, "validation": 128}
 SUMMARY = "dataset.json"
 """Written by `build-tfrecords`: counts and class names, so that nothing needs to be scanned."""
-_NAME = re.compile(r"^(?P<split>train|validation|val|test)-(?P<number>\d{5})-of-(?P<total>\d{5})$")
+_NAME = re.compile(
+    r"^(?:[a-z0-9_]+-)?(?P<split>train|validation|val|test)(?:\.tfrecord)?-(?P<number>\d{5})-of-(?P<total>\d{5})$"
+)
 _SPLITS = {"train": "train", "validation": "validation", "val": "validation", "test": "validation"}
 
 
@@ -30,15 +33,16 @@ def shard_name(split: str, number: int, total: int) -> str:
 
 def record_files(folder: Path, split: str) -> list[Path]:
     """The files of a split in order; an error when some of the announced number are missing."""
-    found: dict[int, Path] = {}
-    totals = set()
     if not folder.is_dir():
         return []
-    for path in folder.iterdir():
-        match = _NAME.match(path.name)
-        if match is not None and _SPLITS[match["split"]] == split:
-            found[int(match["number"])] = path
-            totals.add(int(match["total"]))
+    matches = [match for path in folder.iterdir() if (match := _NAME.match(path.name)) is not None]
+    named = {match["split"] for match in matches if _SPLITS[match["split"]] == split}
+    if "test" in named and len(named) > 1:
+        # A test set without labels beside the validation set.
+        named.discard("test")
+    chosen = [match for match in matches if match["split"] in named]
+    found = {int(match["number"]): folder / match.string for match in chosen}
+    totals = {int(match["total"]) for match in chosen}
     if not found:
         return []
     if len(totals) > 1:
@@ -63,7 +67,7 @@ def find_folder(
     root: Path, sub_folders: tuple[str, ...] = ("imagenet-data", "tfrecords", "tf-records", "imagenet")
 ) -> Path | None:
     """`root`, or the usual sub-folder of it, that holds TFRecord files."""
-    for candidate in (root, *(root / name for name in sub_folders)):
+    for candidate in (root, *(root / name for name in sub_folders), *tfds.folders("imagenet", root)):
         if has_records(candidate):
             return candidate
     return None
@@ -80,6 +84,9 @@ def summary(folder: Path, standard: Summary | None = None) -> Summary:
         except (ValueError, KeyError, TypeError) as error:
             raise UserError(f"{path} is damaged ({error}): remove it, then the files are counted anew") from None
     files = {split: record_files(folder, split) for split in STANDARD_SHARDS}
+    prepared = tfds.counts(folder) or {}
+    if {"train", "validation"} <= set(prepared):
+        return Summary(prepared["train"], prepared["validation"], label_names(folder))
     if standard is not None and {split: len(paths) for split, paths in files.items()} == STANDARD_SHARDS:
         return dataclasses.replace(standard, classes=label_names(folder) or standard.classes)
     counts = {split: sum(len(offsets) for offsets in index_files(paths)) for split, paths in files.items()}
@@ -87,8 +94,8 @@ def summary(folder: Path, standard: Summary | None = None) -> Summary:
 
 
 def label_names(folder: Path) -> tuple[str, ...]:
-    """Class names from `labels.txt`, one per line; empty without it."""
-    path = folder / "labels.txt"
-    if not path.is_file():
+    """Class names from `labels.txt` (TensorFlow Datasets: `label.labels.txt`), one per line; empty without it."""
+    path = next((path for name in ("labels.txt", "label.labels.txt") if (path := folder / name).is_file()), None)
+    if path is None:
         return ()
     return tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
