@@ -13,6 +13,7 @@ from conveyor.data.batch import Batch, Dataset
 from conveyor.data.feed import TrainingFeed
 from conveyor.data.prepare import Prepare
 from conveyor.layout import deal_slots
+from conveyor.numerics.allocator import keep_freed_memory
 from conveyor.numerics.loss_scale import make_loss_scale
 from conveyor.numerics.precision import Precision
 from conveyor.optim.average import Ema
@@ -54,6 +55,8 @@ def make_session(spec: RunSpec, world: World, own: Own, state: State | None, pre
     options, timing = spec.options, Timing()
     if state is not None:
         check_fits(state, spec)
+    if world.device.type == "cpu":
+        keep_freed_memory()
     model = build.build_model(spec, own=own.model, state=state)
     flops = training_flops(model, spec.image_size, spec.in_channels) if world.is_main else 0.0
     model = build.place_model(model, spec, world.device)
