@@ -211,3 +211,38 @@ def test_no_points_is_one_stage() -> None:
     model, x = make("cifar_resnet8"), images(16)
     (stage,) = cut(model, [])
     assert_equal(separately(model, [stage], x), whole(model, x))
+
+
+@pytest.mark.parametrize("name", ["resnet18", "efficientnet_b0"])
+def test_norms_stay_fused_inside_a_stage(name: str) -> None:
+    """A fused model cut between blocks runs the same operations as in one piece, and the same bits come out."""
+    model, x = make(name), images(40)
+    model.train()
+    if not norms.fuse(model):
+        expected = whole(model, x)
+        assert_equal(separately(model, cut(model, [20]), x), expected)
+        return
+    calls: list[str] = []
+    for module in model.modules():
+        if isinstance(module, nn.ReLU | nn.SiLU):
+            module.register_forward_hook(lambda layer, inputs, output: calls.append(type(layer).__name__))
+    expected = whole(model, x)
+    in_one_piece = len(calls)
+    found = trace(model, 40)
+    after_blocks = [unit.index for unit in found if unit.path.endswith((".0.conv1", ".0.conv_pw"))]
+    stages = cut(model, after_blocks[1:3])
+    calls.clear()
+    result = separately(model, stages, x)
+    assert len(calls) == in_one_piece
+    assert_equal(result, expected)
+
+
+def test_a_norm_and_its_activation_may_be_cut_apart() -> None:
+    model, x = make("resnet18"), images(40)
+    model.train()
+    norms.fuse(model)
+    point = next(unit.index for unit in trace(model, 40) if unit.path == "layer2.0.act1")
+    y, grads = separately(model, cut(model, [point]), x)
+    expected, wanted = whole(model, x)
+    assert torch.allclose(y, expected, rtol=1e-4, atol=1e-5)
+    assert set(grads) == set(wanted)

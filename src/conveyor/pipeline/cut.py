@@ -13,6 +13,10 @@ from torch import Tensor, fx, nn
 
 from conveyor.errors import UserError
 from conveyor.models.graph import final_users, is_number, mutates, out_of_place, source, tensor_nodes, trace_graph
+from conveyor.models.norms import BatchNorm
+
+FUSED: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.SiLU: "silu"}
+"""Activations that a batch norm can do itself, by the name it knows them under."""
 
 
 class Stage(nn.Module):
@@ -126,13 +130,42 @@ def _stage(
     for node in nodes:
         copied(node)
     graph.output(tuple(copies[node] for node in sent))
+    spared = _spare_received(model, graph)
+    _fuse_norms(model, graph)
     parts: dict[str, Any] = {
         str(node.target): operator.attrgetter(str(node.target))(model)
         for node in graph.nodes
         if node.op in ("call_module", "get_attr")
     }
-    module = fx.GraphModule({**parts, **_spare_received(model, graph)}, graph)
+    module = fx.GraphModule({**parts, **spared}, graph)
     return Stage(module, index, units, [node.name for node in received], [node.name for node in sent])
+
+
+def _fuse_norms(model: nn.Module, graph: fx.Graph) -> None:
+    """Batch norms that may run in one operation with what follows do so where a stage has both: norm, sum, activation."""
+    for act in list(graph.nodes):
+        kind = FUSED.get(type(model.get_submodule(act.target))) if act.op == "call_module" else None
+        if kind is None:
+            continue
+        norm, residual, between = act.prev, None, None
+        if (
+            norm.op == "call_function"
+            and norm.target in (operator.iadd, operator.add)
+            and len(norm.all_input_nodes) == 2
+        ):
+            between, norm = norm, norm.prev
+            residual = between.args[1]
+        layer = model.get_submodule(str(norm.target)) if norm.op == "call_module" else None
+        # Nothing else may want what comes out in between.
+        chain = [norm, *([between] if between is not None else []), act]
+        linked = all(list(one.users) == [other] and other.args[0] is one for one, other in pairwise(chain))
+        if not (type(layer) is BatchNorm and layer.fused and linked and len(norm.args) == 1):
+            continue
+        with graph.inserting_before(act):
+            joined = graph.call_module(str(norm.target), (norm.args[0], residual, kind))
+        act.replace_all_uses_with(joined)
+        for node in reversed(chain):
+            graph.erase_node(node)
 
 
 def _spare_received(model: nn.Module, graph: fx.Graph) -> dict[str, nn.Module]:
