@@ -99,6 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{host}: {shlex.join(command)}")
         return 0
     print(f"launch: {describe(plan.budgets())}", file=sys.stderr)
+    # Read when torch is loaded: its store prints a stack whenever a machine leaves, which is for its developers.
+    os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     return run_job(argv, plan)
 
 
