@@ -81,7 +81,7 @@ def test_tiny_scaled_gradients_survive() -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_stochastic_rounding_is_keyed_by_update_and_name(dtype: torch.dtype) -> None:
     def run(name: str, update: int, seed: int = 1, others: tuple[str, ...] = ()) -> torch.Tensor:
-        parameters = {key: half_weight(1.0, dtype, size=64) for key in (*others, name)}
+        parameters = {key: half_weight(1.0, dtype, size=1024) for key in (*others, name)}
         options = Options().replace(
             optimizer="sgd",
             precision="16.16",

@@ -252,3 +252,33 @@ def test_frozen_parameters_are_left_out() -> None:
 def test_nesterov_without_momentum_is_refused() -> None:
     with pytest.raises(UserError, match="nesterov"):
         make_optimizer(Options().replace(optimizer="adam", nesterov=True), [])
+
+
+def test_rate_factors_scale_the_step_and_not_the_decay() -> None:
+    """w -= lr (factor g + l2 w): with no gradient both weights decay alike, with one the step is factor times as long."""
+    for gradient in (0.0, 1.0):
+        parameters = [("head.weight", torch.ones(3)), ("body.weight", torch.ones(3))]
+        for _, value in parameters:
+            value.requires_grad_()
+        options = Options().replace(optimizer="sgd", l2_regularization=0.5, lr_factors=("head:4",))
+        optimizer = make_optimizer(options, parameters)
+        optimizer.step([torch.full((3,), gradient) for _ in parameters], 0.1, 0)
+        head, body = (value.detach()[0].item() for _, value in parameters)
+        assert body == pytest.approx(1 - 0.1 * (gradient + 0.5))
+        assert head == pytest.approx(1 - 0.1 * (4 * gradient + 0.5))
+
+
+@pytest.mark.parametrize("pair", ["bias", "bias:", "bias:x", ":2", "bias:0", "bias:-1", "bias:inf"])
+def test_a_bad_rate_factor_is_refused(pair: str) -> None:
+    with pytest.raises(UserError, match="NAME:FACTOR"):
+        make_optimizer(Options().replace(lr_factors=(pair,)), small_model().named_parameters())
+
+
+def test_muon_keeps_the_length_of_filters_when_asked() -> None:
+    model = nn.Conv2d(6, 8, 3, bias=False)
+    options = Options().replace(optimizer="muon", momentum=0.0, muon_normalize=True)
+    optimizer = make_optimizer(options, model.named_parameters())
+    with torch.no_grad():
+        model.weight.mul_(100.0)
+    optimizer.step([torch.zeros_like(model.weight)], 0.1, 0)
+    assert model.weight.norm().item() == pytest.approx(8**0.5)

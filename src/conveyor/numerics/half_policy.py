@@ -22,10 +22,8 @@ class HalfPolicy:
         """`values` (float32) as half numbers; `label` and `key` name the random numbers of stochastic rounding."""
         if not self.stochastic:
             return round_nearest(values, self.dtype, saturate=self.saturate)
-        source = None
-        if key is not None:
-            source = keyed.generator(key.seed, key.update, *key.slots, label, device=values.device)
-        return stochastic_round(values, self.dtype, generator=source, saturate=self.saturate)
+        state = None if key is None else keyed.state_of(key.seed, key.update, *key.slots, label)
+        return stochastic_round(values, self.dtype, key=state, saturate=self.saturate)
 
     def is_native(self, device: torch.device) -> bool:
         """Whether convolutions run in half on `device`: it does so fast, with float32 partial sums, rounding to nearest."""

@@ -16,7 +16,8 @@ from torch import Tensor
 
 Key: TypeAlias = int | str | Tensor
 
-_WORD = (1 << 64) - 1
+WORD = (1 << 64) - 1
+"""The 64 bits of a state or a draw."""
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST = 0xBF58476D1CE4E5B9
 _SECOND = 0x94D049BB133111EB
@@ -24,7 +25,7 @@ _SECOND = 0x94D049BB133111EB
 
 def _signed(value: int) -> int:
     """The int64 with the bits of the low 64 bits of `value`."""
-    value &= _WORD
+    value &= WORD
     return value - (1 << 64) if value >> 63 else value
 
 
@@ -34,9 +35,9 @@ def _shifted(value: Tensor, bits: int) -> Tensor:
 
 
 def _mix_int(value: int) -> int:
-    value &= _WORD
-    value = ((value ^ (value >> 30)) * _FIRST) & _WORD
-    value = ((value ^ (value >> 27)) * _SECOND) & _WORD
+    value &= WORD
+    value = ((value ^ (value >> 30)) * _FIRST) & WORD
+    value = ((value ^ (value >> 27)) * _SECOND) & WORD
     return value ^ (value >> 31)
 
 
@@ -71,13 +72,18 @@ def fold(seed: int, *keys: Key) -> int | Tensor:
 def bits(seed: int, *keys: Key, count: int, device: torch.device | str | None = None) -> Tensor:
     """`count` random 64-bit words per key: int64 of shape [*broadcast shape of the keys, count]."""
     state = fold(seed, *keys)
-    if isinstance(state, Tensor):
-        device = state.device
-        state = state.unsqueeze(-1)
-    else:
-        state = _signed(state)
-    steps = torch.arange(1, count + 1, dtype=torch.int64, device=device).mul_(_signed(_GOLDEN))
-    return _mix_tensor(steps + state)
+    if isinstance(state, int):
+        return draws(state, 0, count, device)
+    return _mix_tensor(_steps(0, count, state.device) + state.unsqueeze(-1))
+
+
+def draws(state: int, first: int, count: int, device: torch.device | str | None = None) -> Tensor:
+    """The draws number `first`, `first` + 1, ... of the key whose state `fold` gave: int64 [count]."""
+    return _mix_tensor(_steps(first, count, device).add_(_signed(state)))
+
+
+def _steps(first: int, count: int, device: torch.device | str | None) -> Tensor:
+    return torch.arange(first + 1, first + count + 1, dtype=torch.int64, device=device).mul_(_signed(_GOLDEN))
 
 
 def uniform(
@@ -97,11 +103,16 @@ def integers(seed: int, *keys: Key, high: int, count: int, device: torch.device 
     return _shifted(bits(seed, *keys, count=count, device=device), 1).remainder_(high)
 
 
-def seed_of(seed: int, *keys: int | str) -> int:
-    """A seed for another generator: 63 bits from the key."""
+def state_of(seed: int, *keys: int | str) -> int:
+    """`fold` of a key without tensors: an unsigned int of 64 bits."""
     state = fold(seed, *keys)
     assert isinstance(state, int)
-    return state >> 1
+    return state
+
+
+def seed_of(seed: int, *keys: int | str) -> int:
+    """A seed for another generator: 63 bits from the key."""
+    return state_of(seed, *keys) >> 1
 
 
 def generator(seed: int, *keys: int | str, device: torch.device | str = "cpu") -> torch.Generator:

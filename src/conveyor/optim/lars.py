@@ -1,16 +1,15 @@
 """Layer-wise adaptive rate scaling."""
 
 import dataclasses
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from conveyor.optim.rules import TensorLists, add_l2
+from conveyor.optim.rules import Moments, TensorLists
 
 
 @dataclasses.dataclass(frozen=True)
-class Lars:
+class Lars(Moments):
     """q = eta |w| / (|g| + d |w| + eps), or 1 if a norm is 0; m = mu m + L q (g + d w); w -= m.
 
     d is the weight decay and belongs inside the momentum here. Layers that are not adapted have q = 1 and d = 0.
@@ -22,16 +21,10 @@ class Lars:
     decay: float
     adapted: bool = True
 
-    @property
-    def state(self) -> Mapping[str, float]:
-        return {"momentum": 0.0}
-
     def update(
         self, weights: list[Tensor], gradients: list[Tensor], state: TensorLists, *, rate: float, l2: float, step: int
     ) -> None:
-        add_l2(weights, gradients, l2)
-        moments = state["momentum"]
-        torch._foreach_mul_(moments, self.momentum)
+        moments = self.faded(weights, gradients, state, l2)
         if self.adapted and weights:
             ratios = self._ratios(weights, gradients)
             torch._foreach_add_(gradients, weights, alpha=self.decay)

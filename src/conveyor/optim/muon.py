@@ -2,12 +2,11 @@
 
 import dataclasses
 from collections import defaultdict
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
-from conveyor.optim.rules import TensorLists, add_l2
+from conveyor.optim.rules import Moments, TensorLists
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 """Of the odd polynomial a x + b x^3 + c x^5; steep at 0, and it keeps singular values near 1 (about 0.7 to 1.2)."""
@@ -40,25 +39,23 @@ def orthogonalize(matrices: Tensor, iterations: int = _ITERATIONS) -> Tensor:
 
 
 @dataclasses.dataclass(frozen=True)
-class Muon:
+class Muon(Moments):
     """m = mu m + g; w -= L sqrt(max(1, rows / columns)) orthogonal(m), or of g + mu m in Nesterov's form.
 
     A filter [out, in, ...] is the matrix [out, in x ...]. Filters of one shape go through the iteration together.
+
+    `normalize` first scales each filter to the norm sqrt(rows), that of an orthogonal step: behind a norm the length of
+    a filter means nothing, and the rate then is the relative size of a step.
     """
 
     momentum: float
     nesterov: bool = False
-
-    @property
-    def state(self) -> Mapping[str, float]:
-        return {"momentum": 0.0}
+    normalize: bool = False
 
     def update(
         self, weights: list[Tensor], gradients: list[Tensor], state: TensorLists, *, rate: float, l2: float, step: int
     ) -> None:
-        add_l2(weights, gradients, l2)
-        moments = state["momentum"]
-        torch._foreach_mul_(moments, self.momentum)
+        moments = self.faded(weights, gradients, state, l2)
         torch._foreach_add_(moments, gradients)
         if self.nesterov:
             torch._foreach_add_(gradients, moments, alpha=self.momentum)
@@ -66,6 +63,11 @@ class Muon:
         by_shape: dict[torch.Size, list[int]] = defaultdict(list)
         for position, weight in enumerate(weights):
             by_shape[weight.shape].append(position)
+        if self.normalize:
+            lengths = torch._foreach_norm(weights)
+            torch._foreach_clamp_min_(lengths, 1e-12)
+            torch._foreach_mul_(weights, [len(weight) ** 0.5 for weight in weights])
+            torch._foreach_div_(weights, lengths)
         for shape, positions in by_shape.items():
             matrices = orthogonalize(torch.stack([directions[position].flatten(1) for position in positions]))
             scale = max(1.0, matrices.shape[-2] / matrices.shape[-1]) ** 0.5

@@ -30,6 +30,8 @@ class _Group:
     rule: Rule
     decay: float
     l2: float
+    factor: float = 1.0
+    """Of the rate. It does not scale the decays."""
     names: list[str] = dataclasses.field(default_factory=list)
     parameters: list[Tensor] = dataclasses.field(default_factory=list)
     weights: list[Tensor] = dataclasses.field(default_factory=list)
@@ -50,11 +52,12 @@ class Optimizer:
         named_parameters: Iterable[tuple[str, Tensor]],
         groups: Mapping[str, tuple[Rule, float, float]],
         *,
+        factors: Mapping[str, float] | None = None,
         master: torch.dtype = torch.float32,
         stochastic_seed: int | None = None,
         saturate: bool = False,
     ) -> None:
-        """`groups` maps each name to its (rule, decoupled decay, L2)."""
+        """`groups` maps each name to its (rule, decoupled decay, L2), `factors` some to a factor of the rate."""
         self._seed = stochastic_seed
         self._saturate = saturate
         self._master = master
@@ -63,9 +66,9 @@ class Optimizer:
         self.names: list[str] = []
         """The order in which `step` expects gradients."""
         self._places: list[tuple[_Group, int]] = []
-        made: dict[tuple[Rule, float, float], _Group] = {}
+        made: dict[tuple[Rule, float, float, float], _Group] = {}
         for name, parameter in named_parameters:
-            key = groups[name]
+            key = (*groups[name], (factors or {}).get(name, 1.0))
             group = made.setdefault(key, _Group(*key))
             self.names.append(name)
             self._places.append((group, len(group.names)))
@@ -113,14 +116,15 @@ class Optimizer:
         gradients = [_laid_out_like(gradient, weight) for gradient, weight in zip(gradients, weights, strict=True)]
         if isinstance(factor, Tensor) or factor != 1.0:
             torch._foreach_mul_(gradients, factor)
-        l2 = group.l2
+        # A decay per update that does not depend on the factor: lr factor (l2 / factor) w.
+        l2 = group.l2 / group.factor
         if group.decay:
             # The L2 term sees the weight from before the decay: w - L (O(g + l2 w) + decay w).
             if l2:
                 torch._foreach_add_(gradients, weights, alpha=l2)
                 l2 = 0.0
             torch._foreach_mul_(weights, 1.0 - lr * group.decay)
-        group.rule.update(weights, gradients, state, rate=lr, l2=l2, step=self.steps)
+        group.rule.update(weights, gradients, state, rate=lr * group.factor, l2=l2, step=self.steps)
 
     def _step_narrow(
         self, group: _Group, piece: slice, gradients: list[Tensor], lr: float, factor: float | Tensor, update: int
@@ -141,8 +145,8 @@ class Optimizer:
 
     def _round(self, target: Tensor, value: Tensor, update: int, name: str) -> None:
         if self._seed is not None:
-            source = keyed.generator(self._seed, update, name, device=value.device)
-            stochastic_round_into(target, value, generator=source, saturate=self._saturate)
+            key = keyed.state_of(self._seed, update, name)
+            stochastic_round_into(target, value, key=key, saturate=self._saturate)
         elif self._saturate:
             limit = torch.finfo(target.dtype).max
             target.copy_(value.clamp(-limit, limit))
@@ -205,16 +209,33 @@ def make_optimizer(
             rule = _lars(chosen, decay=decay, adapted=name not in unadapted)
             decay = 0.0
         elif chosen.optimizer == "muon" and is_filter(value):
-            rule = Muon(chosen.momentum, chosen.nesterov)
+            rule = Muon(chosen.momentum, chosen.nesterov, chosen.muon_normalize)
         groups[name] = (rule, decay, l2)
     half = getattr(torch, options.precision.half_type)
     return Optimizer(
         parameters,
         groups,
+        factors=_factors(parameters, options.schedule.lr_factors),
         master=half if options.precision.precision == "16.16" else torch.float32,
         stochastic_seed=options.run.seed if options.precision.stochastic_rounding != "off" else None,
         saturate=options.precision.saturate,
     )
+
+
+def _factors(parameters: Sequence[tuple[str, Tensor]], pairs: Sequence[str]) -> dict[str, float]:
+    """The factor of the rate of each parameter that a NAME:FACTOR pair means; a later pair wins."""
+    factors: dict[str, float] = {}
+    for pair in pairs:
+        name, _, text = pair.rpartition(":")
+        try:
+            factor = float(text)
+        except ValueError:
+            factor = 0.0
+        if not name or not 0.0 < factor < float("inf"):
+            raise UserError(f"--lr-factors {pair!r} is not NAME:FACTOR with a factor above 0, such as bias:64")
+        # A name may match nothing here: a stage of a pipeline holds only some of the parameters.
+        factors |= dict.fromkeys(excluded(parameters, (name,)), factor)
+    return factors
 
 
 def make_rule(chosen: OptimizerOptions, *, rmsprop_decay: float | None = None) -> Rule:

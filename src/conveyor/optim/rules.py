@@ -33,8 +33,25 @@ def add_l2(weights: list[Tensor], gradients: list[Tensor], l2: float) -> None:
         torch._foreach_add_(gradients, weights, alpha=l2)
 
 
+class Moments:
+    """What the rules with one moment m per weight share."""
+
+    momentum: float
+
+    @property
+    def state(self) -> Mapping[str, float]:
+        return {"momentum": 0.0}
+
+    def faded(self, weights: list[Tensor], gradients: list[Tensor], state: TensorLists, l2: float) -> list[Tensor]:
+        """g += lambda w, m = mu m; returns the m, to which the step of this update is still to be added."""
+        add_l2(weights, gradients, l2)
+        moments = state["momentum"]
+        torch._foreach_mul_(moments, self.momentum)
+        return moments
+
+
 @dataclasses.dataclass(frozen=True)
-class Momentum:
+class Momentum(Moments):
     """gradient form: m = mu m + g, w -= L m; rate form: m = mu m + L g, w -= m. With mu = 0 plain SGD.
 
     Nesterov's form steps by g + mu m (L g + mu m) with the new m. The two forms differ while L changes.
@@ -52,9 +69,7 @@ class Momentum:
         self, weights: list[Tensor], gradients: list[Tensor], state: TensorLists, *, rate: float, l2: float, step: int
     ) -> None:
         if self.momentum and self.form == "rate":
-            add_l2(weights, gradients, l2)
-            moments = state["momentum"]
-            torch._foreach_mul_(moments, self.momentum)
+            moments = self.faded(weights, gradients, state, l2)
             torch._foreach_add_(moments, gradients, alpha=rate)
             if self.nesterov:
                 torch._foreach_add_(weights, moments, alpha=-self.momentum)

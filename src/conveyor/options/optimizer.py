@@ -39,6 +39,9 @@ class OptimizerOptions:
     decay_exclude: tuple[str, ...] = option(
         (), "No decay for parameters whose name contains one of these; norm, bias and 1d are kinds."
     )
+    muon_normalize: bool = option(
+        False, "Scale filters to the norm sqrt(rows) before each muon step; for filters that a norm follows."
+    )
     lars_exclude: tuple[str, ...] = option(("norm", "bias"), "No adaptation and no decay by LARS for these.")
     clip_norm: float | None = option(None, "Clip the gradient to this global norm.", minimum=0.0)
     label_smoothing: float = option(0.0, "Label smoothing.", minimum=0.0, maximum=1.0)
@@ -57,6 +60,11 @@ class ScheduleOptions:
     learning_rate: float = option(0.1, "Peak learning rate.", minimum=0.0)
     lr_reference_batch: int | None = option(
         None, "The rate is meant for this batch: peak = rate x global batch / reference.", minimum=1
+    )
+    lr_factors: tuple[str, ...] = option(
+        (),
+        "Other rates for some parameters, as NAME:FACTOR pairs such as bias:64 head:0.5 (names as in --decay-exclude); "
+        "their decay per update stays the same.",
     )
     lr_schedule: str = option(
         "cosine", "Form of the schedule.", choices=("constant", "stepped", "cosine", "exponential", "polynomial")
