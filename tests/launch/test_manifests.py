@@ -158,6 +158,18 @@ def test_job_set() -> None:
     jsonschema.validate(single, JOB_SET)
 
 
+def test_pods_that_come_and_go_take_up_the_run() -> None:
+    elastic = Cluster(num_hosts=2, min_hosts=1)
+    manifest = yaml.safe_load(emit("k8s", PROGRAM, PLAN, elastic))
+    jsonschema.validate(manifest, PYTORCH_JOB)
+    assert manifest["spec"]["elasticPolicy"]["minReplicas"] == 1
+    container = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
+    assert {"name": "CONVEYOR_ELASTIC", "value": "1"} in container["env"]
+    pods = yaml.safe_load(emit("jobset", PROGRAM, PLAN, elastic))
+    command = pods["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]["command"]
+    assert command[command.index("--min-hosts") + 1] == "1"
+
+
 def test_slurm_script() -> None:
     script = emit(
         "slurm", [*PROGRAM, "--name", "it's"], PLAN, Cluster(num_hosts=2, cpus=3, time="1-12:00:00", partition="big")
@@ -169,6 +181,7 @@ def test_slurm_script() -> None:
     assert "#SBATCH --cpus-per-task=3" in headers
     assert script.index("#SBATCH --requeue") < script.index("set -euo"), "directives come before the first command"
     assert "export CONVEYOR_REPLICAS=8" in script
+    assert "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK" in script
     assert """srun --kill-on-bad-exit=1 conveyor train --data cifar10 --name 'it'"'"'s'""" in script
 
 

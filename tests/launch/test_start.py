@@ -12,8 +12,10 @@ import pytest
 
 from conveyor.errors import UserError
 from conveyor.launch.place import Place
-from conveyor.launch.start import goes_on, import_module, load, under_launcher
+from conveyor.launch.start import goes_on, import_module, load, machine_of, under_launcher
+from conveyor.layout import Machine
 from conveyor.options import Options
+from conveyor.training.spec import resolve
 
 RUN = {
     "updates": 2, "micro_batch_size": 4, "accumulation": 2, "validation": False, "tensorboard": False, "quiet": True,
@@ -96,6 +98,19 @@ def test_the_launchers_replicas_win(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.records
     assert under_launcher(options, {"CONVEYOR_REPLICAS": "8"}).batch.replicas == 8
     assert "8 replicas" in caplog.text
+
+
+def test_pinned_workers_use_all_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two workers of two cores each: a pinned one sees two cores and must not halve them again."""
+    monkeypatch.setattr(Machine, "here", lambda device: Machine(2))
+    options = Options().replace(model="resnet50", data="imagenet", micro_batch_size=8, accumulation=2, device="cpu")
+    for environment, threads in [
+        ({"CONVEYOR_THREADS": "2"}, 2),
+        ({"SLURM_CPUS_PER_TASK": "4"}, 4),
+        ({}, 1),
+    ]:
+        machine = machine_of(options, place(), environment)
+        assert resolve(options, workers=2, machine=machine).layout.threads == threads
 
 
 def test_when_a_job_goes_on() -> None:

@@ -69,6 +69,8 @@ def slurm(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> str:
         lines.append(f"#SBATCH --partition={_name(cluster.partition)}")
     # A node that dies brings the job back into the queue; it goes on from its last checkpoint.
     lines += ["#SBATCH --requeue", "set -euo pipefail", f"export OMP_NUM_THREADS={plan.threads or cluster.cpus}"]
+    # Since SLURM 22.05 a step does not take this over from the job by itself.
+    lines += ["export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"]
     variables = dict(plan.environment)
     if plan.replicas is not None:
         variables |= {"CONVEYOR_REPLICAS": str(plan.replicas), "CONVEYOR_INSTANCES": str(plan.instances)}
@@ -116,7 +118,7 @@ def job_set(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> dict[str
     if cluster.num_hosts > 1:
         import dataclasses
 
-        shared = dataclasses.replace(plan, hosts=hosts, port=plan.port or DEFAULT_PORT)
+        shared = dataclasses.replace(plan, hosts=hosts, port=plan.port or DEFAULT_PORT, min_hosts=cluster.min_hosts)
         command = host_command(shared, 0, argv)
         # Kubernetes replaces $(NAME) in arguments by the variable's value.
         command[command.index("--host-index") + 1] = "$(JOB_COMPLETION_INDEX)"
@@ -163,6 +165,9 @@ def _pod(command: Sequence[str], plan: LaunchPlan, cluster: Cluster, per_host: i
     variables = dict(plan.environment)
     if plan.replicas is not None:
         variables |= {"CONVEYOR_REPLICAS": str(plan.replicas), "CONVEYOR_INSTANCES": str(plan.instances)}
+    if cluster.min_hosts is not None:
+        # Pods that come and go take up the run that they find.
+        variables["CONVEYOR_ELASTIC"] = "1"
     container = {
         "name": name,
         "image": cluster.image,

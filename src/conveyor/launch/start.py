@@ -21,7 +21,7 @@ from conveyor.launch import failure
 from conveyor.launch.cores import describe
 from conveyor.launch.place import Place, detect
 from conveyor.launch.plan import LaunchPlan
-from conveyor.layout import lanes_per_span
+from conveyor.layout import Machine, lanes_per_span
 from conveyor.options import Options
 from conveyor.training.spec import RunSpec, resolve
 from conveyor.training.world import World
@@ -62,7 +62,8 @@ def _joined(options: Options, place: Place, run: str) -> Any:
     options = under_launcher(options, os.environ)
     if goes_on(place, os.environ):
         options = options.replace(resume="auto")
-    spec = resolve(options, workers=place.size)
+    machine = machine_of(options, place, os.environ)
+    spec = resolve(options, workers=place.size, machine=machine)
     if place.size == 1:
         return load(run)(spec, World.single(device_of(options)))
     from conveyor.launch.world import join
@@ -79,7 +80,7 @@ def _joined(options: Options, place: Place, run: str) -> Any:
         if world.is_main and goes_on(place, os.environ):
             _note_lost_run(Path(folder))
     if layout.depth > 1:
-        spec = _cut(spec, world, place.size)
+        spec = _cut(spec, world, machine)
     result = load(run)(spec, world)
     # After an error the groups are left as they are: the process ends at once, and its peers see that.
     world.barrier()
@@ -87,7 +88,21 @@ def _joined(options: Options, place: Place, run: str) -> Any:
     return result if world.is_main else None
 
 
-def _cut(spec: RunSpec, world: World, workers: int) -> RunSpec:
+def machine_of(options: Options, place: Place, environment: Mapping[str, str]) -> Machine | None:
+    """The cores of all workers together; None on accelerators.
+
+    A worker that was pinned sees its own share of a machine only, so the share comes from whoever dealt it out: our
+    launcher, SLURM, or else the number of workers beside this one.
+    """
+    here = Machine.here(options.layout.device)
+    if here.accelerators:
+        return None
+    dealt = environment.get("CONVEYOR_THREADS") or environment.get("SLURM_CPUS_PER_TASK") or ""
+    share = int(dealt) if dealt.isdigit() else max(1, here.cores // place.local_size)
+    return Machine(share * place.size)
+
+
+def _cut(spec: RunSpec, world: World, machine: Machine | None) -> RunSpec:
     """The same run with its stages named: as the main worker chooses them, if nobody has."""
     from conveyor.training import autosplit
 
@@ -96,7 +111,7 @@ def _cut(spec: RunSpec, world: World, workers: int) -> RunSpec:
     folder = spec.options.run.run_dir
     found = autosplit.choose(spec, Path(folder) if folder else None, world.device) if world.is_main else None
     names, note = world.broadcast_object(found)
-    named = resolve(spec.options.replace(splits=tuple(names)), workers=workers)
+    named = resolve(spec.options.replace(splits=tuple(names)), workers=world.size, machine=machine)
     return named.replace(layout_note=spec.layout_note, notes=(*spec.notes, note))
 
 
