@@ -81,6 +81,15 @@ def test_stepped_fractions_with_warm_up_at_host_steps() -> None:
     assert [made.rate(u) for u in (31, 32, 63, 64)] == pytest.approx([2, 0.2, 0.2, 0.02])
 
 
+def test_a_host_step_makes_one_drop_at_most() -> None:
+    made = schedule(lr_schedule="stepped", lr_drops="30% 34% 60%", lr_drop_form="passed", lr_every="20up")
+    assert [made.rate(u) for u in (39, 40, 59, 60, 79, 80)] == pytest.approx([1, 0.1, 0.1, 0.01, 0.01, 1e-3])
+    shifted = schedule(
+        lr_schedule="stepped", lr_drops="20%", lr_drop_form="passed", lr_every="10up", warmup=3, warmup_mode="shift"
+    )
+    assert [shifted.rate(u) for u in (29, 30)] == pytest.approx([1, 0.1])
+
+
 def test_cosine_warm_up_mask_from_zero() -> None:
     made = schedule(lr_schedule="cosine", warmup=10)
     expected = [0.5 * (1 + math.cos(math.pi * u / 100)) * min(1, u / 10) for u in range(100)]

@@ -16,7 +16,7 @@ RULES = {
         "`--base-learning-rate` is an exponent: the rate is 2^value times the global batch. Here the rate is written out with `--lr-reference-batch 1`.",
         "`--weight-decay` is L2 in the gradient, without norms on ImageNet: `--l2-regularization`, `--decay-exclude norm`.",
         "Epochs are counted in images (`--epochs-by-images`): updates in all = images x epochs // global batch.",
-        "The rate follows its formula at every update; the original held it still between two returns to the host.",
+        "The rate follows its formula at every update; the original held it still between two returns to the host (and made one drop there at most), which `--lr-every 97up`, say, repeats.",
         "Under `poprun` the launcher's total of replicas holds; with `--distributed` those of one worker times the workers of TF_CONFIG.",
         "`--iterations N` runs N updates; the original rounded up to its log period. Without `--epochs` there is no warm-up.",
         "Checkpoints are validated after training; stages become replicas in validation.",
@@ -26,6 +26,7 @@ RULES = {
         "`--weight-decay` is decoupled, `--l2-regularization` is in the gradient; both act on all weights.",
         "Frequencies that do not fit into whole updates become the closest possible ones, with a note.",
         "After training all checkpoints of the run are validated.",
+        "The loss is computed from logits; the original cuts probabilities to 1e-7 .. 1 - 1e-7 first, so that a sample with a true class below 1e-7 has a loss of 16.1 there and teaches nothing.",
     ),
     "pytorch": (
         "`--lr` is absolute. The early program has no weight decay, no flips and a schedule that steps by epoch; the later one is meant when `--config` or one of its own spellings is used.",

@@ -5,7 +5,8 @@ With u the update (from 0), q the clock `lr_every` in updates and t = floor(u / 
     rate(u) = peak * warm(t) * shape(clock(t))
 
     constant     shape(t) = 1
-    stepped      shape(t) = decay^n or values[n - 1], n = number of drops reached (t >= drop) or passed (t > drop)
+    stepped      shape(t) = decay^n or values[n - 1], n = number of drops reached (t >= drop) or passed (t > drop, and
+                 one drop per tick of the clock at most)
     exponential  shape(t) = decay^floor(t / every)
     cosine       shape(t) = e + (1 - e) (1 + cos(pi min(t, D) / D)) / 2
     polynomial   shape(t) = e + (1 - e) (1 - min(t, D) / D)^power
@@ -66,7 +67,7 @@ class Schedule:
     def shape(self, clock: Fraction) -> float:
         """The share of the peak when the schedule's own clock shows `clock` updates, without warm-up."""
         if self.form == "stepped":
-            passed = sum(clock > drop if self.drop_form == "passed" else clock >= drop for drop in self.drops)
+            passed = self._passed(clock) if self.drop_form == "passed" else sum(clock >= drop for drop in self.drops)
             return self.factors[passed - 1] if passed else 1.0
         if self.form == "exponential":
             return float(self.decay ** (clock // self.decay_every))
@@ -76,6 +77,15 @@ class Schedule:
         if self.form == "cosine":
             return self.end + (1 - self.end) * 0.5 * (1 + math.cos(math.pi * share))
         return self.end + (1 - self.end) * math.pow(1 - share, self.power)
+
+    def _passed(self, clock: Fraction) -> int:
+        """Drops that were passed, of which a tick makes one at most: two drops in a tick take effect in two ticks."""
+        now, offset = divmod(clock, self.every)
+        count, tick = 0, -1
+        for drop in self.drops:
+            tick = max((drop - offset) // self.every + 1, tick + 1)
+            count += now >= tick
+        return count
 
     def _warm_factor(self, time: Fraction) -> float:
         if self.warmup_form == "from-first":
