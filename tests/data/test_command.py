@@ -8,6 +8,8 @@ import pytest
 from tests.data.photos import encoded, make_folder, picture
 from tests.data.small import make_mnist
 
+from conveyor.bench.records import load_record
+
 Run = Callable[..., tuple[int, str, str]]
 
 
@@ -103,11 +105,15 @@ def test_bench_against_peers(conveyor: Run, tmp_path: Path) -> None:
         "--micro-batch-size",
         "4",
     )
-    code, out, _ = conveyor(*words, "--data-dir", str(tmp_path), "--json")
+    code, out, _ = conveyor(*words, "--data-dir", str(tmp_path), "--json", "--out", str(tmp_path / "records"))
     assert code == 0
     found = json.loads(out)
     assert [row["loader"] for row in found["loaders"]][:2] == ["conveyor", "DataLoader + Pillow"]
     assert found["files"] == 8
     assert found["loaders"][0]["ours_over_it"] == pytest.approx(1)
+    assert len(found["loaders"][1]["cpu_ratios"]) == 1
+    record = load_record(next((tmp_path / "records").glob("data-photographs-16px-*.json")))
+    assert record.results["conveyor rate"].median > 0
+    assert record.results["ratio to DataLoader + Pillow"].n == 1
     assert conveyor(*words)[0] == 2
     assert conveyor(*words, "--data-dir", str(tmp_path / "nowhere"))[0] == 2

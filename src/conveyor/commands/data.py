@@ -4,6 +4,7 @@ import argparse
 import json
 import os
 import statistics
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from conveyor.errors import UserError
 
 if TYPE_CHECKING:
+    from conveyor.bench.records import Record
     from conveyor.data.measure import Rate
 
 HELP = "List, fetch, verify, convert and measure data sets."
@@ -56,6 +58,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     bench.add_argument("--threads", type=int, help="loader threads; default: the cores for photographs, else 1")
     bench.add_argument("--peers", action="store_true", help="compare with other loaders on the same photographs")
     bench.add_argument("--rounds", type=int, default=3, help="with --peers: rounds over all sides [3]")
+    bench.add_argument("--out", metavar="FOLDER", help="with --peers: write a benchmark record into this folder")
     bench.add_argument("--images", type=int, default=512, help="with --peers: files per round [512]")
     bench.add_argument("--json", action="store_true", help="JSON instead of text")
 
@@ -206,8 +209,7 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 def _peers(arguments: argparse.Namespace) -> int:
     """All sides in turn, several rounds, medians and spreads."""
-    from conveyor.data import peers
-    from conveyor.data.measure import Clock
+    from conveyor.data import contest, peers
 
     if not arguments.data_dir:
         raise UserError("bench --peers needs photographs: name their folder with --data-dir")
@@ -216,67 +218,57 @@ def _peers(arguments: argparse.Namespace) -> int:
     if not files:
         raise UserError(f"there are no .jpg or .jpeg files below {arguments.data_dir}")
     files = files[: len(files) // batch * batch]
-    threads = arguments.threads or _cores()
-    rates: dict[str, list[Rate]] = {}
-    failed: dict[str, str] = {}
-    for _ in range(max(1, arguments.rounds) + 1):
-        for name, peer in peers.available().items():
-            if name in failed:
-                continue
-            try:
-                with Clock() as clock:
-                    images = peer(files, arguments.image_size or 224, batch, threads)
-            except Exception as error:
-                failed[name] = f"{type(error).__name__}: {error}"
-                continue
-            if images != len(files):
-                failed[name] = f"delivered {images} of {len(files)} images"
-                continue
-            rates.setdefault(name, []).append(clock.rate(images))
-    if "conveyor" in failed:
-        raise UserError(f"our own side did not run: {failed['conveyor']}")
-    ours = statistics.median(rate.per_cpu_second for rate in rates["conveyor"][1:])
-    rows = []
-    for name, measured in rates.items():
-        if name in failed:
-            continue
-        counted = measured[1:]
-        speeds, cpu = [rate.per_second for rate in counted], [rate.per_cpu_second for rate in counted]
-        rows.append(
-            {
-                "loader": name,
-                "images_per_second": statistics.median(speeds),
-                "spread": max(speeds) - min(speeds),
-                "images_per_cpu_second": statistics.median(cpu),
-                "ours_over_it": ours / statistics.median(cpu),
-            }
-        )
+    threads, size = arguments.threads or _cores(), arguments.image_size or 224
+    outcome = contest.contest(
+        list(peers.available()), files, size=size, batch=batch, threads=threads, rounds=max(1, arguments.rounds)
+    )
+    rows = [
+        {
+            **row,
+            "images_per_second": statistics.median(row["rates"]),
+            "spread": max(row["rates"]) - min(row["rates"]),
+            "images_per_cpu_second": statistics.median(row["cpu_rates"]),
+            "ours_over_it": statistics.median(row["cpu_ratios"]),
+        }
+        for row in outcome.rows()
+    ]
+    conditions = {"threads": threads, "files": len(files), "batch": batch, "rounds": arguments.rounds}
+    if arguments.out:
+        path = _peers_record(rows, size, {**conditions, "absent": outcome.failed}).save(Path(arguments.out))
+        print(f"wrote {path}", file=sys.stderr)
     if arguments.json:
-        print(
-            json.dumps(
-                {
-                    "threads": threads,
-                    "files": len(files),
-                    "rounds": arguments.rounds,
-                    "loaders": rows,
-                    "failed": failed,
-                },
-                indent=1,
-            )
-        )
+        print(json.dumps({**conditions, "loaders": rows, "failed": outcome.failed}, indent=1))
         return 0
     print(
         f"{len(files)} photographs, {threads} threads, batch {batch}, {arguments.rounds} rounds after one for warming up"
     )
-    print(f"{'loader':<24}{'images/s':>10}{'spread':>9}{'images/CPU-s':>14}{'ours / it':>11}")
+    print(
+        f"{'loader':<24}{'images/s':>10}{'spread':>9}{'ours / it':>11}{'images/CPU-s':>14}{'ours / it':>11}{'from':>8}{'to':>7}"
+    )
     for row in rows:
         print(
             f"{row['loader']:<24}{row['images_per_second']:>10,.0f}{row['spread']:>9,.0f}"
-            f"{row['images_per_cpu_second']:>14,.0f}{row['ours_over_it']:>11.2f}"
+            f"{statistics.median(row['ratios']):>11.2f}{row['images_per_cpu_second']:>14,.0f}{row['ours_over_it']:>11.2f}"
+            f"{min(row['cpu_ratios']):>8.2f}{max(row['cpu_ratios']):>7.2f}"
         )
-    for name, reason in failed.items():
+    for name, reason in outcome.failed.items():
         print(f"{name}: did not run ({reason})")
     return 0
+
+
+def _peers_record(rows: list[dict[str, Any]], size: int, conditions: dict[str, Any]) -> "Record":
+    """The comparison as a benchmark record; rates are those per CPU second, which other programs disturb least."""
+    from conveyor.bench.records import Sample, make_record
+
+    results = {}
+    for row in rows:
+        name = row["loader"]
+        results[f"{name} rate"] = Sample("img/CPU-s", tuple(row["cpu_rates"]))
+        results[f"{name} images per second"] = Sample("img/s", tuple(row["rates"]))
+        if name != "conveyor":
+            results[f"ratio to {name}"] = Sample("x", tuple(row["cpu_ratios"]))
+            results[f"ratio to {name} in images per second"] = Sample("x", tuple(row["ratios"]))
+    return make_record(f"data-photographs-{size}px", results, kind="data", **conditions)
 
 
 def _photographs(folder: Path, count: int) -> Iterator[Path]:

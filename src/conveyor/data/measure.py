@@ -1,10 +1,12 @@
 """How fast images are delivered: stages, CPU time, and the bound that a batch already in memory sets."""
 
+import contextlib
 import dataclasses
 import resource
 import time
 from collections.abc import Callable
 
+import psutil
 import torch
 
 from conveyor.data import catalogue, open_dataset
@@ -19,7 +21,7 @@ WARM_UP_BATCHES = 2
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Rate:
-    """Images delivered, in wall-clock and CPU seconds (of all threads and ended child processes)."""
+    """Images delivered, in wall-clock and CPU seconds (of all threads and child processes)."""
 
     images: int
     seconds: float
@@ -49,9 +51,14 @@ class Clock:
 
 
 def cpu_seconds() -> float:
-    """CPU time of this process, its threads and the children that have ended."""
+    """CPU time of this process, its threads and its children, ended or not."""
     usages = (resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    return sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    total = sum(usage.ru_utime + usage.ru_stime for usage in usages)
+    for child in psutil.Process().children():
+        with contextlib.suppress(psutil.Error):
+            times = child.cpu_times()
+            total += times.user + times.system + times.children_user + times.children_system
+    return total
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,6 +1,7 @@
 """Other loaders on the same files: 224-pixel random-resized crops as 8-bit batches. Each is optional.
 
-A peer is a function (files, size, batch, threads) that delivers every file once and returns the number of images. All
+A peer is a function (files, size, batch, threads) that sets everything up and returns a function that delivers every file
+once and returns the number of images; what is set up (worker processes, traced graphs) is kept from round to round. All
 sides use the same files and the same number of threads or worker processes.
 """
 
@@ -22,14 +23,15 @@ from conveyor.data.stores import FolderStore
 from conveyor.options.data import DataOptions
 from conveyor.topology import Topology
 
-Peer = Callable[[Sequence[Path], int, int, int], int]
+Deliver = Callable[[], int]
+Peer = Callable[[Sequence[Path], int, int, int], Deliver]
 
 
 def available() -> dict[str, Peer]:
     """The peers whose libraries are installed, ourselves first."""
     peers: dict[str, Peer] = {"conveyor": conveyor, "DataLoader + Pillow": data_loader}
     for library, name, peer in (
-        ("spdl", "SPDL", spdl),
+        ("spdl", "SPDL" if _installed("spdl") and _spdl_decodes() else "SPDL + Pillow", spdl),
         ("tensorflow", "tf.data", tf_data),
         ("nvidia.dali", "DALI (CPU)", dali),
     ):
@@ -38,7 +40,7 @@ def available() -> dict[str, Peer]:
     return peers
 
 
-def conveyor(files: Sequence[Path], size: int, batch: int, threads: int) -> int:
+def conveyor(files: Sequence[Path], size: int, batch: int, threads: int) -> Deliver:
     root = Path(files[0].anchor or ".")
     listing = Listing(root, ("all",), {"train": tuple((str(path.relative_to(root)), 0) for path in files)})
     dataset = EncodedDataset(
@@ -53,10 +55,13 @@ def conveyor(files: Sequence[Path], size: int, batch: int, threads: int) -> int:
         seed=0,
     )
     updates = len(files) // batch
-    with TrainingFeed(
-        dataset, Topology(batch), updates_per_epoch=updates, stop_update=updates, threads=threads
-    ) as feed:
-        return sum(len(each) for each in feed)
+
+    def deliver() -> int:
+        feed = TrainingFeed(dataset, Topology(batch), updates_per_epoch=updates, stop_update=updates, threads=threads)
+        with feed:
+            return sum(len(each) for each in feed)
+
+    return deliver
 
 
 class PillowDataset(torch.utils.data.Dataset[torch.Tensor]):
@@ -80,29 +85,49 @@ class PillowDataset(torch.utils.data.Dataset[torch.Tensor]):
         return torch.from_numpy(np.array(resized))
 
 
-def data_loader(files: Sequence[Path], size: int, batch: int, threads: int) -> int:
+def data_loader(files: Sequence[Path], size: int, batch: int, threads: int) -> Deliver:
     loader = torch.utils.data.DataLoader(
-        PillowDataset(files, size), batch_size=batch, shuffle=True, num_workers=threads, drop_last=True
+        PillowDataset(files, size),
+        batch_size=batch,
+        shuffle=True,
+        num_workers=threads,
+        drop_last=True,
+        persistent_workers=True,
     )
-    return sum(len(each) for each in loader)
+    return lambda: sum(len(each) for each in loader)
 
 
-def spdl(files: Sequence[Path], size: int, batch: int, threads: int) -> int:
+def spdl(files: Sequence[Path], size: int, batch: int, threads: int) -> Deliver:
     """Its own decoder where FFmpeg's libraries are installed, else its pipeline around Pillow."""
     from spdl.pipeline import PipelineBuilder
 
     decode, collate = _spdl_functions(files, size)
-    pipeline = (
-        PipelineBuilder()
-        .add_source(range(len(files)))
-        .pipe(decode, concurrency=threads, output_order="input")
-        .aggregate(batch, drop_last=True)
-        .pipe(collate)
-        .add_sink(2)
-        .build(num_threads=threads)
-    )
-    with pipeline.auto_stop():
-        return sum(len(each) for each in pipeline.get_iterator(timeout=120))
+
+    def deliver() -> int:
+        pipeline = (
+            PipelineBuilder()
+            .add_source(range(len(files)))
+            .pipe(decode, concurrency=threads, output_order="input")
+            .aggregate(batch, drop_last=True)
+            .pipe(collate)
+            .add_sink(2)
+            .build(num_threads=threads)
+        )
+        with pipeline.auto_stop():
+            return sum(len(each) for each in pipeline.get_iterator(timeout=120))
+
+    return deliver
+
+
+def _spdl_decodes() -> bool:
+    """Whether SPDL's own decoder runs: it needs FFmpeg's shared libraries."""
+    try:
+        import spdl.io
+
+        spdl.io.demux_image(b"")
+    except Exception as error:
+        return not isinstance(error, ImportError) and "libspdl" not in str(error)
+    return True
 
 
 def _spdl_functions(files: Sequence[Path], size: int) -> tuple[Callable[[int], Any], Callable[[list[Any]], Any]]:
@@ -120,14 +145,12 @@ def _spdl_functions(files: Sequence[Path], size: int) -> tuple[Callable[[int], A
         scale = f"scale={size}:{size}:flags=bilinear,format=pix_fmts=rgb24"
         return spdl.io.decode_packets(spdl.io.demux_image(data), filter_desc=f"{crop},{scale}")
 
-    try:
-        decode(0)
-    except RuntimeError:
+    if not _spdl_decodes():
         return PillowDataset(files, size).__getitem__, torch.stack
     return decode, lambda frames: spdl.io.to_numpy(spdl.io.convert_frames(frames))
 
 
-def tf_data(files: Sequence[Path], size: int, batch: int, threads: int) -> int:
+def tf_data(files: Sequence[Path], size: int, batch: int, threads: int) -> Deliver:
     import tensorflow as tf
 
     def decode(path: Any) -> Any:
@@ -152,10 +175,10 @@ def tf_data(files: Sequence[Path], size: int, batch: int, threads: int) -> int:
         .prefetch(2)
         .with_options(settings)
     )
-    return sum(int(each.shape[0]) for each in data)
+    return lambda: sum(int(each.shape[0]) for each in data)
 
 
-def dali(files: Sequence[Path], size: int, batch: int, threads: int) -> int:
+def dali(files: Sequence[Path], size: int, batch: int, threads: int) -> Deliver:
     from nvidia.dali import fn, pipeline_def, types
 
     @pipeline_def(batch_size=batch, num_threads=threads, device_id=None)
@@ -167,9 +190,13 @@ def dali(files: Sequence[Path], size: int, batch: int, threads: int) -> int:
     built = pipeline()
     built.build()
     updates = len(files) // batch
-    for _ in range(updates):
-        built.run()
-    return updates * batch
+
+    def deliver() -> int:
+        for _ in range(updates):
+            built.run()
+        return updates * batch
+
+    return deliver
 
 
 def _installed(library: str) -> bool:
