@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import torch
 
 from conveyor.infer.graph import ServingGraph
+from conveyor.infer.metadata import INPUT, OUTPUT
 
-INPUT, OUTPUT = "images", "logits"
 LARGEST_BATCH = 65_536
 _converted: "weakref.WeakKeyDictionary[ServingGraph, bytes]" = weakref.WeakKeyDictionary()
 

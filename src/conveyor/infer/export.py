@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from conveyor.errors import UserError, did_you_mean
 from conveyor.infer import metadata
-from conveyor.infer.convert import INPUT, OUTPUT, to_onnx
+from conveyor.infer.convert import to_onnx
 from conveyor.infer.engine import Source, open_named
 from conveyor.infer.graph import ServingGraph
 from conveyor.infer.loaded import Loaded
+from conveyor.infer.metadata import INPUT, OUTPUT
 from conveyor.infer.target import check_target, folder_at_once
 from conveyor.version import __version__
 

@@ -1,14 +1,13 @@
 """8-bit post-training quantisation with real calibration images and a gate on the accuracy it costs."""
 
-import contextlib
 import dataclasses
-import logging
+import json
 import os
 import shutil
-import warnings
-from collections.abc import Iterator
+import subprocess
+import sys
+import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,7 +15,6 @@ from numpy.typing import NDArray
 from conveyor.errors import UserError
 from conveyor.infer import auto
 from conveyor.infer.accuracy import Sample, top1
-from conveyor.infer.convert import INPUT
 from conveyor.infer.engine import Source, open_named
 
 
@@ -37,10 +35,7 @@ class Quantizer:
         if form == "torch":
             raise UserError("8-bit models are written as onnx or openvino: add --format onnx or --format openvino")
         small = file.with_name("int8" + file.suffix)
-        if form == "openvino":
-            _quantize_openvino(file, small, self.calibration, self.batch)
-        else:
-            _quantize_onnx(file, small, self.calibration, self.batch)
+        quantize_apart(form, file, small, self.calibration, self.batch)
         preprocessing = source.preprocessing
         if form == "openvino":
             before, after = (Source(preprocessing, openvino=each, batch=self.batch) for each in (file, small))
@@ -85,80 +80,24 @@ class Quantizer:
         return f"{said}: int8 is NOT faster on this processor, float32 may serve you better"
 
 
-def _parts(images: NDArray[np.uint8], batch: int | None) -> Iterator[NDArray[np.uint8]]:
-    """Calibration batches of one size: short ones are left out, a fixed batch of the graph is kept."""
-    size = batch or 1
-    whole = len(images) - len(images) % size
-    if whole == 0:
-        raise UserError(f"calibration needs at least one batch of {size} images: give more with --calibration-images")
-    for start in range(0, whole, size):
-        yield images[start : start + size]
+def quantize_apart(form: str, file: Path, out: Path, images: NDArray[np.uint8], batch: int | None) -> None:
+    """Quantise in a process of its own.
 
-
-def _quantize_openvino(file: Path, out: Path, images: NDArray[np.uint8], batch: int | None) -> None:
-    os.environ.setdefault("NNCF_CI", "1")  # its word for "send no usage statistics"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            import nncf
-        import openvino
-    except ImportError:
-        raise UserError(
-            "8-bit OpenVINO models need the packages openvino and nncf: pip install openvino nncf"
-        ) from None
-    logging.getLogger("nncf").setLevel(logging.ERROR)
-    parts = list(_parts(images, batch))
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        quantized = nncf.quantize(
-            openvino.Core().read_model(str(file)),
-            nncf.Dataset(parts),
-            subset_size=len(parts),
-            preset=nncf.QuantizationPreset.MIXED,
+    The quantisers import half a framework, speak to the root logger and keep native objects for as long as the process
+    lives; should one crash, the caller gets a sentence instead of a core dump.
+    """
+    with tempfile.TemporaryDirectory(prefix="conveyor-int8-") as folder:
+        np.save(Path(folder) / "images.npy", images)
+        order = {"form": form, "file": str(file), "out": str(out), "images": f"{folder}/images.npy", "batch": batch}
+        done = subprocess.run(
+            [sys.executable, "-m", "conveyor.infer.quantize_process", json.dumps(order)],
+            capture_output=True,
+            text=True,
+            env={**os.environ, "NNCF_CI": "1"},  # nncf's word for "send no usage statistics"
         )
-    openvino.save_model(quantized, str(out), compress_to_fp16=False)
-
-
-def _quantize_onnx(file: Path, out: Path, images: NDArray[np.uint8], batch: int | None) -> None:
-    try:
-        from onnxruntime import quantization
-        from onnxruntime.quantization.shape_inference import quant_pre_process
-    except ImportError:
-        raise UserError(
-            "8-bit ONNX models need the packages onnx and onnxruntime: pip install onnx onnxruntime"
-        ) from None
-
-    class Reader(quantization.CalibrationDataReader):
-        def __init__(self) -> None:
-            self._parts = _parts(images, batch)
-
-        def get_next(self) -> dict[str, Any] | None:
-            part = next(self._parts, None)
-            return None if part is None else {INPUT: part}
-
-    prepared = out.with_name("prepared.onnx")
-    with _fewer_words(), warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        quant_pre_process(str(file), str(prepared), skip_symbolic_shape=True)
-        quantization.quantize_static(
-            str(prepared),
-            str(out),
-            Reader(),
-            quant_format=quantization.QuantFormat.QDQ,
-            per_channel=True,
-            activation_type=quantization.QuantType.QUInt8,
-            weight_type=quantization.QuantType.QInt8,
-            op_types_to_quantize=["Conv", "Gemm", "MatMul", "Add", "MaxPool", "GlobalAveragePool", "Relu"],
-            extra_options={"WeightSymmetric": True, "ActivationSymmetric": False},
-        )
-    prepared.unlink()
-
-
-@contextlib.contextmanager
-def _fewer_words() -> Iterator[None]:
-    """The quantiser writes its advice to the root logger, warning by warning."""
-    logging.disable(logging.WARNING)
-    try:
-        yield
-    finally:
-        logging.disable(logging.NOTSET)
+    if done.returncode == 0:
+        return
+    words = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
+    raise UserError(
+        words if done.returncode == 2 else f"the model could not be quantised: {words}; export it without --int8"
+    )
