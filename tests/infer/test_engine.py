@@ -1,4 +1,5 @@
 import json
+import time
 from pathlib import Path
 
 import numpy as np
@@ -97,6 +98,26 @@ class TestAuto:
         monkeypatch.setattr(auto, "measure", lambda engines, batch: dict.fromkeys(engines, 2.0) | {"openvino": 1.0})
         assert auto.choose(source, batch=3, threads=1, cache=cache).engine == "openvino"
         assert len(json.loads(cache.read_text())) == 1
+
+    def test_who_is_far_behind_is_not_run_again(self) -> None:
+        assert auto.in_the_race({"a": [1.0, 3.0], "b": [1.2, 9.0], "c": [2.0, 1.3]}) == ["a", "b"]
+        runs = dict.fromkeys(("first", "second", "slow"), 0)
+
+        class Paced:
+            image_shape = (1, 1, 1)
+
+            def __init__(self, name: str, seconds: float) -> None:
+                self.name, self.seconds = name, seconds
+
+            def __call__(self, images: np.ndarray) -> None:
+                runs[self.name] += 1
+                time.sleep(self.seconds)
+
+        engines = {name: Paced(name, 0.1 if name == "slow" else 0.01) for name in runs}
+        times = auto.measure(engines, 1, seconds=1.0)  # type: ignore[arg-type]
+        assert max(times, key=times.__getitem__) == "slow"
+        assert runs["slow"] == 3, "one run to warm up and two that count"
+        assert runs["first"] > 3
 
 
 def test_quiet_means_little_foreign_work() -> None:

@@ -23,6 +23,8 @@ from conveyor.infer.machine import Watch
 SECONDS = 1.5
 """Time for measuring all candidates together, after each has run once."""
 MOST_ROUNDS = 30
+FAR_BEHIND = 1.25
+"""A candidate that took this many times as long as the best after two rounds is not run again."""
 _logger = logging.getLogger(__name__)
 
 
@@ -79,21 +81,33 @@ def choose(source: Source, *, batch: int, threads: int, cache: Path | None = Non
 
 
 def measure(engines: dict[str, Engine], batch: int, seconds: float = SECONDS) -> dict[str, float]:
-    """Median milliseconds of a batch by engine; the engines take turns, so that a disturbance hits all of them."""
+    """Median milliseconds of a batch by engine; the engines take turns, so that a disturbance hits all of them.
+
+    The time goes to those that are close to each other: one that is far behind after two rounds has had its chance.
+    """
     shape = next(iter(engines.values())).image_shape
     images = np.random.default_rng(0).integers(0, 256, (batch, *shape), dtype=np.uint8)
     for engine in engines.values():
         engine(images)
     taken: dict[str, list[float]] = {name: [] for name in engines}
+    racing = list(engines)
     end = time.perf_counter() + seconds
     for round_number in range(MOST_ROUNDS):
-        if round_number >= 2 and time.perf_counter() > end:
+        if round_number >= 2 and (time.perf_counter() > end or len(racing) == 1):
             break
-        for name, engine in engines.items():
+        for name in racing:
             start = time.perf_counter()
-            engine(images)
+            engines[name](images)
             taken[name].append((time.perf_counter() - start) * 1000)
+        if round_number == 1:
+            racing = in_the_race(taken)
     return {name: statistics.median(values) for name, values in taken.items()}
+
+
+def in_the_race(taken: dict[str, list[float]]) -> list[str]:
+    """The candidates whose best time is less than `FAR_BEHIND` times the best of all."""
+    best = min(min(values) for values in taken.values())
+    return [name for name, values in taken.items() if min(values) < FAR_BEHIND * best or min(values) == best]
 
 
 def _open_all(source: Source, names: tuple[str, ...], batch: int, threads: int) -> dict[str, Engine]:
