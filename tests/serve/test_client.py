@@ -42,6 +42,14 @@ def test_load_counts_every_image_of_every_client(server: Running) -> None:
     assert any(line.startswith("average throughput:") and line.endswith("samples/sec") for line in report.lines())
 
 
+def test_load_for_a_time(server: Running) -> None:
+    report = run_load(load_settings(server, clients=2, num_images=1, seconds=0.5, timeout=60.0), IMAGES)
+    assert report.ok, report.failures
+    assert report.requests > 2, "the time counts, not the number of images"
+    assert report.seconds >= 0.5
+    assert report.cpu_seconds > 0
+
+
 def test_a_failed_answer_is_reported(server: Running) -> None:
     report = run_load(load_settings(server, clients=2, num_images=2), IMAGES[:, :4])
     assert not report.ok

@@ -22,6 +22,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "images", nargs="*", metavar="PHOTOGRAPH", help="Classify these files; without any, load the server."
     )
+    parser.add_argument("--name", help="Name of the model at URL; default: asked of the server (Conveyor's tell it).")
     parser.add_argument(
         "--protocol",
         default="grpc",
@@ -37,6 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="Images of each request. [1]")
     parser.add_argument("--clients", type=int, default=2, metavar="N", help="Client processes. [2]")
     parser.add_argument("--num-images", type=int, default=1000, metavar="N", help="Images of each client. [1000]")
+    parser.add_argument("--seconds", type=float, metavar="S", help="Send for this long instead of --num-images.")
     parser.add_argument("--use-async", action="store_true", help="Do not wait for an answer before the next request.")
     parser.add_argument(
         "--data",
@@ -85,7 +87,7 @@ def _ask(arguments: argparse.Namespace, url: str, host: str, port: int, grpc_por
         with httpx.Client(base_url=url, headers=headers, timeout=arguments.timeout, trust_env=False) as client:
             if arguments.images:
                 return _classify(client, arguments.images, arguments.json)
-            described = _described(client)
+            described = _described(client, arguments.name)
     except httpx.HTTPError as error:
         raise UserError(f"the server at {url} does not answer: {error}") from None
     from conveyor.serve.client import LoadSettings, random_images, run_load
@@ -96,7 +98,7 @@ def _ask(arguments: argparse.Namespace, url: str, host: str, port: int, grpc_por
         LoadSettings(
             host=host, port=port if arguments.protocol.startswith("http") else grpc_port, name=described["name"],
             protocol=arguments.protocol, batch_size=arguments.batch_size, clients=arguments.clients,
-            num_images=arguments.num_images, use_async=arguments.use_async, timeout=arguments.timeout,
+            num_images=arguments.num_images, seconds=arguments.seconds, use_async=arguments.use_async, timeout=arguments.timeout,
             verbose=arguments.verbose, token=token, tls=url.startswith("https"),
         ),
         images,
@@ -105,8 +107,11 @@ def _ask(arguments: argparse.Namespace, url: str, host: str, port: int, grpc_por
     return 0 if report.ok else 1
 
 
-def _described(client: Any) -> dict[str, Any]:
-    """The metadata of the server's model; its name is learned from the list of metrics."""
+def _described(client: Any, wanted: str | None) -> dict[str, Any]:
+    """The metadata of the server's model; without a name it is learned from the list of metrics."""
+    if wanted:
+        named: dict[str, Any] = client.get(f"/v2/models/{wanted}").raise_for_status().json()
+        return named
     for line in client.get("/metrics").raise_for_status().text.splitlines():
         if line.startswith("conveyor_model{"):
             name = line.split('name="', 1)[1].split('"', 1)[0]

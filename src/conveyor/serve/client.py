@@ -40,6 +40,8 @@ class LoadSettings:
     clients: int = 2
     num_images: int = 1000
     """Images of each client."""
+    seconds: float | None = None
+    """How long each client sends, instead of a number of images."""
     use_async: bool = False
     timeout: float = 10.0
     """Seconds for each request."""
@@ -53,6 +55,8 @@ class LoadSettings:
         for name in ("batch_size", "clients", "num_images"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name.replace('_', '-')} must be at least 1")
+        if self.seconds is not None and self.seconds <= 0:
+            raise UserError("--seconds must be more than 0")
         return self
 
 
@@ -66,6 +70,8 @@ class LoadReport:
     retries: int
     failures: tuple[str, ...]
     latency: Latency | None
+    cpu_seconds: float = 0.0
+    """Processor time of the clients themselves, warm-up included: on the server's machine it is not the server's."""
 
     @property
     def images_per_second(self) -> float:
@@ -82,6 +88,8 @@ class LoadReport:
         ]
         if self.latency is not None:
             found.append(self.latency.text())
+        if self.cpu_seconds:
+            found.append(f"the clients themselves used {self.cpu_seconds:.1f} s of processor time")
         if self.retries:
             found.append(f"{self.retries} requests were asked to come later and were sent again")
         if self.failures:
@@ -95,6 +103,7 @@ class LoadReport:
             "requests": self.requests,
             "retries": self.retries,
             "images_per_second": self.images_per_second,
+            "client_cpu_seconds": self.cpu_seconds,
             "failures": list(self.failures),
             "latency_ms": self.latency.to_json() if self.latency else None,
         }
@@ -130,6 +139,7 @@ def _report(document: dict[str, Any]) -> LoadReport:
         retries=sum(client["retries"] for client in clients),
         failures=tuple(text for client in clients for text in client["failures"]),
         latency=Latency.of(latencies) if latencies else None,
+        cpu_seconds=document["cpu_seconds"],
     )
 
 

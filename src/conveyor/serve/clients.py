@@ -3,11 +3,14 @@
 A process of its own, light and without threads, so that forking many clients is cheap and safe.
 """
 
+import itertools
 import json
 import multiprocessing
+import os
 import sys
 import threading
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -43,7 +46,9 @@ def main() -> int:
     seconds = time.perf_counter() - start
     for client in clients:
         client.join()
-    json.dump({"seconds": seconds, "clients": reports}, sys.stdout)
+    times = os.times()
+    cpu = times.user + times.system + times.children_user + times.children_system
+    json.dump({"seconds": seconds, "cpu_seconds": cpu, "clients": reports}, sys.stdout)
     return 0
 
 
@@ -60,9 +65,9 @@ def _client(number: int, order: dict[str, Any], images: NDArray[np.uint8], barri
             token=order["token"],
             tls=order["tls"],
         )
-        batches = _batches(images, order["batch_size"], order["num_images"], number)
+        size = order["batch_size"]
         try:
-            _patiently(call, batches[0], WARM_UP_SECONDS, report)
+            _patiently(call, next(_batches(images, size, number)), WARM_UP_SECONDS, report)
         except CallFailed as error:
             report["failures"].append(f"warm-up: {error}")
             barrier.abort()
@@ -71,6 +76,12 @@ def _client(number: int, order: dict[str, Any], images: NDArray[np.uint8], barri
             barrier.wait(WARM_UP_SECONDS)
         except threading.BrokenBarrierError:
             return
+        endless = _batches(images, size, number)
+        if order["seconds"] is not None:
+            end = time.perf_counter() + order["seconds"]
+            batches = itertools.takewhile(lambda _: time.perf_counter() < end, endless)
+        else:
+            batches = itertools.islice(endless, -(-order["num_images"] // size))
         _send_all(call, batches, order, report)
     except Exception as error:  # the parent waits for a report from every client
         report["failures"].append(f"{type(error).__name__}: {error}")
@@ -78,14 +89,13 @@ def _client(number: int, order: dict[str, Any], images: NDArray[np.uint8], barri
         results.put(report)
 
 
-def _batches(images: NDArray[np.uint8], size: int, count: int, number: int) -> list[NDArray[np.uint8]]:
-    """ceil(count / size) batches, cut from the images in turn; each client starts at another one."""
-    total = -(-count // size)
-    positions = (np.arange(total * size) + number * size) % len(images)
-    return [images[positions[index * size : (index + 1) * size]] for index in range(total)]
+def _batches(images: NDArray[np.uint8], size: int, number: int) -> Iterator[NDArray[np.uint8]]:
+    """Batches without end, cut from the images in turn; each client starts at another one."""
+    for index in itertools.count(number):
+        yield images[(np.arange(size) + index * size) % len(images)]
 
 
-def _send_all(call: Call, batches: list[NDArray[np.uint8]], order: dict[str, Any], report: dict[str, Any]) -> None:
+def _send_all(call: Call, batches: Iterator[NDArray[np.uint8]], order: dict[str, Any], report: dict[str, Any]) -> None:
     timeout, talks = float(order["timeout"]), order["verbose"] and report["number"] == 0
 
     def one(batch: NDArray[np.uint8]) -> None:
@@ -101,12 +111,23 @@ def _send_all(call: Call, batches: list[NDArray[np.uint8]], order: dict[str, Any
         if talks:
             print(f"latency: {taken * 1000:.3f} ms", file=sys.stderr, flush=True)
 
-    if order["use_async"]:
-        with ThreadPoolExecutor(IN_FLIGHT) as pool:
-            list(pool.map(one, batches))
+    if not order["use_async"]:
+        for batch in batches:
+            one(batch)
         return
-    for batch in batches:
-        one(batch)
+    lock = threading.Lock()
+
+    def some() -> None:
+        while True:
+            with lock:
+                batch = next(batches, None)
+            if batch is None:
+                return
+            one(batch)
+
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
+        for future in [pool.submit(some) for _ in range(IN_FLIGHT)]:
+            future.result()
 
 
 def _patiently(call: Call, batch: NDArray[np.uint8], timeout: float, report: dict[str, Any]) -> None:
