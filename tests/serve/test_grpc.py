@@ -8,6 +8,7 @@ from tests.serve.conftest import IMAGES
 
 from conveyor.serve.launcher import Running
 from conveyor.serve.protos import HEALTH_SERVICE, INFERENCE_SERVICE, MESSAGES, PREDICTION_SERVICE
+from conveyor.serve.refused import Refused
 from conveyor.serve.tensor_proto import from_proto, to_proto
 
 
@@ -60,6 +61,9 @@ def test_tensors_survive_the_wire() -> None:
     repeated = MESSAGES["TensorProto"](dtype=1, float_val=[2.5])
     repeated.tensor_shape.dim.add(size=3)
     assert from_proto(repeated).tolist() == [2.5] * 3
+    repeated.tensor_shape.dim.add(size=1 << 21)
+    with pytest.raises(Refused, match="1 values"):  # a few bytes must not become gigabytes
+        from_proto(repeated)
 
 
 def test_health_and_metadata(channel: grpc.Channel) -> None:

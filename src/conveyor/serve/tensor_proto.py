@@ -10,7 +10,9 @@ from conveyor.serve.arrays import checked_shape
 from conveyor.serve.protos import MESSAGES
 from conveyor.serve.refused import Refused
 
-FLOAT, STRING = 1, 7
+STRING = 7
+MOST_REPEATED = 1 << 22
+"""Elements that one repeated value may stand for: a message of a few bytes must not cost more memory than a large one."""
 _NUMBERS = {
     1: (np.float32, "float_val"),
     2: (np.float64, "double_val"),
@@ -50,8 +52,8 @@ def from_proto(proto: Any) -> NDArray[Any]:
     values = getattr(proto, field)
     if len(values) == count:
         return np.array(values).reshape(shape)
-    if len(values) == 1 and count <= 1 << 26:
-        return np.full(shape, values[0])
+    if len(values) == 1 and count <= MOST_REPEATED:
+        return np.broadcast_to(np.array(values[0]), shape)
     raise Refused(f"the tensor has {len(values)} values, but its shape is {shape}")
 
 
