@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os
 import statistics
 import sys
 from collections.abc import Iterator
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conveyor.errors import UserError
+from conveyor.layout import usable_cores
 
 if TYPE_CHECKING:
     from conveyor.bench.records import Record
@@ -36,7 +36,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify = actions.add_parser("verify", help="check counts, checksums and that every image can be decoded")
     verify.add_argument("folder", help="folder of a data set")
     verify.add_argument("--no-decode", dest="decode", action="store_false", help="do not decode the images")
-    verify.add_argument("--threads", type=int, default=_cores(), help="images checked at a time")
+    verify.add_argument("--threads", type=int, default=usable_cores(), help="images checked at a time")
     verify.add_argument("--json", action="store_true", help="JSON instead of text")
 
     build = actions.add_parser("build-tfrecords", help="class folders into TFRecord files of ImageNet's layout")
@@ -218,7 +218,7 @@ def _peers(arguments: argparse.Namespace) -> int:
     if not files:
         raise UserError(f"there are no .jpg or .jpeg files below {arguments.data_dir}")
     files = files[: len(files) // batch * batch]
-    threads, size = arguments.threads or _cores(), arguments.image_size or 224
+    threads, size = arguments.threads or usable_cores(), arguments.image_size or 224
     outcome = contest.contest(
         list(peers.available()), files, size=size, batch=batch, threads=threads, rounds=max(1, arguments.rounds)
     )
@@ -292,7 +292,3 @@ def _existing(path: str) -> Path:
     if not Path(path).is_file():
         raise UserError(f"{path} does not exist")
     return Path(path)
-
-
-def _cores() -> int:
-    return len(os.sched_getaffinity(0))

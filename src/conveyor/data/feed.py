@@ -1,7 +1,6 @@
 """The two streams of a run: training slots in the order of (update, slot), and validation with every image once."""
 
 import itertools
-import os
 from collections.abc import Callable, Iterator, Sequence
 from typing import TypeVar
 
@@ -9,6 +8,7 @@ from conveyor.data import order
 from conveyor.data.batch import Dataset
 from conveyor.data.loader import Job, Loader, Transform
 from conveyor.data.order import Indices, SlotShape
+from conveyor.layout import usable_cores
 
 T = TypeVar("T")
 
@@ -98,7 +98,7 @@ class ValidationFeed(Loader):
 
 def default_threads(dataset: Dataset) -> int:
     """One thread copies from memory fast enough; decoding takes as many as this process may use cores."""
-    return len(os.sched_getaffinity(0)) if dataset.chunk else 1
+    return usable_cores() if dataset.chunk else 1
 
 
 def _newest(make: Callable[[int], T]) -> Callable[[int], T]:

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.errors import UserError, did_you_mean
-from conveyor.infer.machine import usable_cores
 from conveyor.infer.preprocessing import Preprocessing
+from conveyor.layout import usable_cores
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

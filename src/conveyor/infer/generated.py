@@ -9,9 +9,9 @@ import numpy as np
 from conveyor.infer.engine import open_engine
 from conveyor.infer.load import from_options, load
 from conveyor.infer.loaded import Loaded
-from conveyor.infer.machine import usable_cores
 from conveyor.infer.statistics import Repeat
 from conveyor.infer.throughput import Measured, measure
+from conveyor.layout import usable_cores
 from conveyor.options import Options
 
 FEWEST_BATCHES_SECONDS = 1.0

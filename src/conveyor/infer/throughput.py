@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from conveyor.infer.engine import Engine, as_source, open_engine
-from conveyor.infer.machine import usable_cores
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.infer.replicas import Replicas
 from conveyor.infer.statistics import Repeat, Throughput
+from conveyor.layout import usable_cores
 
 _logger = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.errors import UserError
-from conveyor.infer.machine import usable_cores
+from conveyor.layout import usable_cores
 from conveyor.serve import frames
 from conveyor.serve.refused import Unavailable
 
