@@ -206,4 +206,6 @@ def fit_channels(images: Tensor, channels: int) -> Tensor:
         images, present = images.expand(*images.shape[:3], 3), 3
     if present > channels:
         raise ValueError(f"images have {present} channels, the network takes {channels}")
-    return torch.nn.functional.pad(images, (0, channels - present))
+    padded = images.new_zeros(*images.shape[:3], channels)
+    padded[..., :present] = images
+    return padded

@@ -105,6 +105,13 @@ FUNCTIONS: dict[str, dict[str, tuple[list[type], type | None]]] = {
             _NUMBER,
         ),
     },
+    "group_norm": {
+        "conveyor_group_norm": (
+            [_POINTER, _POINTER, *[_SIZE] * 4, _POINTER, _POINTER, ctypes.c_double, _POINTER, _POINTER],
+            _NUMBER,
+        ),
+        "conveyor_group_norm_backward": ([*[_POINTER] * 3, *[_SIZE] * 4, *[_POINTER] * 5], _NUMBER),
+    },
     "rounding": {"conveyor_round": ([_POINTER, _POINTER, _SIZE, _WORD, _NUMBER, _NUMBER], None)},
 }
 """Arguments and results of the functions in each source file."""
