@@ -40,7 +40,7 @@ class Pipeline:
         self.parts, self.worker, self.depth = list(parts), worker, depth
         self.schedule, self.group, self.device = schedule, group, device
         self._stages = stages
-        self._shapes: dict[tuple[Any, ...], list[tuple[Tensor, ...]]] = {}
+        self._known_shapes: dict[tuple[Any, ...], list[tuple[Tensor, ...]]] = {}
         self._schedules: dict[tuple[Any, ...], tuple[Any, list[KeyedStage]]] = {}
         self._on_last_backward = on_last_backward
         last = len(self.parts) - 1
@@ -89,7 +89,7 @@ class Pipeline:
 
         Sends are not awaited before the next batch's work begins, so the workers of a lane overlap.
         """
-        shapes = self._traced(tuple(shape), dtype)
+        shapes = self.shapes(tuple(shape), dtype)
         result: Tensor | None = None
         local: tuple[Tensor, ...] | None = None
         for index in self.mine:
@@ -132,16 +132,17 @@ class Pipeline:
         if len(self._ended) == len(self.mine) and self.schedule != "zero-bubble":
             self._on_last_backward()
 
-    def _traced(self, images: tuple[int, ...], dtype: torch.dtype) -> list[tuple[Tensor, ...]]:
+    def shapes(self, images: tuple[int, ...], dtype: torch.dtype) -> list[tuple[Tensor, ...]]:
+        """Inputs of each stage and outputs of the last for images of this shape, on the meta device."""
         key = (images, dtype)
-        if key not in self._shapes:
-            self._shapes[key] = trace_shapes(self._stages, images, dtype)
-        return self._shapes[key]
+        if key not in self._known_shapes:
+            self._known_shapes[key] = trace_shapes(self._stages, images, dtype)
+        return self._known_shapes[key]
 
     def _prepared(self, count: int, images: tuple[int, ...], dtype: torch.dtype) -> tuple[Any, list[KeyedStage]]:
         key = (count, images, dtype)
         if key not in self._schedules:
-            shapes = self._traced(images, dtype)
+            shapes = self.shapes(images, dtype)
             stages = [self._stage(index, shapes) for index in self.mine]
             loss = _LateLoss()
             schedule = make_schedule(self.schedule, self.parts, stages, self.depth, count, loss)

@@ -1,0 +1,246 @@
+"""One update on several layouts, measured in one run: one process, lanes, a pipeline, in alternating rounds.
+
+Every layout is a real job (its workers started, pinned and joined as in `conveyor train`) that runs the training loop for
+some updates whenever it is asked to. Beside the rate each round measures what the layout's workers need alone:
+
+- a lane: the same updates of its own slots with nothing reduced, all lanes at once;
+- a stage: its forward and backward pass of one micro-batch with nothing sent, all stages at once.
+
+`overhead of lanes` is the time of the job over the mean time of its lanes alone, minus 1. `share of ideal` is the makespan
+of the pipeline's timetable with the stages' own times and free communication over the time of an update, the optimiser
+and the data included. With equal stages that timetable is the familiar m / (m + p - 1).
+"""
+
+import contextlib
+import functools
+import json
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from conveyor.bench.records import Record, Sample, make_record, ratios
+from conveyor.bench.rounds import Contestant, Session, UnavailableError
+from conveyor.errors import UserError
+from conveyor.options import Options
+from conveyor.training.spec import RunSpec
+from conveyor.training.world import World
+
+STAGE_REPEATS = 5
+"""Passes of a stage alone for each update of a round."""
+
+Report = Callable[[str, int, float], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """The update that every layout runs: `slots` micro-batches of `batch` images."""
+
+    model: str = "resnet50"
+    image_size: int = 96
+    batch: int = 8
+    slots: int = 8
+    schedule: str = "1f1b"
+    splits: tuple[str, ...] = ("auto",)
+
+    @property
+    def label(self) -> str:
+        return f"lanes-{self.model}-{self.image_size}px-{self.slots}x{self.batch}"
+
+    def options(self, layout: str, threads: int) -> Options:
+        """The run that has this update; only the layout differs between contestants."""
+        depth = int(layout.partition("x")[2])
+        return Options().replace(
+            model=self.model, data="imagenet" if self.image_size > 64 else "cifar10", image_size=self.image_size,
+            generated_data=True, micro_batch_size=self.batch, accumulation=self.slots, learning_rate=0.01,
+            lr_schedule="constant", updates=1_000_000, updates_per_log=1_000_000, checkpoints_per_epoch=0, validation=False,
+            layout=layout, threads=threads, device="cpu", quiet=True, max_restarts=0, report=False, tensorboard=False,
+            stages=depth if depth > 1 else None, splits=self.splits if depth > 1 else (), pipeline_schedule=self.schedule,
+        )  # fmt: skip
+
+
+def measure(
+    work: Work, cores: int, *, rounds: int, updates: int, report: Report = lambda name, number, rate: None
+) -> Record:
+    """All layouts of `cores` workers, each round in the opposite order of the one before."""
+    whole, lanes, pipeline = "1x1", f"{cores}x1", f"1x{cores}"
+    threads = {whole: cores, lanes: 1, pipeline: 1}
+    if cores < 2 or work.slots < cores:
+        raise UserError(f"{cores} cores and {work.slots} slots: lanes need two cores or more, and a slot for each")
+    answers: dict[str, list[dict[str, Any]]] = {name: [] for name in threads}
+    sessions: list[Session] = []
+    try:
+        for layout, count in threads.items():
+            command = [sys.executable, "-m", "conveyor.bench.lanes", work.options(layout, count).to_yaml()]
+            sessions.append(Session(Contestant(layout, command), count))
+        for number in range(rounds):
+            for session in sessions if number % 2 == 0 else reversed(sessions):
+                answer = session.round(updates)
+                answers[session.name].append(answer)
+                report(session.name, number, answer["images"] / answer["seconds"])
+    except UnavailableError as error:
+        raise UserError(f"a layout could not be measured: {error}") from None
+    finally:
+        for session in sessions:
+            session.close()
+    return _record(work, cores, answers, updates)
+
+
+def _record(work: Work, cores: int, answers: dict[str, list[dict[str, Any]]], updates: int) -> Record:
+    whole, lanes, pipeline = answers
+    rates = {name: [one["images"] / one["seconds"] for one in rounds] for name, rounds in answers.items()}
+    results = {f"{name} rate": Sample("img/s", tuple(values)) for name, values in rates.items()}
+    results[f"{lanes} / {whole}"] = ratios(rates[lanes], rates[whole])
+    results[f"{pipeline} / {whole}"] = ratios(rates[pipeline], rates[whole])
+    alone = [sum(one["alone"]) / len(one["alone"]) for one in answers[lanes]]
+    together = [one["seconds"] for one in answers[lanes]]
+    results["overhead of lanes"] = Sample(
+        "%", tuple(100 * (job / lane - 1) for job, lane in zip(together, alone, strict=True))
+    )
+    shares = [
+        ideal_seconds(one["alone"], work.slots, work.schedule) * updates / one["seconds"] for one in answers[pipeline]
+    ]
+    results["share of ideal"] = Sample("%", tuple(100 * share for share in shares))
+    for stage in range(cores):
+        results[f"stage {stage}"] = Sample("ms", tuple(1000 * sum(one["alone"][stage]) for one in answers[pipeline]))
+    return make_record(
+        work.label, results, model=work.model, image_size=work.image_size, batch=work.batch, slots=work.slots, cores=cores,
+        schedule=work.schedule, updates=updates, splits=answers[pipeline][0]["splits"], rounds=len(together),
+    )  # fmt: skip
+
+
+def ideal_seconds(stages: Sequence[Sequence[float]], micro_batches: int, schedule: str = "gpipe") -> float:
+    """Makespan of a pipeline whose stages take (forward, backward) seconds and whose messages take none.
+
+    >>> ideal_seconds([(1, 2), (1, 2)], 8) / 3
+    9.0
+    """
+    from conveyor.plan.timetable import simulate
+
+    table = simulate(schedule, [one[0] for one in stages], [one[1] for one in stages], micro_batches)
+    return float(table.makespan)
+
+
+# --- inside the workers of a layout ---
+
+
+def serve(spec: RunSpec, world: World) -> None:
+    """Answer the requests of `rounds.Session` until there are none; the main worker reads and answers."""
+    from conveyor.training.assemble import Own, make_feed, make_prepare, make_session
+    from conveyor.training.worker import threads
+
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(threads(spec.layout.threads))
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        prepare = make_prepare(spec, world)
+        job = make_session(spec, world, Own(), None, prepare)
+        batches = stack.enter_context(make_feed(spec, world, Own(), prepare, 0, job.lane.reads_data))
+        alone: Callable[[int], Any] = float
+        if world.depth > 1:
+            alone = functools.partial(_stage_seconds, spec, job.lane)
+        elif world.lanes > 1:
+            # The same lane in a world whose reductions do nothing.
+            silent = World(world.rank, world.size, world.lane, world.lanes, 0, 1, world.device)
+            same = make_session(spec, silent, Own(), None, prepare)
+            alone = functools.partial(
+                _updates, same, stack.enter_context(make_feed(spec, silent, Own(), prepare, 0)), folder
+            )
+        for steps in _requests(world):
+            world.barrier()
+            seconds = _updates(job, batches, folder, steps)
+            world.barrier()
+            answer = {
+                "seconds": seconds,
+                "images": steps * spec.topology.global_batch,
+                "alone": _gathered(world, alone(steps)),
+                "splits": list(getattr(job.lane, "split_names", ())),
+            }
+            if world.is_main:
+                print(json.dumps(answer), flush=True)
+
+
+def _requests(world: World) -> Iterator[int]:
+    """The numbers of updates asked for; one update first, so that nothing is timed cold."""
+    yield 1
+    while True:
+        line = sys.stdin.readline() if world.is_main else ""
+        steps = int(world.broadcast_object(json.loads(line)["steps"] if line else 0))
+        if not steps:
+            return
+        yield steps
+
+
+def _updates(session: Any, batches: Any, folder: Path, count: int) -> float:
+    """Seconds of `count` updates of the training loop."""
+    from conveyor.training.events import Events
+    from conveyor.training.loop import train
+    from conveyor.training.signals import Signals
+
+    spec = session.spec
+    session.spec = spec.replace(length=replace(spec.length, updates_total=session.update + count))
+    with Signals() as signals, Events(session, folder, [], None) as events:
+        started = time.perf_counter()
+        train(session, batches, events, signals)
+        return time.perf_counter() - started
+
+
+def _stage_seconds(spec: RunSpec, lane: Any, repeats: int) -> list[float]:
+    """Forward and backward seconds of this worker's stages for one micro-batch, as the median of some."""
+    import torch
+
+    from conveyor.models import norms
+    from conveyor.pipeline.boundary import as_tuple, wire_example
+
+    pipeline = lane.pipeline
+    shape = (spec.topology.micro_batch, spec.in_channels, spec.image_size, spec.image_size)
+    images = torch.randn(shape).contiguous(memory_format=torch.channels_last)
+    forward, backward = [], []
+    for _ in range(1 + STAGE_REPEATS * repeats):
+        times = [0.0, 0.0]
+        for index in pipeline.mine:
+            wagon, part = pipeline.wagons[index], pipeline.parts[index]
+            wagon.fetch = lambda number: images
+            inputs = [torch.zeros(1, dtype=torch.int64)]
+            if index:
+                received = wire_example(pipeline.shapes(shape, torch.float32)[part.first])
+                inputs = [torch.randn(one.shape).requires_grad_() for one in received]
+            started = time.perf_counter()
+            outputs = as_tuple(wagon(*inputs))
+            middle = time.perf_counter()
+            torch.autograd.backward(outputs, [torch.full_like(one, 1e-6) for one in outputs])
+            times = [times[0] + middle - started, times[1] + time.perf_counter() - middle]
+        forward.append(times[0])
+        backward.append(times[1])
+    norms.discard(lane.module)
+    for parameter in lane.module.parameters():
+        parameter.grad = None
+    return [statistics.median(values[1:]) for values in (forward, backward)]
+
+
+def _gathered(world: World, own: Any) -> list[Any]:
+    """Every worker's value, by rank, on all of them."""
+    import torch
+
+    values = own if isinstance(own, list) else [own]
+    table = torch.zeros(world.size, len(values), dtype=torch.float64)
+    table[world.rank] = torch.tensor(values, dtype=torch.float64)
+    world.sum_over_all([table])
+    rows: list[Any] = table.tolist()
+    return rows if len(values) > 1 else [row[0] for row in rows]
+
+
+def main(text: str) -> None:
+    """The contestant's process: starts the workers of its layout, or is the only one."""
+    from conveyor.launch.start import start
+    from conveyor.options.file import parse_mapping
+
+    options = Options.from_mapping(parse_mapping(text, "the contestant"), where="the contestant")
+    start(options, run="conveyor.bench.lanes:serve")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
