@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from conveyor.numerics import convolution
+from conveyor.numerics.native.build import library
 
 
 def gradients(layer: nn.Conv2d, x: Tensor, dy: Tensor) -> list[Tensor]:
@@ -52,6 +53,24 @@ def test_patches_of_several_images_or_of_a_few_lines(images: int, monkeypatch: p
     found = convolution.weight_gradient(dy, x, layer.weight, (1, 1), (1, 1))
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4)
     assert found.stride() == layer.weight.stride()
+
+
+@pytest.mark.parametrize(
+    ("channels", "kernel", "stride", "padding"), [(16, 5, 1, 2), (40, 5, 2, 2), (24, 7, 2, 3), (3, 5, 1, 0)]
+)
+def test_wide_depthwise_kernels_equal_float64(channels: int, kernel: int, stride: int, padding: int) -> None:
+    """Whole and partial tiles of channels, borders, strides."""
+    torch.manual_seed(channels)
+    layer = nn.Conv2d(channels, channels, kernel, stride, padding, groups=channels)
+    layer = layer.to(memory_format=torch.channels_last)
+    x = torch.randn(3, channels, 9, 8).to(memory_format=torch.channels_last)
+    dy = torch.randn_like(layer(x))
+    exact = gradients(layer.double(), x.double(), dy.double())
+    layer.float()
+    convolution.install(layer)
+    assert ("_conv_forward" in vars(layer)) == (library("depthwise") is not None)
+    for got, wanted in zip(gradients(layer, x, dy), exact, strict=True):
+        torch.testing.assert_close(got.double(), wanted, rtol=1e-5, atol=1e-5)
 
 
 def test_layers_that_cannot_gain_stay_as_they_are() -> None:

@@ -4,7 +4,8 @@ A channels-last tensor [N, C, H, W] is a matrix of N*H*W rows and C contiguous c
 kernel is a product of matrices, forward and backward, without any copy; and the gradient of a larger kernel's weights is
 dY^T [out, rows] @ patches [rows, kernel^2 * in], with the patches of a few images or rows at a time, small enough to
 stay in the cache between being written and being read. oneDNN's float32 kernels for AVX2 reach 40 to 60 % of the rate of
-a matrix product in these two cases, and close to all of it in the others, which are left to them.
+a matrix product in these two cases, and close to all of it in the others, which are left to them. The weights of wide
+depthwise kernels have a compiled kernel of our own (`native/depthwise.c`), two to four times as fast.
 """
 
 import types
@@ -14,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
+
+from conveyor.numerics.native.build import library
 
 PATCH_FLOATS = 2**19
 """Floats in a block of patches: 2 MiB."""
@@ -31,26 +34,38 @@ def install(model: nn.Module) -> None:
 def _can_gain(layer: nn.Conv2d) -> bool:
     return (
         type(layer).forward is nn.Conv2d.forward
-        and layer.groups == 1
         and layer.dilation == (1, 1)
         and layer.padding_mode == "zeros"
         and isinstance(layer.padding, tuple)
-        and min(layer.in_channels, layer.out_channels) >= (1 if _is_product(layer) else FEWEST_CHANNELS)
+        and (
+            (layer.groups == 1 and min(layer.in_channels, layer.out_channels) >= FEWEST_CHANNELS)
+            or _is_product(layer)
+            or (_is_wide_depthwise(layer) and library("depthwise") is not None)
+        )
     )
 
 
 def _is_product(layer: nn.Conv2d) -> bool:
     """Whether the convolution is one product of matrices."""
-    return layer.kernel_size == (1, 1) and layer.stride == (1, 1) and layer.padding == (0, 0)
+    return layer.groups == 1 and layer.kernel_size == (1, 1) and layer.stride == (1, 1) and layer.padding == (0, 0)
+
+
+def _is_wide_depthwise(layer: nn.Conv2d) -> bool:
+    """Whether each channel has a kernel of its own, of a size at which ours is the faster one."""
+    return (
+        layer.groups == layer.in_channels == layer.out_channels > 1
+        and layer.kernel_size in ((5, 5), (7, 7))
+        and layer.stride[0] == layer.stride[1]
+    )
 
 
 def _forward(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """In place of `Conv2d._conv_forward`, which the layer's own forward calls."""
     padding = cast(tuple[int, int], layer.padding)
-    if not (torch.is_grad_enabled() and weight.requires_grad and _fits(x) and _fits(weight)):
-        return F.conv2d(x, weight, bias, layer.stride, padding)
+    if not (torch.is_grad_enabled() and weight.requires_grad and _fits(x) and (_fits(weight) or layer.groups > 1)):
+        return F.conv2d(x, weight, bias, layer.stride, padding, 1, layer.groups)
     function = _Product if _is_product(layer) else _Convolution
-    return cast(Tensor, function.apply(x, weight, bias, layer.stride, padding))
+    return cast(Tensor, function.apply(x, weight, bias, layer.stride, padding, layer.groups))
 
 
 def _fits(x: Tensor) -> bool:
@@ -88,7 +103,7 @@ class _Product(torch.autograd.Function):
         if ctx.needs_input_grad[1]:
             dweight = torch.empty_like(weight)
             torch.mm(dy.t(), _rows(x), out=dweight.flatten(1))
-        return dx, dweight, dy.sum(0) if ctx.needs_input_grad[2] else None, None, None
+        return dx, dweight, dy.sum(0) if ctx.needs_input_grad[2] else None, None, None, None
 
 
 class _Convolution(torch.autograd.Function):
@@ -96,11 +111,17 @@ class _Convolution(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, stride: tuple[int, int], padding: tuple[int, int]
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        bias: Tensor | None,
+        stride: tuple[int, int],
+        padding: tuple[int, int],
+        groups: int,
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.stride, ctx.padding = stride, padding
-        return F.conv2d(x, weight, bias, stride, padding)
+        ctx.stride, ctx.padding, ctx.groups = stride, padding, groups
+        return F.conv2d(x, weight, bias, stride, padding, 1, groups)
 
     @staticmethod
     @once_differentiable
@@ -112,10 +133,13 @@ class _Convolution(torch.autograd.Function):
         if need_x:
             mask = [True, False, False]
             dx = torch.ops.aten.convolution_backward(
-                dy, x, weight, None, ctx.stride, ctx.padding, [1, 1], False, [0, 0], 1, mask
+                dy, x, weight, None, ctx.stride, ctx.padding, [1, 1], False, [0, 0], ctx.groups, mask
             )[0]
-        dweight = weight_gradient(dy, x, weight, ctx.stride, ctx.padding) if need_weight else None
-        return dx, dweight, _rows(dy).sum(0) if need_bias else None, None, None
+        dweight = None
+        if need_weight:
+            of_weights = weight_gradient if ctx.groups == 1 else depthwise_weight_gradient
+            dweight = of_weights(dy, x, weight, ctx.stride, ctx.padding)
+        return dx, dweight, _rows(dy).sum(0) if need_bias else None, None, None, None
 
 
 def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[int, int]) -> Tensor:
@@ -147,4 +171,20 @@ def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, stride: tuple[int, in
             rows = dy[start : start + images, top : top + lines].reshape(-1, out_channels)
             torch.addmm(total, rows.t(), filled.view(-1, values), beta=0 if first else 1, out=total)
             first = False
+    return gradient
+
+
+def depthwise_weight_gradient(
+    dy: Tensor, x: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[int, int]
+) -> Tensor:
+    """The same where each channel has a square kernel of its own; needs the compiled kernel."""
+    kernels = library("depthwise")
+    assert kernels is not None, "layers use this only where the kernel is"
+    channels, kernel = weight.shape[0], weight.shape[2]
+    gradient = torch.empty(weight.shape)
+    failed = kernels.conveyor_depthwise(
+        x.data_ptr(), dy.data_ptr(), gradient.data_ptr(), x.shape[0], x.shape[2], x.shape[3], channels, dy.shape[2],
+        dy.shape[3], kernel, stride[0], padding[0], padding[1],
+    )  # fmt: skip
+    assert not failed, f"kernel {kernel} is too wide"
     return gradient
