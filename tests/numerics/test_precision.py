@@ -249,3 +249,17 @@ def test_round_in_place() -> None:
     assert precision(saturate=True).round_(values).tolist() == [1.0, 65504.0]
     assert values.dtype == torch.float32
     assert precision("32.32").round_(torch.tensor([1.0001])).item() == pytest.approx(1.0001)
+
+
+@pytest.mark.parametrize("layer", [nn.Conv2d(128, 2, 1, bias=False), nn.Linear(128, 2, bias=False)])
+def test_saturating_partial_sums_stay_finite(layer: nn.Module) -> None:
+    """64 x 40,000 overflows float16; with the opposite sign behind it the whole sum would be 0."""
+    layer = copy.deepcopy(layer)
+    with torch.no_grad():
+        layer.weight.fill_(200.0)
+    x = torch.full((1, 128, 1, 1) if isinstance(layer, nn.Conv2d) else (1, 128), 200.0)
+    x[:, 64:] *= -1
+    for saturate in (False, True):
+        made = precision(half_partials=True, saturate=saturate).apply(copy.deepcopy(layer))
+        assert bool(made(x).isfinite().all()) is saturate
+    assert (made(x) == -65504).all()

@@ -4,8 +4,9 @@
     dx = round(conv_input_gradient(float(dy), float(w)));  dw, db likewise
 
 x, w, b and dy are half numbers, so every product is exact in float32 and the sums have float32 partials, as on hardware
-with native half. What is kept for the backward pass is the half x and the weight itself, no copy of either. With half partials the sum is taken in pieces (of 64
-channels; of one sample for the gradient of the weights) and rounded after each.
+with native half. What is kept for the backward pass is the half x and the weight itself, no copy of either. With half
+partials the sum is taken in pieces and rounded after each: pieces of 64 channels, or for the gradient of the weights of
+as many samples as have 64 places together.
 """
 
 import dataclasses
@@ -19,8 +20,9 @@ from torch.nn import functional
 
 from conveyor.numerics import context
 from conveyor.numerics.half_policy import HalfPolicy
+from conveyor.numerics.rounding import round_nearest
 
-_PARTIAL_CHANNELS = 64
+_PARTIAL_TERMS = 64
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -76,9 +78,9 @@ class _Convolution(torch.autograd.Function):
                 functional.conv2d(
                     wide[:, piece], filters[:, piece], wide_bias if first else None, *_arguments(geometry)
                 )
-                for first, piece in _pieces(x.shape[1], _PARTIAL_CHANNELS)
+                for first, piece in _pieces(x.shape[1], _PARTIAL_TERMS)
             )
-            return _half_sum(parts, policy.dtype)
+            return _half_sum(parts, policy)
         return policy.round(
             functional.conv2d(wide, filters, wide_bias, *_arguments(geometry)), label, context.current()
         )
@@ -98,16 +100,16 @@ class _Convolution(torch.autograd.Function):
             )  # fmt: skip
 
         if policy.half_partials and geometry.groups == 1:
-            outputs = list(_pieces(weight.shape[0], _PARTIAL_CHANNELS))
-            samples = list(_pieces(x.shape[0], 1))
+            outputs = list(_pieces(weight.shape[0], _PARTIAL_TERMS))
+            samples = list(_pieces(x.shape[0], -(-_PARTIAL_TERMS // max(1, g[0, 0].numel()))))
             none: list[Tensor | None] = [None, None, None]
             dx, dw, db = none
             if wants_x:
-                dx = _half_sum((run(g[:, p], wide, filters[p], [True, False, False])[0] for _, p in outputs), x.dtype)
+                dx = _half_sum((run(g[:, p], wide, filters[p], [True, False, False])[0] for _, p in outputs), policy)
             if wants_weight:
-                dw = _half_sum((run(g[p], wide[p], filters, [False, True, False])[1] for _, p in samples), x.dtype)
+                dw = _half_sum((run(g[p], wide[p], filters, [False, True, False])[1] for _, p in samples), policy)
             if wants_bias:
-                db = _half_sum((g[p].sum((0, 2, 3)) for _, p in samples), x.dtype)
+                db = _half_sum((g[p].sum((0, 2, 3)) for _, p in samples), policy)
             return dx, dw, db, None, None, None
         dx, dw, db = run(g, wide, filters, [wants_x, wants_weight, ctx.has_bias and wants_bias])
         return (*_round_all([dx, dw, db], policy, label, key), None, None, None)
@@ -123,9 +125,9 @@ class _Linear(torch.autograd.Function):
         if policy.half_partials:
             parts = (
                 functional.linear(wide[..., piece], matrix[:, piece], wide_bias if first else None)
-                for first, piece in _pieces(x.shape[-1], _PARTIAL_CHANNELS)
+                for first, piece in _pieces(x.shape[-1], _PARTIAL_TERMS)
             )
-            return _half_sum(parts, policy.dtype)
+            return _half_sum(parts, policy)
         return policy.round(functional.linear(wide, matrix, wide_bias), label, context.current())
 
     @staticmethod
@@ -166,11 +168,11 @@ def _widened(weight: Tensor, half: torch.dtype) -> Tensor:
     return weight.to(half).float()
 
 
-def _half_sum(parts: Iterator[Tensor], half: torch.dtype) -> Tensor:
-    """The sum, rounded to half after each part."""
+def _half_sum(parts: Iterator[Tensor], policy: HalfPolicy) -> Tensor:
+    """The sum, rounded to nearest after each part; saturating keeps every partial sum finite."""
     total: Tensor | None = None
     for part in parts:
-        total = (part if total is None else part.add_(total)).to(half)
+        total = round_nearest(part if total is None else part.add_(total), policy.dtype, saturate=policy.saturate)
     assert total is not None
     return total
 
