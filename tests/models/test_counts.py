@@ -69,6 +69,7 @@ OTHERS = {
     "mobilenet_v3_small": 2_542_856,
     "mobilenet_v3_large": 5_483_032,
     "squeezenet": 1_248_424,
+    "cifar_fast": 1_972_792,
     "toy_model": 242,
     "toy_model_bn": 266,
 }

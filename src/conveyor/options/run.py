@@ -65,6 +65,13 @@ class EventOptions:
     validation_replicas: int | None = option(
         None, "Replicas of validation; default: replicas x stages.", minimum=1, changes_result=False
     )
+    validation_views: str = option(
+        "one",
+        "Views of each validation image whose answers are averaged: one; mirror (2 views); mirror-shift (6: also moved by "
+        "a pixel, up and left or down and right). Costs as many passes; say so beside the accuracy.",
+        choices=("one", "mirror", "mirror-shift"),
+        changes_result=False,
+    )
     repeat: int = option(1, "Validate the set this many times (throughput).", minimum=1, changes_result=False)
     latency: bool = option(False, "Report latencies in validation.", changes_result=False)
     average_last: tuple[int, ...] = option((), "After training, average the checkpoints of the last N epochs.")

@@ -14,6 +14,7 @@ from conveyor.training.mistakes import Mistakes
 from conveyor.training.session import Session
 from conveyor.training.spec import RunSpec
 from conveyor.training.validate import Accuracy, validate
+from conveyor.training.views import Views
 from conveyor.training.weights import load_into
 from conveyor.training.world import World
 
@@ -72,8 +73,9 @@ class Validation:
                 bar.advance(batch.num_valid)
                 self.mistakes.see(batch, logits)
 
+            views = options.events.validation_views
             return validate(
-                model,
+                model if views == "one" else Views(model, views),
                 feed,
                 self._prepare,
                 world,
