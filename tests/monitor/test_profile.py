@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from tests.monitor import trace_format
 from torch import nn
 
 from conveyor.errors import UserError
@@ -36,11 +37,36 @@ def test_layers_with_shapes_bytes_and_a_trace_that_perfetto_reads(tmp_path: Path
     assert sum(row["share"] for row in layers.values()) == pytest.approx(1.0)
     operators = json.loads((tmp_path / "operators.json").read_text())
     assert any("convolution" in row["name"] and "[2, 3, 8, 8]" in row["shapes"] for row in operators)
-    with gzip.open(tmp_path / "trace-0.json.gz") as file:
-        assert any(event.get("name") == "aten::conv2d" for event in json.load(file)["traceEvents"])
+    with gzip.open(tmp_path / "trace-0.json.gz", "rt", encoding="utf-8") as file:
+        trace = trace_format.parse(file.read())
+    assert trace_format.faults(trace) == []
+    assert sum(event.get("name") == "aten::conv2d" for event in trace["traceEvents"]) == 3
     assert "layer" in (tmp_path / "profile.txt").read_text()
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert not list(tmp_path.glob(".*"))
+
+
+@pytest.mark.parametrize(
+    ("event", "fault"),
+    [
+        ({"ph": "X", "name": "a", "ts": 1, "pid": 0, "tid": 0}, "lasts None"),
+        ({"ph": "X", "name": "a", "ts": -1, "dur": 1, "pid": 0, "tid": 0}, "time is -1"),
+        ({"ph": "X", "name": "a", "ts": 1, "dur": 1, "tid": 0}, "pid is None"),
+        ({"ph": "?", "name": "a"}, "known kind"),
+        ({"ph": "s", "name": "a", "ts": 1, "pid": 0, "tid": 0}, "without id"),
+        ({"ph": "X", "name": "late", "ts": 5, "dur": 10, "pid": 0, "tid": 0}, "ends after"),
+    ],
+)
+def test_the_check_of_traces_finds_faults(event: dict[str, object], fault: str) -> None:
+    good = {"ph": "X", "name": "a", "ts": 0, "dur": 8, "pid": 0, "tid": 0}
+    assert trace_format.faults({"traceEvents": [good]}) == []
+    (found,) = trace_format.faults({"traceEvents": [good, event]})
+    assert fault in found
+
+
+def test_a_trace_must_be_strict_json() -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        trace_format.parse('{"traceEvents": [{"ts": NaN}]}')
 
 
 def test_a_run_of_two_updates_is_still_profiled(tmp_path: Path) -> None:
