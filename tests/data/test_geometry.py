@@ -118,3 +118,14 @@ def test_the_central_crop_is_the_middle_224_of_256() -> None:
     assert CropRule.validation(DataOptions(validation_resize=224), 224).boxes(
         np.array([100.0]), np.array([100.0]), None
     ).tolist() == [[0, 0, 100, 100]]
+
+
+@pytest.mark.parametrize("mode", ["resized", "distorted", "resize-resized", "centre", "none"])
+def test_boxes_chosen_one_by_one_are_those_chosen_together(mode: str) -> None:
+    rule = CropRule.training(DataOptions(), mode, 224)
+    sizes = np.random.default_rng(0).integers(1, 600, (300, 2))
+    sizes[:20, 0], sizes[20:40, 1] = 3, 2  # so narrow that most attempts do not fit
+    heights, widths = (sizes[:, i].tolist() for i in range(2))
+    samples = np.arange(1000, 1300)
+    expected = rule.boxes(sizes[:, 0].astype(float), sizes[:, 1].astype(float), rule.draw(7, 3, samples))
+    np.testing.assert_array_equal(rule.choose(7, 3, samples, heights, widths), expected)

@@ -11,7 +11,7 @@ from PIL import Image
 from torch import Tensor
 
 from conveyor.data import fused, jpeg
-from conveyor.data.crops import Floats
+from conveyor.data.crops import Box, Floats
 from conveyor.data.jpeg import Header
 
 Pixels = npt.NDArray[np.uint8]
@@ -42,7 +42,7 @@ class Encoded:
         if self.height * self.width > LARGEST_PIXELS:
             raise BadImageError(f"it claims {self.width} x {self.height} pixels")
 
-    def crop(self, box: Floats, size: int, channels: int) -> Pixels:
+    def crop(self, box: Floats | Box, size: int, channels: int) -> Pixels:
         """The pixels of `box` (rounded to whole pixels), perhaps already reduced; a view that lives until the next call."""
         left, top, right, bottom = whole_box(box, self.width, self.height)
         if self.header is not None:
@@ -52,7 +52,7 @@ class Encoded:
                 self._open_by_pillow()
         return self._by_pillow(channels)[top:bottom, left:right]
 
-    def crop_into(self, out: Tensor, box: Floats) -> float:
+    def crop_into(self, out: Tensor, box: Floats | Box) -> float:
         """The pixels of `box` resized into `out`, uint8 [S, S, C] contiguous; returns the seconds of a separate resize."""
         if self.header is not None:
             whole = whole_box(box, self.width, self.height)
@@ -84,7 +84,7 @@ class Encoded:
             raise BadImageError(_reason(error)) from None
 
 
-def whole_box(box: Floats, width: int, height: int) -> tuple[int, int, int, int]:
+def whole_box(box: Floats | Box, width: int, height: int) -> tuple[int, int, int, int]:
     """The box rounded to whole pixels, at least one wide and high, inside the image."""
     left, right = _interval(float(box[0]), float(box[2]), width)
     top, bottom = _interval(float(box[1]), float(box[3]), height)

@@ -102,9 +102,13 @@ class EncodedDataset:
             if self._train
             else CropRule.validation(self._options, size)
         )
-        heights = np.array([encoded.height for encoded, _, _ in found], dtype=np.float64)
-        widths = np.array([encoded.width for encoded, _, _ in found], dtype=np.float64)
-        boxes = rule.boxes(heights, widths, rule.draw(self._seed, epoch, np.asarray(indices, dtype=np.int64)))
+        boxes = rule.choose(
+            self._seed,
+            epoch,
+            indices,
+            [encoded.height for encoded, _, _ in found],
+            [encoded.width for encoded, _, _ in found],
+        )
         decoding = resizing = 0.0
         for position, (encoded, label, index) in enumerate(found):
             started = time.perf_counter()
@@ -112,8 +116,7 @@ class EncodedDataset:
                 resized = encoded.crop_into(images[position], boxes[position])
             except BadImageError as error:
                 encoded, label = self._substitute(index, error)
-                draws = rule.draw(self._seed, epoch, np.array([index]))
-                box = rule.boxes(np.array([float(encoded.height)]), np.array([float(encoded.width)]), draws)[0]
+                (box,) = rule.choose(self._seed, epoch, np.array([index]), [encoded.height], [encoded.width])
                 resized = encoded.crop_into(images[position], box)
             decoding += time.perf_counter() - started - resized
             resizing += resized

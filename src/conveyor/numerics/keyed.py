@@ -98,6 +98,16 @@ def uniform(
     return words.to(dtype).mul_(2.0**-width)
 
 
+def state_after(state: int, key: int) -> int:
+    """The state of the key whose first parts gave `state` and whose last is `key`."""
+    return _mix_int(state * 3 + _mix_int(key + _GOLDEN))
+
+
+def uniform_number(state: int, number: int) -> float:
+    """Draw `number` (from 0) of the key whose state `fold` gave: the number that `uniform` has there in float64."""
+    return (_mix_int(state + (number + 1) * _GOLDEN) >> 11) * 2.0**-53
+
+
 def integers(seed: int, *keys: Key, high: int, count: int, device: torch.device | str | None = None) -> Tensor:
     """`count` integers in [0, high) per key; the bias of the modulo is below high / 2^63."""
     return _shifted(bits(seed, *keys, count=count, device=device), 1).remainder_(high)

@@ -177,9 +177,11 @@ static int most_taps(int inputs, int outputs)
     return (taps + 1) & ~1;
 }
 
-/* For each of `outputs`: first input, number of inputs, then `taps` weights (int16, 2 to a word) that add up to 2^15. */
-static void plan_axis(int32_t *plan, int inputs, int outputs, int taps)
+/* For each of `outputs`: first input, number of inputs, then `taps` weights (int16, 2 to a word) that add up to 2^15.
+ * Returns the largest number of inputs. */
+static int plan_axis(int32_t *plan, int inputs, int outputs, int taps)
 {
+    int most = 1;
     double ratio = (double)inputs / outputs, reach = ratio > 1 ? ratio : 1;
     int stride = 2 + taps / 2;
     for (int i = 0; i < outputs; i++) {
@@ -211,7 +213,10 @@ static void plan_axis(int32_t *plan, int inputs, int outputs, int taps)
         weights[largest] = (int16_t)(corrected > 32767 ? 32767 : corrected);
         entry[0] = first;
         entry[1] = end - first;
+        if (entry[1] > most)
+            most = entry[1];
     }
+    return most;
 }
 
 #if !defined(__AVX2__)
@@ -266,25 +271,50 @@ static void combine_columns_plain(uint8_t *out, const int16_t *line, const int32
 }
 
 #if defined(__AVX2__)
-/* Two pixels of three 16-bit values become pairs (r0 r1 g0 g1 b0 b1), which one instruction multiplies and adds. */
-static void combine_columns_rgb(uint8_t *out, const int16_t *line, const int32_t *plan, int stride, int outputs)
+/* Two pixels of three 16-bit values become pairs (r0 r1 g0 g1 b0 b1), which one instruction multiplies and adds. The
+ * number of pairs is the same for all outputs (weights beyond an output's own inputs are zero), so that no branch depends
+ * on the position. */
+static inline __attribute__((always_inline)) void combine_columns_pairs(uint8_t *out, const int16_t *line, const int32_t *plan,
+                                                                        int stride, int outputs, int pairs)
 {
-    const __m128i pairs = _mm_setr_epi8(0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11, -1, -1, -1, -1);
+    const __m128i order = _mm_setr_epi8(0, 1, 6, 7, 2, 3, 8, 9, 4, 5, 10, 11, -1, -1, -1, -1);
     const __m128i half = _mm_set1_epi32(1 << 21);
+    __m128i sum = half;
     for (int i = 0; i < outputs; i++) {
         const int32_t *entry = plan + (size_t)i * stride;
         const int16_t *from = line + (size_t)entry[0] * 3;
-        __m128i sum = half;
-        for (int k = 0; k < entry[1]; k += 2) {
-            __m128i two = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(from + 3 * k)), pairs);
-            sum = _mm_add_epi32(sum, _mm_madd_epi16(two, _mm_set1_epi32(entry[2 + k / 2])));
+        sum = half;
+        for (int k = 0; k < pairs; k++) {
+            __m128i two = _mm_shuffle_epi8(_mm_loadu_si128((const __m128i *)(from + 6 * k)), order);
+            sum = _mm_add_epi32(sum, _mm_madd_epi16(two, _mm_set1_epi32(entry[2 + k])));
         }
         sum = _mm_srai_epi32(sum, 22);
         sum = _mm_packs_epi32(sum, sum);
-        int32_t pixel = _mm_cvtsi128_si32(_mm_packus_epi16(sum, sum));
-        /* The last pixel of the batch has no fourth byte to write over. */
-        memcpy(out, &pixel, i + 1 < outputs ? 4 : 3);
+        sum = _mm_packus_epi16(sum, sum);
+        if (i + 1 == outputs)
+            break; /* the last pixel of the batch has no fourth byte to write over */
+        const int32_t pixel = _mm_cvtsi128_si32(sum);
+        memcpy(out, &pixel, 4);
         out += 3;
+    }
+    const int32_t pixel = _mm_cvtsi128_si32(sum);
+    memcpy(out, &pixel, 3);
+}
+
+static void combine_columns_rgb(uint8_t *out, const int16_t *line, const int32_t *plan, int stride, int outputs, int pairs)
+{
+    switch (pairs) {
+    case 1:
+        combine_columns_pairs(out, line, plan, stride, outputs, 1);
+        break;
+    case 2:
+        combine_columns_pairs(out, line, plan, stride, outputs, 2);
+        break;
+    case 3:
+        combine_columns_pairs(out, line, plan, stride, outputs, 3);
+        break;
+    default:
+        combine_columns_pairs(out, line, plan, stride, outputs, pairs);
     }
 }
 #endif
@@ -332,8 +362,9 @@ int conveyor_jpeg_crop(struct handle *handle, const uint8_t *data, size_t length
     int stride_down = 2 + taps_down / 2, stride_across = 2 + taps_across / 2;
     size_t row_bytes = (size_t)reader->width * (size_t)channels;
     size_t values = (size_t)width * (size_t)channels;
+    int edge = EDGE + taps_across * channels; /* what is read, with weight zero, beyond the last pixel */
     handle->rows = grown(handle->rows, &handle->rows_size, row_bytes * (size_t)(height + ROWS_AT_ONCE) + EDGE);
-    handle->line = grown(handle->line, &handle->line_size, (values + EDGE) * sizeof *handle->line);
+    handle->line = grown(handle->line, &handle->line_size, (values + (size_t)edge) * sizeof *handle->line);
     handle->plan = grown(handle->plan, &handle->plan_size, (size_t)size * (size_t)(stride_down + stride_across) * sizeof *handle->plan);
     if (!handle->rows || !handle->line || !handle->plan) {
         handle->rows_size = handle->line_size = handle->plan_size = 0;
@@ -346,8 +377,8 @@ int conveyor_jpeg_crop(struct handle *handle, const uint8_t *data, size_t length
     }
     int32_t *down = handle->plan, *across = handle->plan + (size_t)size * (size_t)stride_down;
     plan_axis(down, height, size, taps_down);
-    plan_axis(across, width, size, taps_across);
-    memset(handle->line + values, 0, EDGE * sizeof *handle->line);
+    const int pairs = (plan_axis(across, width, size, taps_across) + 1) / 2;
+    memset(handle->line + values, 0, (size_t)edge * sizeof *handle->line);
 
     if (top > 0)
         library.skip(reader, (unsigned int)top);
@@ -371,7 +402,7 @@ int conveyor_jpeg_crop(struct handle *handle, const uint8_t *data, size_t length
                      (const int16_t *)(entry + 2), entry[1], (int)values);
 #if defined(__AVX2__)
         if (channels == 3)
-            combine_columns_rgb(out, handle->line, across, stride_across, size);
+            combine_columns_rgb(out, handle->line, across, stride_across, size, pairs);
         else
 #endif
             combine_columns_plain(out, handle->line, across, stride_across, size, channels);
