@@ -37,7 +37,9 @@ def crop_into(out: Tensor, data: bytes, header: Header, box: tuple[int, int, int
     False when there is no such function here or the data are unusual; `out` may have been written to. The transform is
     the accurate one and colours are upsampled smoothly: the rougher ways gain nothing on present processors.
     """
-    if not header.height_at or (found := library()) is None or (pointer := _handle(found).pointer) is None:
+    if not header.height_at or not out.is_contiguous():
+        return False
+    if (found := library()) is None or (pointer := _handle(found).pointer) is None:
         return False
     size, _, channels = out.shape
     left, top, right, bottom = box
