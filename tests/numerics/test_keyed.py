@@ -65,3 +65,11 @@ def test_generator_by_name() -> None:
     other = torch.rand(4, generator=keyed.generator(1, 5, "layer2.conv.weight"))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+def test_single_numbers_are_those_of_the_tensors() -> None:
+    together = keyed.uniform(3, "box", 5, torch.tensor([0, 77, 1 << 40]), count=4, dtype=torch.float64)
+    key = keyed.state_of(3, "box", 5)
+    for row, sample in enumerate((0, 77, 1 << 40)):
+        state = keyed.state_after(key, sample)
+        assert [keyed.uniform_number(state, number) for number in range(4)] == together[row].tolist()
