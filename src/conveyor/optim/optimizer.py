@@ -33,10 +33,13 @@ class _Group:
     factor: float = 1.0
     """Of the rate. It does not scale the decays."""
     names: list[str] = dataclasses.field(default_factory=list)
+    places: list[int] = dataclasses.field(default_factory=list)
+    """Where the group's gradients stand among all gradients."""
     parameters: list[Tensor] = dataclasses.field(default_factory=list)
     weights: list[Tensor] = dataclasses.field(default_factory=list)
     """What is updated: the parameters themselves or their float32 masters."""
     state: dict[str, list[Tensor]] = dataclasses.field(default_factory=dict)
+    has_masters: bool = False
 
 
 class Optimizer:
@@ -65,19 +68,21 @@ class Optimizer:
         """Updates made; a skipped update does not count."""
         self.names: list[str] = []
         """The order in which `step` expects gradients."""
-        self._places: list[tuple[_Group, int]] = []
         made: dict[tuple[Rule, float, float, float], _Group] = {}
         for name, parameter in named_parameters:
             key = (*groups[name], (factors or {}).get(name, 1.0))
             group = made.setdefault(key, _Group(*key))
-            self.names.append(name)
-            self._places.append((group, len(group.names)))
             weight = parameter.detach()
+            group.places.append(len(self.names))
             group.names.append(name)
+            self.names.append(name)
             group.parameters.append(weight)
             group.weights.append(weight.to(master) if weight.dtype.itemsize < master.itemsize else weight)
         self._groups = list(made.values())
         for group in self._groups:
+            group.has_masters = any(
+                own is not weight for own, weight in zip(group.parameters, group.weights, strict=True)
+            )
             for kind, start in group.rule.state.items():
                 group.state[kind] = [torch.full_like(weight, start) for weight in group.weights]
 
@@ -91,14 +96,14 @@ class Optimizer:
         this happens after widening, so that small gradients do not vanish.
         """
         self.steps += 1
-        by_group: dict[int, list[Tensor | None]] = {id(group): [None] * len(group.names) for group in self._groups}
-        for (group, position), gradient in zip(self._places, gradients, strict=True):
-            by_group[id(group)][position] = gradient
+        if len(gradients) != len(self.names):
+            raise ValueError(f"{len(gradients)} gradients for {len(self.names)} parameters")
         for group in self._groups:
-            ordered = [gradient for gradient in by_group[id(group)] if gradient is not None]
+            ordered = [gradients[place] for place in group.places]
             if group.weights[0].dtype == torch.float32:
                 self._step_wide(group, group.weights, ordered, group.state, lr, gradient_factor)
-                self._publish(group, update)
+                if group.has_masters:
+                    self._publish(group, update)
             else:
                 for piece in _pieces(group.weights):
                     self._step_narrow(group, piece, ordered[piece], lr, gradient_factor, update)
@@ -134,24 +139,26 @@ class Optimizer:
         wide = {kind: [value.float() for value in values] for kind, values in narrow.items()}
         self._step_wide(group, wide[""], [gradient.float() for gradient in gradients], wide, lr, factor)
         for kind, values in narrow.items():
-            for name, target, value in zip(group.names[piece], values, wide[kind], strict=True):
-                self._round(target, value, update, f"{kind}/{name}" if kind else name)
+            names = [f"{kind}/{name}" if kind else name for name in group.names[piece]]
+            self._round(values, wide[kind], update, names)
 
     def _publish(self, group: _Group, update: int) -> None:
         """Copy float32 masters to parameters kept in half precision."""
-        for name, parameter, weight in zip(group.names, group.parameters, group.weights, strict=True):
-            if parameter is not weight:
-                self._round(parameter, weight, update, name)
+        places = [place for place, own in enumerate(group.parameters) if own is not group.weights[place]]
+        parameters, weights = ([values[place] for place in places] for values in (group.parameters, group.weights))
+        self._round(parameters, weights, update, [group.names[place] for place in places])
 
-    def _round(self, target: Tensor, value: Tensor, update: int, name: str) -> None:
+    def _round(self, targets: list[Tensor], values: list[Tensor], update: int, names: list[str]) -> None:
+        """Float32 values into tensors of half numbers."""
         if self._seed is not None:
-            key = keyed.state_of(self._seed, update, name)
-            stochastic_round_into(target, value, key=key, saturate=self._saturate)
-        elif self._saturate:
-            limit = torch.finfo(target.dtype).max
-            target.copy_(value.clamp(-limit, limit))
-        else:
-            target.copy_(value)
+            for target, value, name in zip(targets, values, names, strict=True):
+                key = keyed.state_of(self._seed, update, name)
+                stochastic_round_into(target, value, key=key, saturate=self._saturate)
+            return
+        if self._saturate:
+            limit = torch.finfo(targets[0].dtype).max
+            values = list(torch._foreach_clamp_max(torch._foreach_clamp_min(values, -limit), limit))
+        torch._foreach_copy_(targets, values)
 
     def state_dict(self) -> dict[str, Tensor]:
         """`kind/name` of every state tensor (not copied), masters as `master/name`, and `step`."""
