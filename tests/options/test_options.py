@@ -230,3 +230,33 @@ def test_mistakes_in_inheritance(text: str, words: str) -> None:
     with pytest.raises(UserError, match=words) as caught:
         Configurations.from_files({"wrong.yml": text}).resolve("a")
     assert "wrong.yml" in str(caught.value)
+
+
+def test_aliases_mean_the_option_everywhere() -> None:
+    """On the command line, in a file and in Python; the equivalent command uses the one name."""
+    assert parse("--shards", "4", "--iterations", "10") == Options().replace(stages=4, updates=10)
+    assert Options.from_mapping({"shards": 4}) == Options().replace(stages=4)
+    assert "--stages" in Options().replace(shards=4).command("train")
+    names = [name for spec in specs().values() for name in (spec.name, *spec.about.aliases)]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize(
+    ("words", "training"),
+    [
+        (["--training", "False"], False),
+        (["--training=false"], False),
+        (["--training", "True"], True),
+        (["--no-training"], False),
+        (["--training"], True),
+    ],
+)
+def test_switches_can_be_spelled_out(words: list[str], training: bool) -> None:
+    assert parse(*words, "--model", "resnet8") == Options().replace(training=training, model="resnet8")
+
+
+def test_only_switches_take_true_and_false() -> None:
+    """A word after an option with a value is that value; after anything else it is a mistake."""
+    assert parse("--run-dir", "False").run.run_dir == "False"
+    with pytest.raises(UserError, match="there is no argument False"):
+        parse("--training", "False", "False")

@@ -15,7 +15,7 @@ class BatchOptions:
     )
     global_batch_size: int | None = option(None, "Samples per update, instead of --accumulation.", minimum=1)
     replicas: int = option(1, "Data-parallel copies.", minimum=1)
-    stages: int | None = option(None, "Pipeline stages; default: number of splits + 1.", minimum=1)
+    stages: int | None = option(None, "Pipeline stages; default: number of splits + 1.", minimum=1, aliases=("shards",))
     splits: tuple[str, ...] = option(
         (),
         "First layer of each further stage (names as `conveyor models show` prints them, or regular expressions), or auto.",

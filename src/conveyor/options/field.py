@@ -18,6 +18,8 @@ class About:
     maximum: float | None = None
     changes_result: bool = True
     """False for options that say where or how a run runs, never what it computes."""
+    aliases: tuple[str, ...] = ()
+    """Other names that people know the option by; understood everywhere, written nowhere."""
 
 
 def option(default: Any, doc: str, **about: Any) -> Any:

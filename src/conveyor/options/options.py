@@ -42,6 +42,11 @@ class Spec:
     def flag(self) -> str:
         return "--" + self.name.replace("_", "-")
 
+    @property
+    def flags(self) -> tuple[str, ...]:
+        """The flag and its aliases."""
+        return (self.flag, *("--" + alias.replace("_", "-") for alias in self.about.aliases))
+
     def coerce(self, value: Any) -> Any:
         return coerce(self.name.replace("_", "-"), self.kind, self.about, value)
 
@@ -154,7 +159,8 @@ def specs() -> dict[str, Spec]:
 
 def find(key: str) -> Spec:
     """The option called `key` (dashes or underscores); a UserError names the nearest ones."""
-    spec = specs().get(key.replace("-", "_")) if isinstance(key, str) else None
+    wanted = str(key).replace("-", "_")
+    spec = specs().get(wanted) or next((spec for spec in specs().values() if wanted in spec.about.aliases), None)
     if spec is None:
         names = [name.replace("_", "-") for name in specs()]
         raise UserError(f"there is no option {key!r}{did_you_mean(str(key).replace('_', '-'), names)}")

@@ -3,7 +3,7 @@
 import argparse
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 from conveyor.errors import UserError, nearest
@@ -26,6 +26,33 @@ TITLES = {
 
 class Parser(argparse.ArgumentParser):
     """argparse whose mistakes are one sentence with the nearest right name."""
+
+    def parse_known_args(  # type: ignore[override]
+        self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
+    ) -> tuple[argparse.Namespace, list[str]]:
+        words = list(sys.argv[1:] if args is None else args)
+        return super().parse_known_args(self._switches_spelled_out(words), namespace)
+
+    def _switches_spelled_out(self, words: list[str]) -> list[str]:
+        """`--training False` and `--training=False` as `--no-training`; `--training True` as `--training`."""
+        switches = {
+            flag
+            for action in self._actions
+            if isinstance(action, _Given) and action.nargs == 0
+            for flag in action.option_strings
+            if not flag.startswith("--no-")
+        }
+        result: list[str] = []
+        for word in words:
+            flag, _, value = word.partition("=") if "=" in word else (result[-1] if result else "", "", word)
+            if flag not in switches or value.lower() not in ("true", "false"):
+                result.append(word)
+                continue
+            if "=" in word:
+                result.append(flag)
+            if value.lower() == "false":
+                result[-1] = "--no-" + flag.removeprefix("--")
+        return result
 
     def error(self, message: str) -> NoReturn:
         raise UserError(self._friendly(message))
@@ -101,7 +128,7 @@ def _add(group: Any, spec: Spec) -> None:
         return
     metavar = spec.about.metavar or _metavar(spec)
     group.add_argument(
-        spec.flag, dest=spec.name, action=_Given, nargs="+" if spec.kind.many else None, metavar=metavar, help=doc
+        *spec.flags, dest=spec.name, action=_Given, nargs="+" if spec.kind.many else None, metavar=metavar, help=doc
     )
 
 

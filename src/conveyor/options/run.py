@@ -11,7 +11,7 @@ class LengthOptions:
     """When training ends."""
 
     epochs: float | None = option(None, "Epochs; default: by data set.", minimum=0.0)
-    updates: int | None = option(None, "Weight updates, instead of --epochs.", minimum=1)
+    updates: int | None = option(None, "Weight updates, instead of --epochs.", minimum=1, aliases=("iterations",))
     epochs_by_images: bool = option(
         False, "Count epochs in images: updates in all = floor(images x epochs / global batch), leftovers included."
     )
