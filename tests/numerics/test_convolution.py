@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from conveyor.numerics import convolution
+from conveyor.numerics.convolution import Geometry
 from conveyor.numerics.native.build import library
 
 
@@ -39,6 +40,8 @@ def test_results_and_gradients_equal_float64(
     assert "_conv_forward" in vars(layer)
     for got, wanted in zip(found, exact, strict=True):
         torch.testing.assert_close(got.double(), wanted, rtol=1e-4, atol=1e-4)
+    # Optimisers work on weights and gradients side by side.
+    assert found[2].stride() == layer.weight.stride()
 
 
 @pytest.mark.parametrize("images", [1, 4])
@@ -50,7 +53,7 @@ def test_patches_of_several_images_or_of_a_few_lines(images: int, monkeypatch: p
     per_image = 7 * 7 * 9 * 4
     monkeypatch.setattr(convolution, "PATCH_FLOATS", images * per_image if images > 1 else per_image // 3)
     wanted = torch.autograd.grad(layer(x), layer.weight, dy)[0]
-    found = convolution.weight_gradient(dy, x, layer.weight, (1, 1), (1, 1))
+    found = convolution.weight_gradient(dy, x, layer.weight, Geometry.of(layer))
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=1e-4)
     assert found.stride() == layer.weight.stride()
 

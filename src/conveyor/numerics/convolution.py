@@ -9,6 +9,7 @@ depthwise kernels have a compiled kernel of our own (`native/depthwise.c`), two 
 """
 
 import types
+from dataclasses import dataclass
 from typing import Any, cast
 
 import torch
@@ -25,51 +26,130 @@ FEWEST_CHANNELS = 64
 
 
 def install(model: nn.Module) -> None:
-    """Let every convolution of `model` that can gain use the matrix products in training; in place."""
+    """Let every plain convolution of `model` compute as the functions here do while it trains; in place."""
     for module in model.modules():
-        if isinstance(module, nn.Conv2d) and _can_gain(module):
-            module._conv_forward = types.MethodType(_forward, module)  # type: ignore[method-assign]
+        if isinstance(module, nn.Conv2d) and _is_plain(module) and way(module.weight, Geometry.of(module)) != "library":
+            module._conv_forward = types.MethodType(_layer_forward, module)  # type: ignore[method-assign]
 
 
-def _can_gain(layer: nn.Conv2d) -> bool:
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """What a convolution needs besides its tensors."""
+
+    stride: tuple[int, ...]
+    padding: tuple[int, ...]
+    dilation: tuple[int, ...]
+    groups: int
+
+    @classmethod
+    def of(cls, layer: nn.Conv2d) -> "Geometry":
+        return cls(layer.stride, cast(tuple[int, ...], layer.padding), layer.dilation, layer.groups)
+
+
+def way(weight: Tensor, geometry: Geometry) -> str:
+    """How a layer computes: as one product, by patches, with the depthwise kernel, or by the library.
+
+    A matter of shapes alone, so that equal layers give equal bits in every run.
+    """
+    out_channels, channels, *kernel = weight.shape
+    if geometry.dilation != (1, 1) or len(kernel) != 2:
+        return "library"
+    if geometry.groups == 1:
+        if kernel == [1, 1] and geometry.stride == (1, 1) and geometry.padding == (0, 0):
+            return "product"
+        return "patches" if min(channels, out_channels) >= FEWEST_CHANNELS else "library"
+    depthwise = channels == 1 and geometry.groups == out_channels
+    if depthwise and kernel in ([5, 5], [7, 7]) and geometry.stride[0] == geometry.stride[1]:
+        return "depthwise" if library("depthwise") is not None else "library"
+    return "library"
+
+
+def forward(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+    """The convolution of x [N, C, H, W]."""
+    if way(weight, geometry) == "product" and _fits(x):
+        matrix = weight.flatten(1).t()
+        rows = torch.mm(_rows(x), matrix) if bias is None else torch.addmm(bias, _rows(x), matrix)
+        return _images(rows, x)
+    return F.conv2d(x, weight, bias, geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
+
+
+def input_gradient(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    """The gradient of x."""
+    if way(weight, geometry) == "product" and _fits(x):
+        return _images(torch.mm(_rows(_channels_last(dy)), weight.flatten(1)), x)
+    return _library_gradient(0, dy, x, weight, geometry)
+
+
+def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    """The gradient of the weights, with their strides: over all pixels, dy times what the pixel saw."""
+    chosen = way(weight, geometry)
+    if not _fits(x) or chosen == "library":
+        return _library_gradient(1, dy, x, weight, geometry)
+    dy = _channels_last(dy)
+    if chosen == "depthwise":
+        return _weights_depthwise(dy, x, weight, geometry)
+    if chosen == "patches":
+        return _weights_by_patches(dy, x, weight, geometry)
+    gradient = torch.empty_like(weight)
+    torch.mm(_rows(dy).t(), _rows(x), out=gradient.flatten(1))
+    return gradient
+
+
+def bias_gradient(dy: Tensor) -> Tensor:
+    """The gradient of the bias."""
+    return dy.sum((0, 2, 3))
+
+
+def _library_gradient(which: int, dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    found = torch.ops.aten.convolution_backward(
+        dy, x, weight, None, geometry.stride, geometry.padding, geometry.dilation, False,
+        [0] * len(geometry.stride), geometry.groups, [which == 0, which == 1, False],
+    )  # fmt: skip
+    return cast(Tensor, found[which])
+
+
+def _is_plain(layer: nn.Conv2d) -> bool:
+    """Whether the layer is torch's own, padded with zeros by numbers."""
     return (
-        type(layer).forward is nn.Conv2d.forward
-        and layer.dilation == (1, 1)
-        and layer.padding_mode == "zeros"
-        and isinstance(layer.padding, tuple)
-        and (
-            (layer.groups == 1 and min(layer.in_channels, layer.out_channels) >= FEWEST_CHANNELS)
-            or _is_product(layer)
-            or (_is_wide_depthwise(layer) and library("depthwise") is not None)
-        )
+        type(layer).forward is nn.Conv2d.forward and layer.padding_mode == "zeros" and isinstance(layer.padding, tuple)
     )
 
 
-def _is_product(layer: nn.Conv2d) -> bool:
-    """Whether the convolution is one product of matrices."""
-    return layer.groups == 1 and layer.kernel_size == (1, 1) and layer.stride == (1, 1) and layer.padding == (0, 0)
-
-
-def _is_wide_depthwise(layer: nn.Conv2d) -> bool:
-    """Whether each channel has a kernel of its own, of a size at which ours is the faster one."""
-    return (
-        layer.groups == layer.in_channels == layer.out_channels > 1
-        and layer.kernel_size in ((5, 5), (7, 7))
-        and layer.stride[0] == layer.stride[1]
-    )
-
-
-def _forward(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+def _layer_forward(layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     """In place of `Conv2d._conv_forward`, which the layer's own forward calls."""
-    padding = cast(tuple[int, int], layer.padding)
-    if not (torch.is_grad_enabled() and weight.requires_grad and _fits(x) and (_fits(weight) or layer.groups > 1)):
-        return F.conv2d(x, weight, bias, layer.stride, padding, 1, layer.groups)
-    function = _Product if _is_product(layer) else _Convolution
-    return cast(Tensor, function.apply(x, weight, bias, layer.stride, padding, layer.groups))
+    geometry = Geometry.of(layer)
+    if not (torch.is_grad_enabled() and weight.requires_grad and _fits(x)):
+        return F.conv2d(x, weight, bias, layer.stride, geometry.padding, layer.dilation, layer.groups)
+    return cast(Tensor, _Convolution.apply(x, weight, bias, geometry))
+
+
+class _Convolution(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
+        ctx.save_for_backward(x, weight)
+        ctx.geometry = geometry
+        return forward(x, weight, bias, geometry)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        x, weight = ctx.saved_tensors
+        dy, geometry = gradients[0], ctx.geometry
+        need_x, need_weight, need_bias, _ = ctx.needs_input_grad
+        return (
+            input_gradient(dy, x, weight, geometry) if need_x else None,
+            weight_gradient(dy, x, weight, geometry) if need_weight else None,
+            bias_gradient(dy) if need_bias else None,
+            None,
+        )
 
 
 def _fits(x: Tensor) -> bool:
     return x.dtype == torch.float32 and x.device.type == "cpu" and x.is_contiguous(memory_format=torch.channels_last)
+
+
+def _channels_last(x: Tensor) -> Tensor:
+    return x.contiguous(memory_format=torch.channels_last)
 
 
 def _rows(x: Tensor) -> Tensor:
@@ -83,71 +163,13 @@ def _images(rows: Tensor, like: Tensor) -> Tensor:
     return rows.view(batch, height, width, rows.shape[1]).permute(0, 3, 1, 2)
 
 
-class _Product(torch.autograd.Function):
-    """A 1x1 convolution: Y = X W^T + b, dX = dY W, dW = dY^T X."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, *_geometry: Any) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        matrix = weight.flatten(1).t()
-        rows = torch.mm(_rows(x), matrix) if bias is None else torch.addmm(bias, _rows(x), matrix)
-        return _images(rows, x)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        dy = _rows(gradients[0].contiguous(memory_format=torch.channels_last))
-        dx = _images(torch.mm(dy, weight.flatten(1)), x) if ctx.needs_input_grad[0] else None
-        dweight = None
-        if ctx.needs_input_grad[1]:
-            dweight = torch.empty_like(weight)
-            torch.mm(dy.t(), _rows(x), out=dweight.flatten(1))
-        return dx, dweight, dy.sum(0) if ctx.needs_input_grad[2] else None, None, None, None
-
-
-class _Convolution(torch.autograd.Function):
-    """Any other convolution: the library's, but for the gradient of the weights."""
-
-    @staticmethod
-    def forward(
-        ctx: Any,
-        x: Tensor,
-        weight: Tensor,
-        bias: Tensor | None,
-        stride: tuple[int, int],
-        padding: tuple[int, int],
-        groups: int,
-    ) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.stride, ctx.padding, ctx.groups = stride, padding, groups
-        return F.conv2d(x, weight, bias, stride, padding, 1, groups)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, weight = ctx.saved_tensors
-        dy = gradients[0].contiguous(memory_format=torch.channels_last)
-        need_x, need_weight, need_bias = ctx.needs_input_grad[:3]
-        dx = None
-        if need_x:
-            mask = [True, False, False]
-            dx = torch.ops.aten.convolution_backward(
-                dy, x, weight, None, ctx.stride, ctx.padding, [1, 1], False, [0, 0], ctx.groups, mask
-            )[0]
-        dweight = None
-        if need_weight:
-            of_weights = weight_gradient if ctx.groups == 1 else depthwise_weight_gradient
-            dweight = of_weights(dy, x, weight, ctx.stride, ctx.padding)
-        return dx, dweight, _rows(dy).sum(0) if need_bias else None, None, None, None
-
-
-def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[int, int]) -> Tensor:
+def _weights_by_patches(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     """Sum over all output pixels of dy [out] times the patch of x [in, kernel, kernel] that the pixel saw.
 
     All tensors are channels last; the result has the strides of `weight`.
     """
     out_channels, channels, kernel_h, kernel_w = weight.shape
+    stride, padding = geometry.stride, geometry.padding
     batch, _, height, width = dy.shape
     pixels = F.pad(x.permute(0, 2, 3, 1), (0, 0, padding[1], padding[1], padding[0], padding[0])).contiguous()
     line = pixels.shape[2] * channels
@@ -157,8 +179,7 @@ def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, stride: tuple[int, in
         (batch, height, width, kernel_h, kernel_w * channels), (image, stride[0] * line, stride[1] * channels, line, 1)
     )
     values = kernel_h * kernel_w * channels
-    gradient = torch.empty_like(weight)
-    total = gradient.permute(0, 2, 3, 1).view(out_channels, values)
+    total = torch.empty(out_channels, values)
     dy = dy.permute(0, 2, 3, 1)
     images = max(1, PATCH_FLOATS // (height * width * values))
     lines = height if images > 1 else max(1, min(height, PATCH_FLOATS // (width * values)))
@@ -171,12 +192,10 @@ def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, stride: tuple[int, in
             rows = dy[start : start + images, top : top + lines].reshape(-1, out_channels)
             torch.addmm(total, rows.t(), filled.view(-1, values), beta=0 if first else 1, out=total)
             first = False
-    return gradient
+    return total.view(out_channels, kernel_h, kernel_w, channels).permute(0, 3, 1, 2)
 
 
-def depthwise_weight_gradient(
-    dy: Tensor, x: Tensor, weight: Tensor, stride: tuple[int, int], padding: tuple[int, int]
-) -> Tensor:
+def _weights_depthwise(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     """The same where each channel has a square kernel of its own; needs the compiled kernel."""
     kernels = library("depthwise")
     assert kernels is not None, "layers use this only where the kernel is"
@@ -184,7 +203,7 @@ def depthwise_weight_gradient(
     gradient = torch.empty(weight.shape)
     failed = kernels.conveyor_depthwise(
         x.data_ptr(), dy.data_ptr(), gradient.data_ptr(), x.shape[0], x.shape[2], x.shape[3], channels, dy.shape[2],
-        dy.shape[3], kernel, stride[0], padding[0], padding[1],
+        dy.shape[3], kernel, geometry.stride[0], *geometry.padding,
     )  # fmt: skip
     assert not failed, f"kernel {kernel} is too wide"
     return gradient

@@ -9,7 +9,6 @@ partials the sum is taken in pieces and rounded after each: pieces of 64 channel
 as many samples as have 64 places together.
 """
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,20 +18,12 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from conveyor.numerics import context
+from conveyor.numerics import convolution as fast
+from conveyor.numerics.convolution import Geometry
 from conveyor.numerics.half_policy import HalfPolicy
 from conveyor.numerics.rounding import round_nearest
 
 _PARTIAL_TERMS = 64
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Geometry:
-    """What a convolution needs besides its tensors."""
-
-    stride: tuple[int, ...]
-    padding: tuple[int, ...]
-    dilation: tuple[int, ...]
-    groups: int
 
 
 def convolution(
@@ -69,7 +60,6 @@ class _Convolution(torch.autograd.Function):
         ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, policy: HalfPolicy, label: str
     ) -> Tensor:
         ctx.save_for_backward(x, weight)
-        ctx.has_bias = bias is not None
         ctx.constants = geometry, policy, label, context.current()
         wide_bias = None if bias is None else _widened(bias, x.dtype)
         wide, filters = x.float(), _widened(weight, x.dtype)
@@ -81,9 +71,7 @@ class _Convolution(torch.autograd.Function):
                 for first, piece in _pieces(x.shape[1], _PARTIAL_TERMS)
             )
             return _half_sum(parts, policy)
-        return policy.round(
-            functional.conv2d(wide, filters, wide_bias, *_arguments(geometry)), label, context.current()
-        )
+        return policy.round(fast.forward(wide, filters, wide_bias, geometry), label, context.current())
 
     @staticmethod
     @once_differentiable
@@ -93,25 +81,27 @@ class _Convolution(torch.autograd.Function):
         wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
         g, wide, filters = gradient.float(), x.float(), _widened(weight, x.dtype)
 
-        def run(g: Tensor, x: Tensor, w: Tensor, mask: list[bool]) -> Any:
-            return torch.ops.aten.convolution_backward(
-                g, x, w, [w.shape[0]] if ctx.has_bias else None, geometry.stride, geometry.padding, geometry.dilation,
-                False, [0] * len(geometry.stride), geometry.groups, mask,
-            )  # fmt: skip
-
         if policy.half_partials and geometry.groups == 1:
             outputs = list(_pieces(weight.shape[0], _PARTIAL_TERMS))
             samples = list(_pieces(x.shape[0], -(-_PARTIAL_TERMS // max(1, g[0, 0].numel()))))
             none: list[Tensor | None] = [None, None, None]
             dx, dw, db = none
             if wants_x:
-                dx = _half_sum((run(g[:, p], wide, filters[p], [True, False, False])[0] for _, p in outputs), policy)
+                dx = _half_sum(
+                    (fast.input_gradient(g[:, p], wide, filters[p], geometry) for _, p in outputs),
+                    policy,
+                )
             if wants_weight:
-                dw = _half_sum((run(g[p], wide[p], filters, [False, True, False])[1] for _, p in samples), policy)
+                dw = _half_sum(
+                    (fast.weight_gradient(g[p], wide[p], filters, geometry) for _, p in samples),
+                    policy,
+                )
             if wants_bias:
                 db = _half_sum((g[p].sum((0, 2, 3)) for _, p in samples), policy)
             return dx, dw, db, None, None, None
-        dx, dw, db = run(g, wide, filters, [wants_x, wants_weight, ctx.has_bias and wants_bias])
+        dx = fast.input_gradient(g, wide, filters, geometry) if wants_x else None
+        dw = fast.weight_gradient(g, wide, filters, geometry) if wants_weight else None
+        db = fast.bias_gradient(g) if wants_bias else None
         return (*_round_all([dx, dw, db], policy, label, key), None, None, None)
 
 

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor, nn
 
 from conveyor.numerics import half_ops
+from conveyor.numerics.convolution import Geometry
 from conveyor.numerics.half_policy import HalfPolicy
 from conveyor.numerics.rounding import round_nearest
 from conveyor.options.numerics import PrecisionOptions
@@ -110,8 +111,7 @@ class _ConvForward:
     label: str
 
     def __call__(self, layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        padding: tuple[int, ...] = layer.padding  # type: ignore[assignment]
-        geometry = half_ops.Geometry(layer.stride, padding, layer.dilation, layer.groups)
+        geometry = Geometry.of(layer)
         return half_ops.convolution(x, weight, bias, geometry, self.policy, self.label)
 
 
