@@ -13,6 +13,7 @@ from conveyor.data import catalogue, open_dataset
 from conveyor.data.batch import Batch
 from conveyor.data.feed import TrainingFeed
 from conveyor.data.prepare import Prepare
+from conveyor.numerics.allocator import keep_freed_memory
 from conveyor.options import Options
 from conveyor.topology import Topology
 
@@ -73,6 +74,7 @@ class Measurement:
 
 def measure(options: Options, batches: int, threads: int | None = None) -> Measurement:
     """Deliver `batches` training batches, first raw, then prepared; warm-up batches are not counted."""
+    keep_freed_memory()  # as a run does
     info = catalogue.info(options.data)
     dataset = open_dataset(options, "train", options.model.image_size, options.model.in_channels)
     prepare = Prepare(options, info)

@@ -20,6 +20,7 @@ from conveyor.data.encoded import EncodedDataset
 from conveyor.data.feed import TrainingFeed
 from conveyor.data.folders import Listing
 from conveyor.data.stores import FolderStore
+from conveyor.numerics.allocator import keep_freed_memory
 from conveyor.options.data import DataOptions
 from conveyor.topology import Topology
 
@@ -41,6 +42,7 @@ def available() -> dict[str, Peer]:
 
 
 def conveyor(files: Sequence[Path], size: int, batch: int, threads: int) -> Deliver:
+    keep_freed_memory()  # as a run does
     root = Path(files[0].anchor or ".")
     listing = Listing(root, ("all",), {"train": tuple((str(path.relative_to(root)), 0) for path in files)})
     dataset = EncodedDataset(
