@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from conveyor.bench.compete import Setting, compete
+from conveyor.bench.page import write_page
 from conveyor.bench.records import Sample, make_record
 from conveyor.bench.rounds import Contestant, play
-from conveyor.bench.tables import newest_records, peers_rows, write_page
+from conveyor.bench.tables import newest_records, peers_rows
 
 GOOD = """
 import json, sys

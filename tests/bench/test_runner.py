@@ -76,3 +76,8 @@ def test_from_the_command_line(spec: Path, tmp_path: Path, conveyor: Callable[..
     assert "cannot tell" in out
     code, _, error = conveyor("bench", "run", "--spec", "nowhere")
     assert (code, "nowhere" in error) == (2, True)
+
+
+def test_our_own_command_needs_no_search_path() -> None:
+    assert runner.this_program(["conveyor", "train"]) == [sys.executable, "-m", "conveyor", "train"]
+    assert runner.this_program(["python3", "x.py"]) == ["python3", "x.py"]

@@ -76,14 +76,18 @@ def compete(
     rounds: int,
     steps: int | None = None,
     only: Sequence[str] = (),
+    seconds: float | None = None,
     report: Callable[[str, int, float], None] = lambda name, number, rate: None,
 ) -> tuple[Match, Record]:
-    """Measure one setting; the record holds every contestant's rates, our ratios to them, and the share of the roof."""
+    """Measure one setting; the record holds every contestant's rates, our ratios to them, and the share of the roof.
+
+    `seconds` limits the time it takes, at the price of steps, rounds and, last, contestants.
+    """
     makers = {"training": training_contestants, "inference": inference_contestants}
     contestants = [each for each in makers[kind](setting, threads) if not only or each.name in (OURS, *only)]
     wanted = steps or default_steps(kind, setting)
     before = gemm_rate(threads, 3)
-    match = play(contestants, rounds=rounds, steps=wanted, threads=threads, report=report)
+    match = play(contestants, rounds=rounds, steps=wanted, threads=threads, seconds=seconds, report=report)
     after = gemm_rate(threads, 3)
     if OURS not in match.rates:
         raise UserError(f"{setting.label(kind)}: our own side could not run: {match.absent[OURS]}")
@@ -118,14 +122,18 @@ def default_steps(kind: str, setting: Setting) -> int:
 
 
 def _contestant(name: str, program: str, asked: dict[str, Any], environment: str = "") -> Contestant:
-    return Contestant(name, [_python(environment), script(program), json.dumps(asked)])
+    # A peer in an environment of its own still takes the network from here, if it wants it.
+    env = {"PYTHONPATH": str(Path(__file__).parents[2])} if environment else {}
+    return Contestant(name, [_python(environment), script(program), json.dumps(asked)], env)
 
 
 def _python(environment: str) -> str:
     """The interpreter of a peer's own environment, if there is one; else ours."""
+    return (environment and peer_python(environment)) or sys.executable
+
+
+def peer_python(environment: str) -> str | None:
+    """The interpreter of `$CONVEYOR_PEERS/<environment>`, if it exists."""
     folder = os.environ.get(PEER_ENVIRONMENTS)
-    if environment and folder:
-        own = Path(folder) / environment / "bin" / "python"
-        if own.exists():
-            return str(own)
-    return sys.executable
+    own = Path(folder) / environment / "bin" / "python" if folder else None
+    return str(own) if own is not None and own.exists() else None

@@ -11,6 +11,7 @@ import os
 import queue
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,6 +21,10 @@ from conveyor.bench.records import Sample
 
 START_SECONDS = 600.0
 ROUND_SECONDS = 900.0
+GRACE_SECONDS = 5.0
+START_SHARE = 0.7
+"""Of a limited time: what may be spent on starting and warming up."""
+NO_TIME = "left out for want of time"
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +43,7 @@ class UnavailableError(Exception):
 class Session:
     """The running process of one contestant."""
 
-    def __init__(self, contestant: Contestant, threads: int) -> None:
+    def __init__(self, contestant: Contestant, threads: int, start_seconds: float = START_SECONDS) -> None:
         limits = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")}
         env = {**os.environ, **limits, "TF_CPP_MIN_LOG_LEVEL": "3", **contestant.env}
         self.name = contestant.name
@@ -58,7 +63,7 @@ class Session:
         self.readers = [threading.Thread(target=read, daemon=True) for read in (self._read, self._read_errors)]
         for reader in self.readers:
             reader.start()
-        self._answer(START_SECONDS)
+        self._answer(start_seconds)
 
     def round(self, steps: int) -> dict[str, Any]:
         """Run `steps` steps; returns the contestant's answer."""
@@ -72,6 +77,11 @@ class Session:
 
     def close(self) -> None:
         """End the process; its pipes are closed when their readers have seen the end."""
+        with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
+            # No more requests: one that started workers of its own ends them first.
+            if self.process.stdin is not None:
+                self.process.stdin.close()
+            self.process.wait(GRACE_SECONDS)
         self.process.kill()
         self.process.wait()
         for reader in self.readers:
@@ -137,36 +147,76 @@ def play(
     rounds: int,
     steps: int,
     threads: int,
+    seconds: float | None = None,
     report: Callable[[str, int, float], None] = lambda name, number, rate: None,
 ) -> Match:
-    """Start all contestants, then let them run in turn; idle ones wait on a pipe and use no core."""
+    """Start all contestants, then let them run in turn; idle ones wait on a pipe and use no core.
+
+    With `seconds` steps and then rounds are lowered so that all end in about this time, but there are two rounds at
+    least; a contestant for whose start no time is left is absent.
+    """
     match = Match({}, {})
     sessions: list[Session] = []
+    started = time.monotonic()
     try:
         for contestant in contestants:
+            limit = START_SECONDS
+            if seconds is not None:
+                limit = START_SHARE * seconds - (time.monotonic() - started)
+            if limit <= 0:
+                match.absent[contestant.name] = NO_TIME
+                continue
             try:
-                sessions.append(Session(contestant, threads))
+                sessions.append(Session(contestant, threads, min(START_SECONDS, limit)))
                 match.rates[contestant.name] = []
             except UnavailableError as error:
                 match.absent[contestant.name] = str(error)
+        if seconds is not None:
+            left = seconds - (time.monotonic() - started)
+            rounds, steps = fitting(left, _step_seconds(sessions, match), rounds, steps)
         for number in range(rounds):
             # Every other round runs backwards, so that a machine that slows down favours nobody.
             for session in sessions if number % 2 == 0 else reversed(sessions):
-                if session.name in match.absent:
-                    continue
-                try:
-                    answer = session.round(steps)
-                except UnavailableError as error:
-                    match.absent[session.name] = str(error)
-                    del match.rates[session.name]
-                    continue
-                rate = answer["images"] / answer["seconds"]
-                match.rates[session.name].append(rate)
-                report(session.name, number, rate)
+                rate = _rate(session, steps, match)
+                if rate is not None:
+                    match.rates[session.name].append(rate)
+                    report(session.name, number, rate)
     finally:
         for session in sessions:
             session.close()
     return match
+
+
+def _rate(session: Session, steps: int, match: Match) -> float | None:
+    """Images per second of one round; None for a contestant that is out, or fails now."""
+    if session.name in match.absent:
+        return None
+    try:
+        answer = session.round(steps)
+    except UnavailableError as error:
+        match.absent[session.name] = str(error)
+        del match.rates[session.name]
+        return None
+    return float(answer["images"]) / float(answer["seconds"])
+
+
+def _step_seconds(sessions: Sequence[Session], match: Match) -> float:
+    """Seconds of one step of every contestant together, from a round that is not counted."""
+    started = time.monotonic()
+    for session in sessions:
+        _rate(session, 1, match)
+    return time.monotonic() - started
+
+
+def fitting(seconds: float, step_seconds: float, rounds: int, steps: int) -> tuple[int, int]:
+    """(rounds, steps), neither above what is wanted, that take at most `seconds` if two rounds of one step do.
+
+    >>> fitting(100.0, 2.0, rounds=5, steps=3), fitting(20.0, 2.0, rounds=5, steps=3), fitting(6.0, 2.0, rounds=5, steps=3)
+    ((5, 3), (5, 2), (3, 1))
+    """
+    affordable = int(seconds / max(step_seconds, 1e-9))
+    fewer_steps = max(1, min(steps, affordable // rounds))
+    return max(2, min(rounds, affordable // fewer_steps)), fewer_steps
 
 
 def script(name: str) -> str:

@@ -6,6 +6,7 @@ import json
 import os
 import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
@@ -42,12 +43,15 @@ def run_all(
     folder: Path,
     repeats: int = 1,
     report: Callable[[Outcome], None] = lambda outcome: None,
+    allowed: Callable[[Case], bool] = lambda case: True,
 ) -> tuple[list[Outcome], list[Record]]:
-    """Run every case `repeats` times; returns the outcomes and one record for each case that gave a metric."""
+    """Run every case that is `allowed` `repeats` times; the outcomes, and a record for each case that gave a metric."""
     outcomes: list[Outcome] = []
     records: list[Record] = []
     for benchmark in benchmarks:
         for case in benchmark.cases(small):
+            if not allowed(case):
+                continue
             values: dict[str, list[float]] = {}
             for _ in range(repeats):
                 outcome = run_case(benchmark, case, folder)
@@ -60,8 +64,9 @@ def run_all(
             if values:
                 samples = {metric: Sample(unit_of(metric), tuple(found)) for metric, found in values.items()}
                 record = make_record(
-                    safe_name(case.name), samples, command=case.command, parameters=case.parameters, small=small
-                )
+                    safe_name(case.name), samples, benchmark=case.benchmark, command=case.command,
+                    parameters=case.parameters, small=small,
+                )  # fmt: skip
                 record.save(folder)
                 records.append(record)
     return outcomes, records
@@ -102,10 +107,17 @@ def run_case(benchmark: Benchmark, case: Case, folder: Path) -> Outcome:
     return outcome
 
 
+def this_program(command: Sequence[str]) -> list[str]:
+    """`conveyor ...` is the program that is running, whatever the search path finds under that name, or nothing."""
+    if command and command[0] == "conveyor":
+        return [sys.executable, "-m", *command]
+    return list(command)
+
+
 def _execute(case: Case, env: dict[str, str], timeout: float | None) -> tuple[int | None, str]:
     """Exit code (None after a time-out) and output; the command's whole process group ends with it."""
     process = subprocess.Popen(
-        case.command, cwd=case.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        this_program(case.command), cwd=case.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
     )
     try:
         output, _ = process.communicate(timeout=timeout)

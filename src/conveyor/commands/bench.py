@@ -9,6 +9,7 @@ from conveyor.errors import UserError, did_you_mean
 
 HELP = "Run benchmarks, measure beside other programs, compare records."
 
+PARTS = ("limits", "training", "inference", "data", "serving", "lanes", "growth")
 SPECS = Path(__file__).parent.parent / "bench" / "specs"
 
 
@@ -39,6 +40,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     peers.add_argument("--threads", type=int, help="threads of each program; default: all cores")
     _add_out(peers)
 
+    lanes = actions.add_parser("lanes", help="the same update as one process, as lanes, as a pipeline")
+    lanes.add_argument("--model", default="resnet50")
+    lanes.add_argument("--image-size", type=int, default=96)
+    lanes.add_argument("--micro-batch-size", type=int, default=8)
+    lanes.add_argument("--slots", type=int, default=8, help="micro-batches of an update [8]")
+    lanes.add_argument("--schedule", choices=("gpipe", "1f1b"), default="1f1b", help="of the pipeline [1f1b]")
+    lanes.add_argument("--splits", nargs="+", default=["auto"], metavar="LAYER", help="of the pipeline [auto]")
+    lanes.add_argument("--workers", type=int, metavar="N", help="lanes, or stages; default: all cores")
+    lanes.add_argument("--rounds", type=int, default=5, help="alternating rounds [5]")
+    lanes.add_argument("--updates", type=int, default=2, help="updates of a round [2]")
+    _add_out(lanes)
+
     limits = actions.add_parser("limits", help="measure the float32 GEMM rate and the memory bandwidth")
     limits.add_argument("--threads", type=int, help="default: all cores")
     _add_out(limits)
@@ -47,15 +60,22 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_out(page)
 
     everything = actions.add_parser(
-        "all", help="limits, peers and the small specifications, then the page (`make bench`)"
+        "all", help="limits, peers and the growth of cost in a fixed time, then the page (`make bench`)"
     )
-    everything.add_argument("--rounds", type=int, default=3, help="alternating rounds [3]")
+    everything.add_argument("--minutes", type=float, default=40.0, help="time for all of it [40]")
+    everything.add_argument("--rounds", type=int, default=5, help="alternating rounds at most [5]")
+    everything.add_argument("--threads", type=int, help="threads of each program; default: all cores")
+    everything.add_argument(
+        "--only", nargs="+", default=list(PARTS), choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}"
+    )
+    everything.add_argument("--small", action="store_true", help="tiny sizes: tries the way, measures nothing")
     _add_out(everything)
 
 
 def run(arguments: argparse.Namespace) -> int:
     actions = {
-        "run": _run, "list": _list, "compare": _compare, "peers": _peers, "limits": _limits, "page": _page, "all": _all,
+        "run": _run, "list": _list, "compare": _compare, "peers": _peers, "lanes": _lanes, "limits": _limits, "page": _page,
+        "all": _all,
     }  # fmt: skip
     return actions[arguments.action](arguments)
 
@@ -185,6 +205,27 @@ def _compete(kind: str, setting: object, arguments: argparse.Namespace) -> None:
     _print_table(["setting", "program", "img/s", "conveyor / it", ""], peers_rows([record]))
 
 
+def _lanes(arguments: argparse.Namespace) -> int:
+    from conveyor.bench.lanes import Work, measure
+    from conveyor.layout import usable_cores
+    from conveyor.monitor import progress
+
+    work = Work(
+        arguments.model, arguments.image_size, arguments.micro_batch_size, arguments.slots, arguments.schedule,
+        tuple(arguments.splits),
+    )  # fmt: skip
+
+    def report(name: str, number: int, rate: float) -> None:
+        progress.say(f"  round {number + 1}: {name} {rate:.2f} img/s")
+
+    record = measure(
+        work, arguments.workers or usable_cores(), rounds=arguments.rounds, updates=arguments.updates, report=report
+    )
+    record.save(arguments.out / "records")
+    _print_table(["quantity", "median (spread)"], [[name, str(sample)] for name, sample in record.results.items()])
+    return 0
+
+
 def _limits(arguments: argparse.Namespace) -> int:
     from conveyor.bench.limits import gemm_rate, memory_bandwidth
     from conveyor.bench.records import make_record
@@ -199,24 +240,30 @@ def _limits(arguments: argparse.Namespace) -> int:
 
 
 def _page(arguments: argparse.Namespace) -> int:
-    from conveyor.bench.tables import write_page
+    from conveyor.bench.page import write_page
 
-    print(f"wrote {write_page(arguments.out)}")
+    print(f"wrote {write_page(arguments.out, _readme(arguments.out))}")
     return 0
 
 
-def _all(arguments: argparse.Namespace) -> int:
-    """Within 45 minutes on two cores: limits, training and inference beside the peers, the small specifications."""
-    from conveyor.bench.compete import INFERENCE, TRAINING
+def _readme(folder: Path) -> Path | None:
+    """The project's README beside the benchmark folder, if it has a place for the table."""
+    from conveyor.bench.page import BEGIN
 
-    _limits(arguments)
-    for setting in TRAINING:
-        _compete("training", setting, arguments)
-    for setting in INFERENCE:
-        if setting.batch in (1, 16):
-            _compete("inference", setting, arguments)
-    for name in ("scaling",):
-        _run(argparse.Namespace(spec=name, benchmark=[], small=True, repeats=1, out=arguments.out))
+    path = folder.resolve().parent / "README.md"
+    return path if path.is_file() and BEGIN in path.read_text(encoding="utf-8") else None
+
+
+def _all(arguments: argparse.Namespace) -> int:
+    from conveyor.bench.everything import Plan, measure
+    from conveyor.layout import usable_cores
+    from conveyor.monitor import progress
+
+    plan = Plan(
+        arguments.out, arguments.threads or usable_cores(), arguments.rounds, progress.say, arguments.small, arguments.only
+    )  # fmt: skip
+    for line in measure(plan, arguments.minutes):
+        print(f"left out: {line}")
     return _page(arguments)
 
 

@@ -34,15 +34,36 @@ def main() -> None:
 
 
 def _plain(module):  # type: ignore[no-untyped-def]
-    """The same network with torch's own batch norm, as the loop's author would have it."""
+    """The same network made of torch's own layers, as the loop's author would have it.
+
+    Our layers that differ are replaced: batch norm, the global mean (whose gradient keeps the memory format in ours) and
+    the padded shortcut.
+    """
     from torch import nn
+
+    from conveyor.models.layers import GlobalMean, PaddedShortcut
 
     for name, child in module.named_children():
         if isinstance(child, nn.BatchNorm2d) and type(child) is not nn.BatchNorm2d:
             setattr(module, name, nn.BatchNorm2d(child.num_features, child.eps, child.momentum))
+        elif isinstance(child, GlobalMean):
+            pool = nn.AdaptiveAvgPool2d(1)
+            setattr(module, name, pool if child.keepdim else nn.Sequential(pool, nn.Flatten()))
+        elif isinstance(child, PaddedShortcut):
+            setattr(module, name, _padded(child.stride, child.out_channels - child.in_channels))
         else:
             _plain(child)
     return module
+
+
+def _padded(stride, extra):  # type: ignore[no-untyped-def]
+    from torch import nn
+
+    class Padded(nn.Module):
+        def forward(self, x):  # type: ignore[no-untyped-def]
+            return nn.functional.pad(x[:, :, ::stride, ::stride], (0, 0, 0, 0, 0, extra))
+
+    return Padded()
 
 
 if __name__ == "__main__":

@@ -1,0 +1,239 @@
+"""`make bench`: limits, every comparison and the growth of cost, inside a fixed time, then the page.
+
+Each part has a share of the time. What does not fit is left out and named on the page; a part that fails is named too and
+the rest goes on.
+"""
+
+import json
+import subprocess
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from conveyor.bench import compete, runner
+from conveyor.bench.budget import Budget
+from conveyor.bench.limits import gemm_rate, memory_bandwidth
+from conveyor.bench.page import LEFT_OUT
+from conveyor.bench.records import Sample, make_record
+from conveyor.bench.rounds import NO_TIME
+from conveyor.bench.spec import Case, read_spec
+from conveyor.layout import usable_cores
+
+SHARES = {
+    "limits": 1.0, "training": 14.0, "inference": 9.0, "data": 4.0, "serving": 4.0, "lanes": 3.0, "growth": 8.0,
+}  # fmt: skip
+"""Weights of the parts, about minutes of 43."""
+SETTING_SECONDS = 45.0
+"""Less is not worth starting the programs of a setting for."""
+CASE_SECONDS = 25.0
+SCALING = Path(__file__).parent / "specs" / "scaling.yml"
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is run: the size, the folder of the records, and how to tell about it."""
+
+    folder: Path
+    threads: int
+    rounds: int
+    say: Callable[[str], None]
+    small: bool = False
+    """Tiny networks and images, to try the way and not the speed."""
+    parts: Sequence[str] = tuple(SHARES)
+
+    @property
+    def records(self) -> Path:
+        return self.folder / "records"
+
+
+def measure(plan: Plan, minutes: float) -> list[str]:
+    """Run the parts; returns what was left out or failed, in words."""
+    shares = {name: share for name, share in SHARES.items() if name in plan.parts}
+    budget = Budget(60 * minutes, shares)
+    troubles: list[str] = []
+    for name in shares:
+        seconds = budget.begin(name)
+        plan.say(f"{name}: up to {seconds / 60:.1f} min")
+        try:
+            PARTS[name](plan, budget)
+        except Exception as error:  # a part must not end the others
+            plan.say("".join(traceback.format_exception(error)))
+            troubles.append(f"{name}: failed with {type(error).__name__}: {error}")
+    left_out = [*troubles, *budget.left_out]
+    make_record("bench-all", {"time": Sample("min", (minutes,))}, **{LEFT_OUT: left_out}).save(plan.records)
+    return left_out
+
+
+def limits(plan: Plan, budget: Budget) -> None:
+    size = {"mebibytes": 16} if plan.small else {}
+    results = {"GEMM": gemm_rate(plan.threads), "memory bandwidth": memory_bandwidth(plan.threads, **size)}
+    make_record("limits", results, threads=plan.threads).save(plan.records)
+
+
+def training(plan: Plan, budget: Budget) -> None:
+    settings = (compete.Setting("resnet8", 16, 4, 10),) if plan.small else compete.TRAINING
+    _settings("training", settings, plan, budget)
+
+
+def inference(plan: Plan, budget: Budget) -> None:
+    """Every batch size of each model's published list, then TensorFlow at two of them, as far as the time goes."""
+    from conveyor.bench import inference_peers
+
+    turn, size, models = (0.1, 32, ["resnet50"]) if plan.small else (1.0, 224, list(compete.INFERENCE_BATCHES))
+    for number, model in enumerate(models):
+        batches = [1, 4] if plan.small else [batch for batch in compete.INFERENCE_BATCHES[model] if batch <= 64]
+        # Small batches last a turn, large ones longer: about 1/20 s an image; five programs, and as long to start them.
+        least = 2 * 5 * sum(max(turn, batch / 20) for batch in batches) + 60
+        if number and not budget.allows(f"inference of {model}", least):
+            continue
+        rounds = max(2, min(plan.rounds, int((budget.left() / (len(models) - number) - 60) / (least - 60) * 2)))
+        for record in inference_peers.measure(
+            model, batches, rounds=rounds, seconds=turn, image_size=size, threads=plan.threads, report=plan.say
+        ):
+            record.save(plan.records)
+
+
+def _settings(kind: str, settings: Sequence[compete.Setting], plan: Plan, budget: Budget) -> None:
+    """Each setting in its share of the part's time; the last ones are left out if it is too short for all."""
+    fitting = max(1, int(budget.left() // SETTING_SECONDS))
+    for number, setting in enumerate(settings):
+        left = max(1, min(len(settings), fitting) - number)
+        if number and not budget.allows(setting.label(kind), SETTING_SECONDS):
+            continue
+        _, record = compete.compete(
+            kind, setting, threads=plan.threads, rounds=plan.rounds, seconds=budget.left() / left,
+            report=lambda name, number, rate: plan.say(f"  round {number + 1}: {name} {rate:.2f} img/s"),
+        )  # fmt: skip
+        path = record.save(plan.records)
+        late = [name for name, why in record.conditions["absent"].items() if why == NO_TIME]
+        budget.left_out += [f"{kind}: {setting.label(kind)} of {name}" for name in late]
+        plan.say(f"  {path.name}")
+
+
+def growth(plan: Plan, budget: Budget) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        benchmarks = list(read_spec(SCALING, Path(place)).values())
+
+        def allowed(case: Case) -> bool:
+            return budget.allows(case.name, 0.0 if plan.small else CASE_SECONDS)
+
+        def report(outcome: runner.Outcome) -> None:
+            plan.say(f"  {outcome.case.name}: {outcome.failure or 'ok'} ({outcome.seconds:.1f} s)")
+
+        chosen = benchmarks[:1] if plan.small else benchmarks
+        outcomes, _ = runner.run_all(chosen, small=True, folder=plan.records, report=report, allowed=allowed)
+    failed = [f"growth: {one.case.name} failed: {one.failure}" for one in outcomes if not one.ok]
+    budget.left_out += failed
+
+
+def data(plan: Plan, budget: Budget) -> None:
+    """The loaders on photographs made for the purpose: `conveyor data bench --peers`."""
+    count, rounds = (16, 1) if plan.small else (512, plan.rounds)
+    with tempfile.TemporaryDirectory() as folder:
+        make_photographs(Path(folder), count)
+        command = [sys.executable, "-m", "conveyor", "data", "bench", "--peers", "--json", "--data-dir", folder]
+        command += ["--images", str(count), "--rounds", str(rounds), "--micro-batch-size", str(min(64, count))]
+        found = json.loads(_succeed(command, budget.left()))
+    results: dict[str, Sample] = {}
+    for row in found["loaders"]:
+        name = row["loader"]
+        rates = tuple(row["rates"] if "rates" in row else [row["images_per_second"]])
+        results[f"{name} rate"] = Sample("img/s", rates)
+        if name != compete.OURS:
+            results[f"ratio to {name}"] = Sample(
+                "x", tuple(row["ratios"] if "ratios" in row else [row["ours_over_it"]])
+            )
+    make_record(
+        "data-photographs-224px", results, kind="data", threads=plan.threads, rounds=rounds, images=count,
+        absent=found.get("failed", {}),
+    ).save(plan.records)  # fmt: skip
+
+
+def make_photographs(folder: Path, count: int) -> None:
+    """JPEG files of 500 x 375 with the smooth areas and edges of photographs, from a fixed seed."""
+    import numpy as np
+    from PIL import Image
+
+    rng = np.random.default_rng(0)
+    for number in range(count):
+        coarse = rng.integers(0, 256, (12, 16, 3), dtype=np.uint8)
+        smooth = np.asarray(Image.fromarray(coarse).resize((500, 375), Image.Resampling.BICUBIC), dtype=np.int16)
+        noisy = smooth + rng.normal(0, 6, smooth.shape).astype(np.int16)
+        Image.fromarray(noisy.clip(0, 255).astype(np.uint8)).save(folder / f"{number:04d}.jpg", quality=90)
+
+
+def serving(plan: Plan, budget: Budget) -> None:
+    """A server under load beside its engine called directly, and beside a plain FastAPI server where one is installed."""
+    from conveyor.bench import serving as servers
+
+    model, data, size = ("cifar_resnet8", "cifar10", 32) if plan.small else ("resnet50", "imagenet", 224)
+    with tempfile.TemporaryDirectory() as folder:
+        run, path = f"{folder}/run", Path(folder) / model
+        one_update = [
+            "--updates",
+            "1",
+            "--micro-batch-size",
+            "2",
+            "--layout",
+            "1x1",
+            "--no-validation",
+            "--no-report",
+            "--quiet",
+        ]
+        train = [
+            "train",
+            "--model",
+            model,
+            "--data",
+            data,
+            "--generated-data",
+            "--image-size",
+            str(size),
+            "--run-dir",
+            run,
+        ]
+        conveyor = [sys.executable, "-m", "conveyor"]
+        _succeed([*conveyor, *train, *one_update], budget.left())
+        _succeed([*conveyor, "export", run, "--out", str(path)], budget.left())
+        rounds = 1 if plan.small else 2
+        # Two servers (or one) and the direct engine take turns; a minute to start them.
+        turn = 2.0 if plan.small else max(5.0, min(60.0, (budget.left() - 60) / (3 * rounds)))
+        peer = compete.peer_python("fastapi")
+        record = servers.measure(
+            str(path), clients=4 if plan.small else 32, seconds=turn, direct_seconds=min(15.0, turn), rounds=rounds,
+            peer=peer, report=plan.say,
+        )  # fmt: skip
+    record.save(plan.records)
+
+
+def _succeed(command: Sequence[str], seconds: float) -> str:
+    """What a command prints; its last words as an error if it fails."""
+    done = subprocess.run(command, capture_output=True, text=True, timeout=max(60.0, seconds))
+    if done.returncode:
+        raise RuntimeError((done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1])
+    return done.stdout
+
+
+def lanes(plan: Plan, budget: Budget) -> None:
+    """The same update as one process, as lanes and as a pipeline."""
+    from conveyor.bench.lanes import Work
+    from conveyor.bench.lanes import measure as measure_layouts
+
+    work = Work("cifar_resnet8", 32, 2, 4) if plan.small else Work()
+    # Half a minute to start the three jobs, and about as long for a round of one update.
+    rounds = max(2, min(plan.rounds, int((budget.left() - 30) / 25)))
+    measure_layouts(work, usable_cores(), rounds=rounds, updates=1).save(plan.records)
+
+
+PARTS: dict[str, Callable[[Plan, Budget], None]] = {
+    "limits": limits,
+    "training": training,
+    "inference": inference,
+    "data": data,
+    "serving": serving,
+    "lanes": lanes,
+    "growth": growth,
+}

@@ -1,0 +1,54 @@
+"""How cost grows: the records of the `scaling` specification as one table and one plot for each quantity that varies."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+from conveyor.bench import plots
+from conveyor.bench.records import Record
+
+RATE, MEMORY = "images_per_second", "memory_mib"
+
+
+def grouped(records: Iterable[Record]) -> dict[str, list[Record]]:
+    """The records of each benchmark that ran with parameters, in the order of these."""
+    found: dict[str, list[Record]] = {}
+    for record in records:
+        name = record.conditions.get("benchmark")
+        if name and record.conditions.get("parameters") and RATE in record.results:
+            found.setdefault(name, []).append(record)
+    return {name: sorted(members, key=lambda one: _order(label(one))) for name, members in found.items()}
+
+
+def label(record: Record) -> str:
+    """The value of what varies, in words."""
+    values = [str(value).strip() for value in record.conditions["parameters"].values()]
+    return " ".join(value or "none" for value in values)
+
+
+def _order(text: str) -> tuple[float, str]:
+    """Numbers by size, the rest by their letters."""
+    number = re.match(r"[0-9.]+", text)
+    return (float(number[0].rstrip(".")) if number else 0.0, text)
+
+
+def rows(members: Sequence[Record]) -> list[list[str]]:
+    """Value, images per second and MiB of each run."""
+    return [
+        [label(one), *(f"{one.results[key].median:.4g}" if key in one.results else "-" for key in (RATE, MEMORY))]
+        for one in members
+    ]
+
+
+def axis(members: Sequence[Record]) -> str:
+    """What varies."""
+    return " and ".join(members[0].conditions["parameters"]).replace("_", " ")
+
+
+def chart(members: Sequence[Record]) -> str:
+    """Rate and memory over the value."""
+
+    def values(key: str) -> list[float | None]:
+        return [one.results[key].median if key in one.results else None for one in members]
+
+    labels = [label(one).removeprefix("--recompute ") for one in members]
+    return plots.panels(labels, [("images per second", values(RATE)), ("memory, MiB", values(MEMORY))], axis(members))

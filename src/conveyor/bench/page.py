@@ -1,0 +1,121 @@
+"""`benchmarks/README.md` with its plots, made from the records, and the head of its table in the project's README."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from conveyor.bench import growth, plots
+from conveyor.bench.records import Record
+from conveyor.bench.tables import OURS, markdown, newest_records, peers_rows
+from conveyor.errors import UserError
+from conveyor.files import write_atomically
+
+INTRODUCTION = (
+    "Made by `make bench` from the records beside it. All programs of a setting ran in one session in alternating rounds "
+    "with the same model, batch and threads; warm-up is never timed; a ratio is taken round by round. A row in which a "
+    "peer is ahead stays in the table."
+)
+BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
+PEER_TITLES = ["setting", "program", "images/s (spread)", "conveyor / it", ""]
+HEAD_KINDS = ("training", "inference", "data", "serving")
+LEFT_OUT = "left out"
+
+
+def write_page(folder: Path, readme: Path | None = None) -> Path:
+    """The page and the plots of the benchmark folder, from the newest record of each name; returns the page's path.
+
+    With `readme` the head of the table also goes between that file's markers.
+    """
+    records = newest_records(folder / "records")
+    peers = [record for record in records.values() if OURS in record.results]
+    peers.sort(key=lambda record: (_kind(record), record.name))
+    varied = growth.grouped(records.values())
+    shown = {id(record) for members in varied.values() for record in members}
+    others = [record for record in records.values() if OURS not in record.results and id(record) not in shown]
+    parts = ["# Benchmarks", "", INTRODUCTION, ""]
+    if (folder / "plan.md").exists():
+        parts += ["Predictions of `conveyor plan` beside measurements: [plan.md](plan.md).", ""]
+    if peers:
+        parts += ["## Beside the peers", "", "![rates beside the peers](peers.svg)", ""]
+        parts += [markdown(PEER_TITLES, peers_rows(peers)), ""]
+        write_atomically(folder / "peers.svg", peers_chart(peers))
+    if varied:
+        parts += ["## How cost grows", ""]
+    for name, members in varied.items():
+        title = name.replace("_", " ")
+        parts += [f"### {title}", "", f"![{title}](growth-{name}.svg)", ""]
+        parts += [markdown([growth.axis(members), "images/s", "MiB"], growth.rows(members)), ""]
+        write_atomically(folder / f"growth-{name}.svg", growth.chart(members))
+    if others:
+        parts += ["## Limits and other records", ""]
+        rows = [[record.name, metric, str(sample)] for record in others for metric, sample in record.results.items()]
+        parts += [markdown(["benchmark", "quantity", "median (spread)"], rows), ""]
+    missing = list(dict.fromkeys(line for record in records.values() for line in record.conditions.get(LEFT_OUT, ())))
+    if missing:
+        parts += ["## Left out for want of time", "", *(f"- {line}" for line in missing), ""]
+    parts += ["## Machine", "", *sorted({_machine(record) for record in records.values()}), ""]
+    page = folder / "README.md"
+    write_atomically(page, "\n".join(parts))
+    if readme is not None:
+        write_head(readme, peers, page)
+    return page
+
+
+def peers_chart(records: Sequence[Record]) -> str:
+    """Each program's rate relative to ours."""
+    rows = [
+        (record.name, metric.removesuffix(" rate"), sample.median / record.results[OURS].median)
+        for record in records
+        for metric, sample in record.results.items()
+        if metric.endswith(" rate")
+    ]
+    return plots.bars(rows, OURS.removesuffix(" rate"))
+
+
+def head_rows(records: Sequence[Record]) -> list[list[str]]:
+    """One row for each setting: our rate, the fastest of the others, and our ratio to it."""
+    rows = []
+    for record in records:
+        ratios = {
+            metric.removeprefix("ratio to "): sample
+            for metric, sample in record.results.items()
+            if metric.startswith("ratio to ")
+        }
+        if not ratios:
+            continue
+        best = min(ratios, key=lambda name: ratios[name].median)
+        ratio = ratios[best]
+        rows.append(
+            [
+                record.name, f"{record.results[OURS].median:.4g}", f"{best}: {record.results[f'{best} rate'].median:.4g}",
+                f"{ratio.median:.2f}x ({ratio.low:.2f}..{ratio.high:.2f})",
+            ]
+        )  # fmt: skip
+    return rows
+
+
+def write_head(readme: Path, peers: Sequence[Record], page: Path) -> None:
+    """Replace what stands between the markers of `readme` by the head of the table."""
+    text = readme.read_text(encoding="utf-8")
+    before, begin, rest = text.partition(BEGIN)
+    _, end, after = rest.partition(END)
+    if not begin or not end:
+        raise UserError(f"{readme} has no lines {BEGIN} and {END}: put them where the table should stand")
+    rows = head_rows(peers)
+    table = markdown(["setting", "conveyor, images/s", "the fastest other", "ratio (spread)"], rows)
+    where = page.relative_to(readme.parent) if page.is_relative_to(readme.parent) else page
+    about = f"{_machine(peers[0]).removeprefix('- ')}. All programs and rounds: [{where}]({where})." if peers else ""
+    write_atomically(readme, f"{before}{BEGIN}\n{table if rows else ''}\n\n{about}\n{END}{after}")
+
+
+def _kind(record: Record) -> int:
+    kind = record.conditions.get("kind", "")
+    return HEAD_KINDS.index(kind) if kind in HEAD_KINDS else len(HEAD_KINDS)
+
+
+def _machine(record: Record) -> str:
+    about = record.machine
+    libraries = ", ".join(f"{name} {version}" for name, version in about.get("libraries", {}).items())
+    return (
+        f"- {about.get('processor')}, {about.get('cores')} cores, {about.get('memory_gib')} GiB, Python {about.get('python')}, "
+        f"{libraries}"
+    )

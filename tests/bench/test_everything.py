@@ -1,0 +1,93 @@
+"""The whole benchmark in a fixed time: shares, what is left out, and a tiny run of its parts."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conveyor.bench import everything
+from conveyor.bench.budget import Budget
+from conveyor.bench.rounds import NO_TIME, Contestant, fitting, play
+from conveyor.bench.tables import newest_records
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_time_saved_goes_to_the_parts_after_and_time_lost_is_theirs() -> None:
+    clock = Clock()
+    budget = Budget(100.0, {"a": 1.0, "b": 1.0, "c": 2.0}, clock)
+    assert budget.begin("a") == 25.0
+    clock.now = 10.0
+    assert budget.begin("b") == pytest.approx(30.0)
+    assert budget.allows("quick", 30.0)
+    assert not budget.allows("slow", 31.0)
+    clock.now = 70.0
+    assert budget.left() == 0.0
+    assert budget.begin("c") == pytest.approx(30.0)
+    assert budget.left_out == ["b: slow"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "expected"), [(1000.0, (5, 4)), (30.0, (5, 3)), (10.0, (5, 1)), (7.0, (3, 1)), (0.1, (2, 1))]
+)
+def test_steps_are_given_up_before_rounds(seconds: float, expected: tuple[int, int]) -> None:
+    assert fitting(seconds, 2.0, rounds=5, steps=4) == expected
+
+
+def test_a_contestant_without_time_to_start_is_absent() -> None:
+    match = play([Contestant("late", ["false"])], rounds=2, steps=1, threads=1, seconds=0.0)
+    assert match.absent == {"late": NO_TIME}
+
+
+def test_a_part_that_fails_is_named_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(plan: everything.Plan, budget: Budget) -> None:
+        raise RuntimeError("no such thing")
+
+    ran: list[str] = []
+    parts = {"limits": broken, "growth": lambda plan, budget: ran.append("growth")}
+    monkeypatch.setattr(everything, "PARTS", parts)
+    plan = everything.Plan(tmp_path, 1, 2, lambda text: None, parts=("limits", "growth"))
+    assert everything.measure(plan, 1.0) == ["limits: failed with RuntimeError: no such thing"]
+    assert ran == ["growth"]
+    record = newest_records(tmp_path / "records")["bench-all"]
+    assert record.conditions["left out"] == ["limits: failed with RuntimeError: no such thing"]
+
+
+def test_growth_runs_what_fits(tmp_path: Path) -> None:
+    budget = Budget(0.0, {"growth": 1.0})
+    budget.begin("growth")
+    everything.growth(everything.Plan(tmp_path, 1, 2, lambda text: None), budget)
+    assert any("batch" in line for line in budget.left_out)
+    assert not (tmp_path / "records").exists()
+
+
+def test_the_loaders_become_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    answer = {
+        "failed": {"DALI": "not installed"},
+        "loaders": [
+            {"loader": "conveyor", "images_per_second": 200.0, "ours_over_it": 1.0},
+            {"loader": "other", "images_per_second": 100.0, "ours_over_it": 2.1},
+        ],
+    }
+    seen: list[Any] = []
+
+    def run(command: list[str], seconds: float) -> str:
+        folder = Path(command[command.index("--data-dir") + 1])
+        seen.append(sorted(path.suffix for path in folder.iterdir()))
+        return json.dumps(answer)
+
+    monkeypatch.setattr(everything, "_succeed", run)
+    budget = Budget(60.0, {"data": 1.0})
+    budget.begin("data")
+    everything.data(everything.Plan(tmp_path, 1, 2, lambda text: None, small=True), budget)
+    assert seen == [[".jpg"] * 16]
+    (record,) = newest_records(tmp_path / "records").values()
+    assert record.results["ratio to other"].median == 2.1
+    assert record.conditions["absent"] == {"DALI": "not installed"}

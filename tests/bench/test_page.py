@@ -1,0 +1,75 @@
+"""The page and the head of its table in a README, made from records."""
+
+from pathlib import Path
+
+import pytest
+
+from conveyor.bench import growth, page
+from conveyor.bench.records import Record, Sample, make_record
+from conveyor.errors import UserError
+
+
+def peers_record(name: str, kind: str, ours: float, theirs: dict[str, float]) -> Record:
+    results = {"conveyor rate": Sample("img/s", (ours, ours * 1.1))}
+    for peer, rate in theirs.items():
+        results[f"{peer} rate"] = Sample("img/s", (rate, rate * 1.1))
+        results[f"ratio to {peer}"] = Sample("x", (ours / rate, ours / rate))
+    return make_record(name, results, kind=kind)
+
+
+def growth_record(benchmark: str, value: str, rate: float, memory: float | None) -> Record:
+    results = {"images_per_second": Sample("img/s", (rate,))}
+    if memory is not None:
+        results["memory_mib"] = Sample("MiB", (memory,))
+    return make_record(f"{benchmark}={value}", results, benchmark=benchmark, parameters={"batch": value})
+
+
+def test_the_head_shows_the_fastest_other_program_even_if_it_is_ahead(tmp_path: Path) -> None:
+    peers_record("inference-x", "inference", 5.0, {"slow": 4.0}).save(tmp_path / "benchmarks" / "records")
+    peers_record("training-x", "training", 10.0, {"slow": 5.0, "fast": 20.0}).save(tmp_path / "benchmarks" / "records")
+    readme = tmp_path / "README.md"
+    readme.write_text(f"# Title\n\n{page.BEGIN}\nold\n{page.END}\nrest\n")
+    page.write_page(tmp_path / "benchmarks", readme)
+    text = readme.read_text()
+    assert "old" not in text
+    assert text.startswith("# Title\n")
+    assert text.endswith(f"{page.END}\nrest\n")
+    training, inference = text.index("training-x"), text.index("inference-x")
+    assert training < inference
+    assert "fast: 21" in text
+    assert "0.50x" in text
+    assert "(benchmarks/README.md)" in text
+    page.write_page(tmp_path / "benchmarks", readme)
+    assert readme.read_text() == text
+
+
+def test_a_readme_without_markers_is_refused(tmp_path: Path) -> None:
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{page.BEGIN}\n")
+    with pytest.raises(UserError, match="benchmarks: end"):
+        page.write_head(readme, [], tmp_path / "page.md")
+
+
+def test_growth_is_a_table_and_a_plot_in_the_order_of_the_values(tmp_path: Path) -> None:
+    for value, rate, memory in (("16", 40.0, 900.0), ("2", 20.0, None), ("8", 35.0, 600.0)):
+        growth_record("batch", value, rate, memory).save(tmp_path / "records")
+    make_record("bench-all", {"time": Sample("min", (1.0,))}, **{page.LEFT_OUT: ["data: all of it"]}).save(
+        tmp_path / "records"
+    )
+    text = page.write_page(tmp_path).read_text()
+    assert text.index("| 2 | 20 | - |") < text.index("| 8 | 35 | 600 |") < text.index("| 16 | 40 | 900 |")
+    assert "- data: all of it" in text
+    chart = (tmp_path / "growth-batch.svg").read_text()
+    assert chart.count("<circle") == 5
+    assert chart.count("<polyline") == 2
+
+
+def test_values_are_ordered_as_numbers_and_words() -> None:
+    members = [growth_record("x", value, 1.0, 1.0) for value in ("1x2", "128", "", "--recompute block", "32")]
+    assert [growth.label(one) for one in growth.grouped(members)["x"]] == [
+        "--recompute block",
+        "none",
+        "1x2",
+        "32",
+        "128",
+    ]
