@@ -1,6 +1,6 @@
 """Normalisation layers, and batch norm whose running statistics change once per weight update."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,13 +12,15 @@ from torch.nn import functional as F
 
 from conveyor.errors import UserError
 from conveyor.models.span import joined_batch_norm
+from conveyor.numerics import group_norm as native_group_norm
 from conveyor.numerics import norm_act as fused
-from conveyor.numerics.context import frozen_statistics, statistics_are_frozen
+from conveyor.numerics.context import current, frozen_statistics, statistics_are_frozen
 
 __all__ = [
     "BatchNorm",
     "GroupNorm",
     "NormChoice",
+    "batch_norms",
     "commit",
     "discard",
     "frozen_statistics",
@@ -34,7 +36,8 @@ class BatchNorm(nn.BatchNorm2d):
     Training forward: y = weight * (x - mean) / sqrt(var + eps) + bias with the batch's own mean and biased variance;
     (mean, unbiased variance, 1) is added to (pending_mean, pending_var, pending_count). The running statistics do not
     move, so any number of micro-batches, in any order and on any worker, gives the same statistics after `commit`.
-    With `span_group` (a process group) the moments are those of all its members' batches together.
+    With `span_group` (a process group) the moments are those of all its members' batches together. When several
+    micro-batches stand one behind the other in x (`Key.norm_batches`), each is normalised by itself.
 
     `stable`: statistics of float32 values whatever the input's type. The kernels already take the variance in a
     second pass over the deviations from the mean.
@@ -61,6 +64,14 @@ class BatchNorm(nn.BatchNorm2d):
 
     def forward(self, x: Tensor, residual: Tensor | None = None, act: str = "none") -> Tensor:
         """act(norm(x) + residual): [N, C, H, W] to the same shape, type and memory format."""
+        key = current()
+        if not self.training or key is None or key.norm_batches == 1:
+            return self._one_batch(x, residual, act)
+        parts = x.chunk(key.norm_batches)
+        residuals = [None] * len(parts) if residual is None else residual.chunk(key.norm_batches)
+        return torch.cat([self._one_batch(part, added, act) for part, added in zip(parts, residuals, strict=True)])
+
+    def _one_batch(self, x: Tensor, residual: Tensor | None, act: str) -> Tensor:
         if self.training and self.fused and self.span_group is None and fused.fits(x, residual, act):
             y, mean, var = fused.norm_act(x, self.weight, self.bias, residual, act, self.eps)
             self._gather(mean, var)
@@ -101,7 +112,7 @@ class BatchNorm(nn.BatchNorm2d):
         share = 1.0 if self.span_group is None else 1.0 / dist.get_world_size(self.span_group)
         self.pending_mean.add_(mean, alpha=share)
         self.pending_var.add_(var, alpha=share)
-        self.pending_count += share
+        self.pending_count.add_(share)
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"none": lambda y: y, "relu": F.relu_, "silu": F.silu}
@@ -126,7 +137,7 @@ def fuse(model: nn.Module) -> bool:
     """Let every batch norm of `model` run in one operation with what follows it, if this machine can; says whether."""
     if not fused.available():
         return False
-    for norm in _batch_norms(model):
+    for norm in batch_norms(model):
         norm.fused = not norm.stable
     return True
 
@@ -134,8 +145,9 @@ def fuse(model: nn.Module) -> bool:
 class GroupNorm(nn.GroupNorm):
     """Group norm: moments over the H, W and C/groups values of each group of each image.
 
-    `stable` takes the variance in a second pass over float32 values; torch's kernel for channels_last takes it as
-    E[x^2] - E[x]^2, which loses everything when the mean is large beside the deviation.
+    `stable` subtracts the mean of float32 values first; torch's kernel for channels_last takes the variance as
+    E[x^2] - E[x]^2, which loses everything when the mean is large beside the deviation. The norm does not see what is
+    subtracted, so no gradient needs to flow through it.
     """
 
     def __init__(
@@ -146,17 +158,17 @@ class GroupNorm(nn.GroupNorm):
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, C, H, W] to the same shape, type and memory format."""
+        # The compiled operation is stable by itself; a validation or an export keeps to PyTorch's own.
+        if self.training and native_group_norm.fits(x, self.weight, self.bias):
+            return native_group_norm.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
         if not self.stable:
             return super().forward(x)
         dtype = x.dtype
-        x = x.float().unflatten(1, (self.num_groups, -1))
-        mean = x.mean((2, 3, 4), keepdim=True)
-        centred = x - mean
-        var = centred.square().mean((2, 3, 4), keepdim=True)
-        y = (centred * torch.rsqrt(var + self.eps)).flatten(1, 2)
-        if self.affine:
-            y = torch.addcmul(self.bias.view(1, -1, 1, 1), y, self.weight.view(1, -1, 1, 1))
-        return y.to(dtype)
+        x = x.float()
+        with torch.no_grad():
+            mean = x.unflatten(1, (self.num_groups, -1)).mean((2, 3, 4))
+            mean = mean.repeat_interleave(self.num_channels // self.num_groups, 1).unsqueeze(2).unsqueeze(3)
+        return super().forward(x - mean).to(dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -203,44 +215,58 @@ class NormChoice:
         return ProxyNormActivation(channels, activation, self.proxy_epsilon)
 
 
-def _batch_norms(model: nn.Module) -> list[BatchNorm]:
+def batch_norms(model: nn.Module | Sequence[BatchNorm]) -> Sequence[BatchNorm]:
+    """The batch norms of a model; a list of them stays what it is."""
+    if not isinstance(model, nn.Module):
+        return model
     return [module for module in model.modules() if isinstance(module, BatchNorm)]
 
 
-def pending(model: nn.Module) -> list[Tensor]:
-    """The gathered sums of every batch norm (mean, variance, count), to be summed over the workers before `commit`."""
+def pending(model: nn.Module | Sequence[BatchNorm]) -> list[Tensor]:
+    """The gathered sums of every batch norm (mean, variance, count), to be summed over the workers before `commit`.
+
+    This and what follows take a model, or its norms when the caller has them: searching a model costs time.
+    """
     return [
-        tensor for norm in _batch_norms(model) for tensor in (norm.pending_mean, norm.pending_var, norm.pending_count)
+        tensor for norm in batch_norms(model) for tensor in (norm.pending_mean, norm.pending_var, norm.pending_count)
     ]
 
 
 @torch.no_grad()
-def commit(model: nn.Module) -> None:
+def commit(model: nn.Module | Sequence[BatchNorm]) -> None:
     """running = (1 - m) * running + m * pending / count for mean and variance; pending starts again at zero.
 
-    A norm that saw nothing keeps its running statistics. No value is read back to the host.
+    A norm that saw nothing keeps its running statistics. No value is read back from a GPU.
     """
-    norms = _batch_norms(model)
+    norms = batch_norms(model)
     if not norms:
         return
     counts = [norm.pending_count for norm in norms]
-    seen = torch._foreach_clamp_max(counts, 1.0)
-    shares = torch._foreach_mul(seen, [norm.momentum for norm in norms])
-    kept = torch._foreach_neg(shares)
-    torch._foreach_add_(kept, 1.0)
-    weights = torch._foreach_div(shares, torch._foreach_clamp_min(counts, 1.0))
-    for running, gathered in (
-        ([norm.running_mean for norm in norms], [norm.pending_mean for norm in norms]),
-        ([norm.running_var for norm in norms], [norm.pending_var for norm in norms]),
-    ):
-        torch._foreach_mul_(running, kept)
-        torch._foreach_add_(running, torch._foreach_mul(gathered, weights))
-    for norm in norms:
-        norm.num_batches_tracked += norm.pending_count.squeeze(0).round().to(norm.num_batches_tracked.dtype)
-    torch._foreach_zero_(pending(model))
+    running = [norm.running_mean for norm in norms] + [norm.running_var for norm in norms]
+    gathered = [norm.pending_mean for norm in norms] + [norm.pending_var for norm in norms]
+    tracked = [norm.num_batches_tracked for norm in norms]
+    if counts[0].device.type == "cpu":
+        # Numbers on the host are at hand, and lists of numbers take the short way through the kernels.
+        numbers = torch.cat(counts).tolist()
+        moved = [norm.momentum * min(number, 1.0) for norm, number in zip(norms, numbers, strict=True)]
+        torch._foreach_mul_(running, [1.0 - share for share in moved] * 2)
+        shares = [share / max(number, 1.0) for share, number in zip(moved, numbers, strict=True)]
+        torch._foreach_mul_(gathered, shares * 2)
+        torch._foreach_add_(running, gathered)
+        torch._foreach_add_(tracked, [round(number) for number in numbers])
+    else:
+        seen = torch._foreach_clamp_max(counts, 1.0)
+        parts = torch._foreach_mul(seen, [norm.momentum for norm in norms])
+        kept = torch._foreach_neg(parts)
+        torch._foreach_add_(kept, 1.0)
+        weights = torch._foreach_div(parts, torch._foreach_clamp_min(counts, 1.0))
+        torch._foreach_mul_(running, kept * 2)
+        torch._foreach_add_(running, torch._foreach_mul(gathered, weights * 2))
+        torch._foreach_add_(tracked, list(torch.cat(counts).round_().long().unbind()))
+    torch._foreach_zero_(pending(norms))
 
 
-def discard(model: nn.Module) -> None:
+def discard(model: nn.Module | Sequence[BatchNorm]) -> None:
     """Forget the gathered statistics, for an update that is skipped."""
     for tensor in pending(model):
         tensor.zero_()

@@ -18,6 +18,8 @@ class Key:
     seed: int
     update: int
     slots: tuple[int, ...]
+    norm_batches: int = 1
+    """Into how many equal parts batch norms cut the batch; each part has statistics of its own."""
 
 
 _key: ContextVar[Key | None] = ContextVar("micro_batch", default=None)
@@ -39,9 +41,9 @@ def use(key: Key | None) -> Iterator[None]:
         _key.reset(token)
 
 
-def keyed(seed: int, update: int, slot: int | Sequence[int]) -> AbstractContextManager[None]:
+def keyed(seed: int, update: int, slot: int | Sequence[int], *, norm_batches: int = 1) -> AbstractContextManager[None]:
     """Context: everything random inside is drawn for this micro-batch (or for these, when several form one batch)."""
-    return use(Key(seed, update, (slot,) if isinstance(slot, int) else tuple(slot)))
+    return use(Key(seed, update, (slot,) if isinstance(slot, int) else tuple(slot), norm_batches))
 
 
 def statistics_are_frozen() -> bool:

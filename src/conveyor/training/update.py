@@ -23,11 +23,12 @@ class Updater:
         clip_norm: float | None,
         ema: Ema | None = None,
     ) -> None:
-        self._lane, self._world = lane, world
+        self._world = world
         self.optimizer, self.loss_scale, self.ema = optimizer, loss_scale, ema
         self._clip_norm = clip_norm
         named = {lane.names[name]: parameter for name, parameter in lane.module.named_parameters()}
         self._parameters = [named[name] for name in optimizer.names]
+        self._norms = norms.batch_norms(lane.module)
         self.gradient_norm: Tensor | None = None
         """The global norm of the last mean gradient before clipping, when it was needed; on the device."""
 
@@ -50,14 +51,14 @@ class Updater:
         if measured is not None:
             self._world.sum_over_stages([measured])
         if self._world.lanes > 1:
-            self._world.all_reduce_sum(norms.pending(self._lane.module))
+            self._world.all_reduce_sum(norms.pending(self._norms))
         if finite:
             self.optimizer.step(gradients, lr, update, gradient_factor=factor)
-            norms.commit(self._lane.module)
+            norms.commit(self._norms)
             if self.ema is not None:
                 self.ema.update(self.optimizer.steps)
         else:
-            norms.discard(self._lane.module)
+            norms.discard(self._norms)
         self.loss_scale.update(not finite, measured)
         for parameter in self._parameters:
             parameter.grad = None
