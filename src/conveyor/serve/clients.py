@@ -77,6 +77,7 @@ def _client(number: int, order: dict[str, Any], images: NDArray[np.uint8], barri
         except threading.BrokenBarrierError:
             return
         endless = _batches(images, size, number)
+        batches: Iterator[NDArray[np.uint8]]
         if order["seconds"] is not None:
             end = time.perf_counter() + order["seconds"]
             batches = itertools.takewhile(lambda _: time.perf_counter() < end, endless)
