@@ -83,8 +83,8 @@ class Quantizer:
 def quantize_apart(form: str, file: Path, out: Path, images: NDArray[np.uint8], batch: int | None) -> None:
     """Quantise in a process of its own.
 
-    The quantisers import half a framework, speak to the root logger and keep native objects for as long as the process
-    lives; should one crash, the caller gets a sentence instead of a core dump.
+    The quantisers import half a framework, speak to the root logger and have been seen to damage the heap of their
+    process, which then crashes much later and elsewhere; should one crash, the caller gets a sentence.
     """
     with tempfile.TemporaryDirectory(prefix="conveyor-int8-") as folder:
         np.save(Path(folder) / "images.npy", images)
