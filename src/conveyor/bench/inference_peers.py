@@ -1,0 +1,210 @@
+"""Conveyor's engine beside torch, ONNX Runtime and OpenVINO called directly, at every batch size, in one run.
+
+`python -m conveyor.bench.inference_peers resnet50 --batch 1 4 16 --rounds 5 --out benchmarks` writes one record for each
+batch size. Every contestant is one process that keeps all batch sizes warm; they take turns, so that a disturbance hits
+all of them.
+"""
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from conveyor.bench.compete import INFERENCE_BATCHES, OURS
+from conveyor.bench.records import Record, Sample, make_record, ratios
+from conveyor.bench.rounds import ROUND_SECONDS, Contestant, Session, UnavailableError, script
+from conveyor.errors import UserError
+from conveyor.layout import usable_cores
+
+PEERS: dict[str, dict[str, Any]] = {
+    OURS: {"engine": "conveyor"},
+    "torch channels_last": {"engine": "torch", "channels_last": True},
+    "torch compiled, frozen": {"engine": "torch", "channels_last": True, "compile": True},
+    "ONNX Runtime": {"engine": "onnxruntime"},
+    "OpenVINO": {"engine": "openvino"},
+}
+BEST = "ratio to the best"
+BEST_CPU = "ratio to the best by processor time"
+"""The same per second of the contestants' own processor time, which other programs disturb less."""
+
+
+class BatchSession(Session):
+    """A contestant that is told the batch of each round."""
+
+    ready: dict[str, Any]
+    """Its first words: among them, what `auto` chose."""
+
+    def _answer(self, seconds: float) -> dict[str, Any]:
+        answer = super()._answer(seconds)
+        if "ready" in answer:
+            self.ready = answer
+        return answer
+
+    def timed(self, batch: int, seconds: float) -> tuple[float, float]:
+        """Images per second and per processor second at `batch`, run for `seconds` and at least once."""
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"batch": batch, "seconds": seconds}) + "\n")
+        self.process.stdin.flush()
+        answer = self._answer(ROUND_SECONDS)
+        return float(answer["images"] / answer["seconds"]), float(answer["images"] / answer["cpu_seconds"])
+
+
+def contestants(
+    model: str, batches: Sequence[int], *, image_size: int, threads: int, folder: str, only: Sequence[str] = ()
+) -> list[Contestant]:
+    """Ours and those of `only` (all without a wish), each as a command."""
+    base = {"model": model, "batches": list(batches), "image_size": image_size, "threads": threads, "folder": folder}
+    return [
+        Contestant(name, [sys.executable, script("inference_batches"), json.dumps({**base, **more})])
+        for name, more in PEERS.items()
+        if name == OURS or not only or name in only
+    ]
+
+
+def open_sessions(found: Sequence[Contestant], threads: int) -> tuple[dict[str, BatchSession], dict[str, str]]:
+    """Start the contestants; those that cannot run are named.
+
+    The first one, ours, starts alone because it may measure engines; the others two at a time, since starting is mostly
+    work of one core.
+    """
+    sessions: dict[str, BatchSession] = {}
+    absent: dict[str, str] = {}
+
+    def start(contestant: Contestant) -> None:
+        try:
+            sessions[contestant.name] = BatchSession(contestant, threads)
+        except UnavailableError as error:
+            absent[contestant.name] = str(error)
+
+    start(found[0])
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(start, found[1:]))
+    return {each.name: sessions[each.name] for each in found if each.name in sessions}, absent
+
+
+def measure(
+    model: str,
+    batches: Sequence[int],
+    *,
+    rounds: int,
+    seconds: float = 1.0,
+    image_size: int = 224,
+    threads: int | None = None,
+    only: Sequence[str] = (),
+    folder: str | None = None,
+    report: Callable[[str], None] = lambda text: None,
+) -> list[Record]:
+    """One record per batch size: everybody's rates, our ratio to each peer, and to the best peer of each round."""
+    threads = threads or usable_cores()
+    with tempfile.TemporaryDirectory() as scratch:
+        found = contestants(model, batches, image_size=image_size, threads=threads, folder=folder or scratch, only=only)
+        sessions, absent = open_sessions(found, threads)
+        try:
+            if OURS not in sessions:
+                raise UserError(f"our own side could not run: {absent[OURS]}")
+            records = []
+            for batch in batches:
+                rates: dict[str, list[float]] = {name: [] for name in sessions}
+                per_cpu: dict[str, list[float]] = {name: [] for name in sessions}
+                before = _clock(sessions)
+                for number in range(rounds):
+                    names = list(sessions) if number % 2 == 0 else list(reversed(sessions))
+                    for name in names:
+                        rate, cpu_rate = sessions[name].timed(batch, seconds)
+                        rates[name].append(rate)
+                        per_cpu[name].append(cpu_rate)
+                others = _others(before, _clock(sessions))
+                records.append(
+                    _record(
+                        model, batch, rates, per_cpu, absent, image_size=image_size, threads=threads, seconds=seconds,
+                        others_cores=others, chosen=sessions[OURS].ready.get("chosen", {}).get(str(batch)),
+                    )
+                )  # fmt: skip
+                report(text(records[-1]))
+            return records
+        finally:
+            for session in sessions.values():
+                session.close()
+
+
+def _clock(sessions: dict[str, BatchSession]) -> tuple[float, float, float]:
+    """(seconds, processor seconds of the whole machine, those of the contestants)."""
+    own = [psutil.Process(session.process.pid).cpu_times() for session in sessions.values()]
+    times = psutil.cpu_times()
+    idle = times.idle + getattr(times, "iowait", 0.0)
+    return time.monotonic(), float(sum(times) - idle), sum(each.user + each.system for each in own)
+
+
+def _others(before: tuple[float, float, float], after: tuple[float, float, float]) -> float:
+    """Cores that other programs used meanwhile: more than a tenth or so, and the figures are not worth much."""
+    elapsed, busy, own = (new - old for new, old in zip(after, before, strict=True))
+    return round(max(0.0, busy - own) / max(elapsed, 1e-3), 2)
+
+
+def _record(
+    model: str,
+    batch: int,
+    rates: dict[str, list[float]],
+    per_cpu: dict[str, list[float]],
+    absent: dict[str, str],
+    **conditions: Any,
+) -> Record:
+    results = {f"{name} rate": Sample("img/s", tuple(values)) for name, values in rates.items()}
+    peers = [name for name in rates if name != OURS]
+    for name in peers:
+        results[f"ratio to {name}"] = ratios(rates[OURS], rates[name])
+    if peers:
+        results[BEST] = ratios(rates[OURS], rates[best_peer(rates)])
+        results[BEST_CPU] = ratios(per_cpu[OURS], per_cpu[best_peer(rates)])
+    label = f"inference-{model}-{conditions['image_size']}px-b{batch}"
+    return make_record(label, results, kind="inference", model=model, batch=batch, absent=absent, **conditions)
+
+
+def best_peer(rates: dict[str, list[float]]) -> str:
+    """The peer with the highest median rate."""
+    return max((name for name in rates if name != OURS), key=lambda name: Sample("img/s", tuple(rates[name])).median)
+
+
+def text(record: Record) -> str:
+    """One line: ours, theirs, the ratio."""
+    rates = ", ".join(
+        f"{name.removesuffix(' rate')} {sample.median:.2f} ({sample.low:.2f}..{sample.high:.2f})"
+        for name, sample in record.results.items()
+        if name.endswith(" rate")
+    )
+    ratio = "".join(f"; {name}: {record.results[name]}" for name in (BEST, BEST_CPU) if name in record.results)
+    said = record.conditions
+    return f"{record.name}: {rates} img/s{ratio}; chosen {said.get('chosen')}, others used {said.get('others_cores')} cores"
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m conveyor.bench.inference_peers")
+    parser.add_argument("model", choices=sorted(INFERENCE_BATCHES))
+    parser.add_argument("--batch", nargs="+", type=int, help="default: the model's published list")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn [1]")
+    parser.add_argument("--image-size", type=int, default=224)
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--only", nargs="+", default=[], choices=sorted(PEERS))
+    parser.add_argument("--folder", help="where the peers' ONNX files are kept between runs")
+    parser.add_argument("--out", type=Path, help="folder whose records/ gets the records")
+    asked = parser.parse_args()
+    records = measure(
+        asked.model, asked.batch or INFERENCE_BATCHES[asked.model], rounds=asked.rounds, seconds=asked.seconds,
+        image_size=asked.image_size, threads=asked.threads, only=asked.only, folder=asked.folder,
+        report=lambda line: print(line, flush=True),
+    )  # fmt: skip
+    for record in records if asked.out else ():
+        record.save(asked.out / "records")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

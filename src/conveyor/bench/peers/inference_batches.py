@@ -1,0 +1,171 @@
+"""One engine at several batch sizes in one process: `{"batch": b, "seconds": s}` in, the images and their time out.
+
+The engines that are called directly get float32 images, normalised and laid out as they like best, made beforehand;
+Conveyor's gets 8-bit images and normalises them itself.
+"""
+
+import json
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from protocol import settings, unavailable
+
+Step = Callable[[], Any]
+
+
+def main() -> None:
+    asked = settings()
+    try:
+        make = ENGINES[asked["engine"]](asked)
+        steps = {batch: make(batch) for batch in asked["batches"]}
+    except ImportError as error:
+        unavailable(error)
+        return
+    for step in steps.values():
+        step()
+        step()
+    print(json.dumps({"ready": True, "chosen": CHOSEN}), flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        step, count = steps[request["batch"]], 0
+        started, cpu = time.perf_counter(), time.process_time()
+        while count == 0 or time.perf_counter() - started < request["seconds"]:
+            step()
+            count += 1
+        seconds = time.perf_counter() - started
+        used = time.process_time() - cpu
+        print(json.dumps({"seconds": seconds, "images": count * request["batch"], "cpu_seconds": used}), flush=True)
+
+
+CHOSEN: dict[int, str] = {}
+"""What `auto` took for each batch, for the record."""
+
+
+def _model(asked: dict[str, Any]) -> Any:
+    import torch
+
+    from conveyor.models import build
+
+    torch.manual_seed(0)
+    torch.set_num_threads(asked["threads"])
+    return build(asked["model"]).eval()
+
+
+def _images(asked: dict[str, Any], batch: int) -> Any:
+    import torch
+
+    return torch.randn(batch, 3, asked["image_size"], asked["image_size"])
+
+
+def torch_eager(asked: dict[str, Any]) -> Callable[[int], Step]:
+    import torch
+
+    model = _model(asked)
+    form = torch.channels_last if asked.get("channels_last") else torch.contiguous_format
+    model = model.to(memory_format=form)
+    if asked.get("compile"):
+        import torch._inductor.config as inductor
+
+        inductor.freezing = True
+        model = torch.compile(model, dynamic=False)
+
+    def make(batch: int) -> Step:
+        images = _images(asked, batch).to(memory_format=form)
+
+        def step() -> None:
+            with torch.no_grad():
+                model(images)
+
+        return step
+
+    return make
+
+
+def onnx_file(asked: dict[str, Any]) -> Path:
+    """The network as its user would export it, with a free batch; written once for all contestants."""
+    import os
+    import warnings
+
+    import torch
+
+    path = Path(asked["folder"]) / f"{asked['model']}-{asked['image_size']}.onnx"
+    if not path.exists():
+        warnings.filterwarnings("ignore")
+        temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        free = ({0: torch.export.Dim("batch", min=1, max=4096)},)
+        program = torch.onnx.export(
+            _model(asked), (_images(asked, 2),), dynamo=True, dynamic_shapes=free, input_names=["x"], verbose=False
+        )
+        assert program is not None
+        temporary.write_bytes(program.model_proto.SerializeToString())
+        temporary.rename(path)
+    return path
+
+
+def onnx_runtime(asked: dict[str, Any]) -> Callable[[int], Step]:
+    import onnxruntime
+
+    path = str(onnx_file(asked))
+
+    def make(batch: int) -> Step:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = asked["threads"]
+        options.add_free_dimension_override_by_name("batch", batch)
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        inputs = {"x": _images(asked, batch).numpy()}
+        return lambda: session.run(None, inputs)
+
+    return make
+
+
+def openvino(asked: dict[str, Any]) -> Callable[[int], Step]:
+    import openvino as ov
+
+    core = ov.Core()
+    hints = {
+        "INFERENCE_NUM_THREADS": asked["threads"],
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    path = str(onnx_file(asked))
+
+    def make(batch: int) -> Step:
+        model = core.read_model(path)
+        model.reshape([batch, 3, asked["image_size"], asked["image_size"]])
+        request = core.compile_model(model, "CPU", hints).create_infer_request()
+        images = _images(asked, batch).numpy()
+        return lambda: request.infer([images], share_inputs=True, share_outputs=True)
+
+    return make
+
+
+def conveyor(asked: dict[str, Any]) -> Callable[[int], Step]:
+    import numpy as np
+
+    from conveyor.infer.engine import as_source, open_engine
+    from conveyor.infer.preprocessing import Preprocessing
+
+    size = asked["image_size"]
+    source = as_source(_model(asked), Preprocessing(image_size=size, channels=3, normalization="imagenet"))
+
+    def make(batch: int) -> Step:
+        engine = open_engine(source, asked.get("choice", "auto"), batch=batch, threads=asked["threads"])
+        CHOSEN[batch] = engine.name
+        images = np.random.default_rng(0).integers(0, 256, (batch, size, size, 3), dtype=np.uint8)
+        return lambda: engine(images)
+
+    return make
+
+
+ENGINES: dict[str, Callable[[dict[str, Any]], Callable[[int], Step]]] = {
+    "torch": torch_eager,
+    "onnxruntime": onnx_runtime,
+    "openvino": openvino,
+    "conveyor": conveyor,
+}
+
+if __name__ == "__main__":
+    main()
