@@ -1,0 +1,241 @@
+"""A server under many clients beside its engine called directly, in alternating rounds, with everybody's CPU and memory.
+
+`python -m conveyor.bench.serving EXPORT --clients 32 --seconds 60 --rounds 2` uses the ordinary commands `conveyor serve`
+and `conveyor request`. Clients, server and engines share the machine, so the clients' processor time is reported too:
+it is work that the engine called directly does not compete with.
+"""
+
+import argparse
+import contextlib
+import json
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from conveyor.bench.records import Record, Sample, make_record
+from conveyor.bench.rounds import ROUND_SECONDS, Contestant, Session, script
+from conveyor.errors import UserError
+from conveyor.layout import usable_cores
+
+READY_SECONDS = 300.0
+SAMPLE_SECONDS = 0.5
+MIB = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Load:
+    """What the clients of one round saw, and what the server's processes used meanwhile."""
+
+    images_per_second: float
+    requests: int
+    failures: tuple[str, ...]
+    latency_p50: float
+    latency_p99: float
+    seconds: float
+    client_cpu: float
+    server_cpu: float
+    engine_cpu: float
+    memory_mib: tuple[float, ...]
+    """Resident memory of the server and its engine processes, twice a second."""
+
+    @property
+    def growth(self) -> float:
+        return growth(self.memory_mib)
+
+
+def growth(memory: Sequence[float]) -> float:
+    """MiB by which the last quarter's median exceeds that of the second quarter; the first one warms up."""
+    if len(memory) < 8:
+        return 0.0
+    quarter = len(memory) // 4
+    return Sample("MiB", tuple(memory[-quarter:])).median - Sample("MiB", tuple(memory[quarter : 2 * quarter])).median
+
+
+class DirectSession(Session):
+    """The engine without a server around it."""
+
+    def rate(self, seconds: float) -> float:
+        assert self.process.stdin is not None
+        self.process.stdin.write(json.dumps({"seconds": seconds}) + "\n")
+        self.process.stdin.flush()
+        answer = self._answer(ROUND_SECONDS)
+        return float(answer["images"] / answer["seconds"])
+
+
+@contextlib.contextmanager
+def server(command: Sequence[str], ready: Path) -> Iterator[tuple[dict[str, Any], psutil.Process]]:
+    """A server for the body of a `with` statement: what its ready file says, and its process."""
+    process = subprocess.Popen(list(command), stdout=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + READY_SECONDS
+        while not ready.exists():
+            if process.poll() is not None or time.monotonic() > end:
+                raise UserError("the server did not become ready; its own words are above")
+            time.sleep(0.05)
+        yield json.loads(ready.read_text()), psutil.Process(process.pid)
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def put_load(address: dict[str, Any], process: psutil.Process, protocol: str, clients: int, seconds: float) -> Load:
+    """`conveyor request` against a running server, with its processes watched."""
+    command = [
+        sys.executable, "-m", "conveyor", "request", address["url"], "--name", address["name"], "--protocol", protocol,
+        "--clients", str(clients), "--seconds", str(seconds), "--timeout", "60", "--json",
+    ]  # fmt: skip
+    if address.get("grpc_port"):
+        command += ["--grpc-port", str(address["grpc_port"])]
+    memory: list[float] = []
+    done = threading.Event()
+
+    def watch() -> None:
+        while not done.wait(SAMPLE_SECONDS):
+            memory.append(sum(each.memory_info().rss for each in _family(process)) / MIB)
+
+    watcher = threading.Thread(target=watch)
+    before = _cpu(process)
+    watcher.start()
+    try:
+        asked = subprocess.run(command, stdout=subprocess.PIPE, text=True)
+    finally:
+        done.set()
+        watcher.join()
+    after = _cpu(process)
+    try:
+        report = json.loads(asked.stdout)
+    except ValueError:
+        raise UserError("`conveyor request` failed; its own words are above") from None
+    latency = report["latency_ms"] or {"p50": float("nan"), "p99": float("nan")}
+    return Load(
+        report["images_per_second"], report["requests"], tuple(report["failures"]), latency["p50"], latency["p99"],
+        report["seconds"], report["client_cpu_seconds"], after[0] - before[0], after[1] - before[1], tuple(memory),
+    )  # fmt: skip
+
+
+def _family(process: psutil.Process) -> list[psutil.Process]:
+    return [process, *process.children(recursive=True)]
+
+
+def _cpu(process: psutil.Process) -> tuple[float, float]:
+    """Processor seconds of the server itself and of its engine processes."""
+    own, *children = [each.cpu_times() for each in _family(process)]
+    return own.user + own.system, sum(each.user + each.system for each in children)
+
+
+def measure(
+    path: str,
+    *,
+    engine: str = "auto",
+    batch: int = 8,
+    clients: int = 32,
+    seconds: float = 60.0,
+    direct_seconds: float = 15.0,
+    rounds: int = 2,
+    protocol: str = "grpc",
+    workers: int | None = None,
+    peer: str | None = None,
+    report: Callable[[str], None] = lambda text: None,
+) -> Record:
+    """Alternate the direct engine and the loaded server; `peer` is a Python with FastAPI for the plain server."""
+    cores = usable_cores()
+    workers = workers or min(cores, 8)
+    threads = max(1, cores // workers)
+    asked = {"path": path, "engine": engine, "batch": batch, "threads": threads, "workers": workers}
+    direct: list[float] = []
+    loads: dict[str, list[Load]] = {"server": []}
+    with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
+        session = DirectSession(
+            Contestant("direct", [sys.executable, script("engine_replicas"), json.dumps(asked)]), threads
+        )
+        stack.callback(session.close)
+        command = [
+            sys.executable, "-m", "conveyor", "serve", path, "--port", "0", "--grpc-port", "0", "--engine", engine,
+            "--workers", str(workers), "--threads", str(threads), "--max-batch", str(batch), "--poll", "0",
+            "--ready-file", f"{folder}/server.json",
+        ]  # fmt: skip
+        servers = {"server": stack.enter_context(server(command, Path(folder) / "server.json"))}
+        if peer:
+            order = {"onnx": str(Path(path) / "model.onnx"), "ready_file": f"{folder}/plain.json"}
+            plain = [peer, script("plain_server"), json.dumps(order)]
+            servers["plain server"] = stack.enter_context(server(plain, Path(folder) / "plain.json"))
+            loads["plain server"] = []
+        direct.append(session.rate(direct_seconds))
+        for number in range(rounds):
+            for name, (address, process) in servers.items():
+                spoken = protocol if name == "server" else "http"
+                loads[name].append(put_load(address, process, spoken, clients, seconds))
+                report(f"round {number + 1}: {name}: {describe(loads[name][-1])}")
+            direct.append(session.rate(direct_seconds))
+            report(f"round {number + 1}: direct {direct[-2]:.2f} before, {direct[-1]:.2f} img/s after")
+    return _record(Path(path).name, direct, loads, {**asked, "clients": clients, "protocol": protocol})
+
+
+def describe(load: Load) -> str:
+    return (
+        f"{load.images_per_second:.2f} img/s, {load.requests} requests, {len(load.failures)} failed, p50 "
+        f"{load.latency_p50:.0f} ms, p99 {load.latency_p99:.0f} ms; CPU s: clients {load.client_cpu:.1f}, server "
+        f"{load.server_cpu:.1f}, engines {load.engine_cpu:.1f} in {load.seconds:.1f} s; memory grew {load.growth:+.1f} MiB"
+    )
+
+
+def _record(name: str, direct: list[float], loads: dict[str, list[Load]], conditions: dict[str, Any]) -> Record:
+    results = {"direct rate": Sample("img/s", tuple(direct))}
+    for who, found in loads.items():
+        results |= {
+            f"{who} rate": Sample("img/s", tuple(each.images_per_second for each in found)),
+            f"{who} / direct": Sample("x", share_of_direct([each.images_per_second for each in found], direct)),
+            f"{who} failed requests": Sample("", tuple(float(len(each.failures)) for each in found)),
+            f"{who} p50": Sample("ms", tuple(each.latency_p50 for each in found)),
+            f"{who} p99": Sample("ms", tuple(each.latency_p99 for each in found)),
+            f"{who} own CPU": Sample("s", tuple(each.server_cpu for each in found)),
+            f"{who} engines CPU": Sample("s", tuple(each.engine_cpu for each in found)),
+            f"{who} clients CPU": Sample("s", tuple(each.client_cpu for each in found)),
+            f"{who} memory growth": Sample("MiB", tuple(each.growth for each in found)),
+        }
+    return make_record(f"serving-{name}-c{conditions['clients']}-b{conditions['batch']}", results, **conditions)
+
+
+def share_of_direct(rates: Sequence[float], direct: Sequence[float]) -> tuple[float, ...]:
+    """Each round's rate over the mean of the direct rates just before and just after it."""
+    return tuple(2 * rate / (before + after) for rate, before, after in zip(rates, direct, direct[1:], strict=False))
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m conveyor.bench.serving")
+    parser.add_argument("path", help="an export (ONNX for the plain server)")
+    parser.add_argument("--engine", default="auto")
+    parser.add_argument("--batch", type=int, default=8, help="largest batch of the server, batch of the direct engine")
+    parser.add_argument("--clients", type=int, default=32)
+    parser.add_argument("--seconds", type=float, default=60.0)
+    parser.add_argument("--direct-seconds", type=float, default=15.0)
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--protocol", default="grpc")
+    parser.add_argument("--workers", type=int)
+    parser.add_argument("--peer", metavar="PYTHON", help="interpreter with FastAPI and ONNX Runtime")
+    parser.add_argument("--out", type=Path, help="folder whose records/ gets the record")
+    asked = vars(parser.parse_args())
+    out = asked.pop("out")
+    record = measure(asked.pop("path"), **asked, report=lambda line: print(line, flush=True))
+    for name, sample in record.results.items():
+        print(f"{name}: {sample}")
+    if out:
+        record.save(out / "records")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
