@@ -20,6 +20,8 @@ class ServingGraph(nn.Module):
 
     scale: Tensor
     shift: Tensor
+    zero: Tensor
+    one: Tensor
 
     def __init__(self, network: nn.Module, preprocessing: Preprocessing) -> None:
         super().__init__()
@@ -27,8 +29,10 @@ class ServingGraph(nn.Module):
         self.preprocessing = preprocessing
         normalization = Normalization.named(preprocessing.normalization, preprocessing.channels)
         self.per_image = normalization.per_image
-        self.register_buffer("scale", torch.tensor(normalization.scale).view(1, -1, 1, 1), persistent=False)
-        self.register_buffer("shift", torch.tensor(normalization.shift).view(1, -1, 1, 1), persistent=False)
+        self.register_buffer("scale", torch.tensor(normalization.scale), persistent=False)
+        self.register_buffer("shift", torch.tensor(normalization.shift), persistent=False)
+        self.register_buffer("zero", torch.zeros(preprocessing.channels), persistent=False)
+        self.register_buffer("one", torch.ones(preprocessing.channels), persistent=False)
         self.extra_channels = preprocessing.in_channels - preprocessing.channels
         self.smallest_deviation = 1 / math.sqrt(math.prod(preprocessing.image_shape))
 
@@ -39,7 +43,8 @@ class ServingGraph(nn.Module):
             deviation = (x - mean).square().mean(dim=(1, 2, 3), keepdim=True).sqrt()
             x = (x - mean) / deviation.clamp_min(self.smallest_deviation)
         else:
-            x = x * self.scale + self.shift
+            # x * scale + shift, said as a norm over (0, 1): engines do that in one pass instead of two.
+            x = nn.functional.batch_norm(x, self.zero, self.one, self.scale, self.shift, eps=0.0)
         if self.extra_channels > 0:
             x = nn.functional.pad(x, (0, 0, 0, 0, 0, self.extra_channels))
         return cast(Tensor, self.network(x)).float()

@@ -44,7 +44,9 @@ class Measured:
             for number, repeat in enumerate(self.throughput.repeats)
         ]
         mean, spread = self.throughput.images_per_second, self.throughput.spread
-        found.append(f"throughput: {mean:.2f} samples/sec (standard deviation {spread:.2f}, first repeat left out)")
+        several = f"standard deviation {spread:.2f}, first repeat left out"
+        note = several if len(self.throughput.repeats) > 1 else "one repeat, warm-up included"
+        found.append(f"throughput: {mean:.2f} samples/sec ({note})")
         found.append(self.throughput.latency.text())
         return found
 
