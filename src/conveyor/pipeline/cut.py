@@ -144,10 +144,12 @@ def _stage(
 def _fuse_norms(model: nn.Module, graph: fx.Graph) -> None:
     """Batch norms that may run in one operation with what follows do so where a stage has both: norm, sum, activation."""
     for act in list(graph.nodes):
-        kind = FUSED.get(type(model.get_submodule(act.target))) if act.op == "call_module" else None
+        kind = FUSED.get(type(model.get_submodule(str(act.target)))) if act.op == "call_module" else None
         if kind is None:
             continue
-        norm, residual, between = act.prev, None, None
+        norm: fx.Node = act.prev
+        between: fx.Node | None = None
+        residual: Any = None
         if (
             norm.op == "call_function"
             and norm.target in (operator.iadd, operator.add)
