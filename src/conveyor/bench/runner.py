@@ -117,7 +117,12 @@ def this_program(command: Sequence[str]) -> list[str]:
 def _execute(case: Case, env: dict[str, str], timeout: float | None) -> tuple[int | None, str]:
     """Exit code (None after a time-out) and output; the command's whole process group ends with it."""
     process = subprocess.Popen(
-        this_program(case.command), cwd=case.folder, env=env, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, start_new_session=True
+        this_program(case.command),
+        cwd=case.folder,
+        env=env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        start_new_session=True,
     )
     try:
         output, _ = process.communicate(timeout=timeout)
