@@ -181,7 +181,8 @@ def measure(
                 report(f"round {number + 1}: {name}: {describe(loads[name][-1])}")
             direct.append(session.rate(direct_seconds))
             report(f"round {number + 1}: direct {direct[-2]:.2f} before, {direct[-1]:.2f} img/s after")
-    return _record(Path(path).name, direct, loads, {**asked, "clients": clients, "protocol": protocol})
+    conditions = {**asked, "path": Path(path).name, "clients": clients, "protocol": protocol, "seconds": seconds}
+    return _record(Path(path).name, direct, loads, conditions)
 
 
 def describe(load: Load) -> str:
