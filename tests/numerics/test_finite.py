@@ -76,12 +76,14 @@ def test_search_leaves_everything_as_it_was() -> None:
     def run() -> None:
         (model(torch.tensor([[1.0, NAN, 1.0, 1.0], [1.0, 2.0, 3.0, 4.0]])).sum()).backward()
 
-    assert finite.first_bad_layer(model, run) == "the output of first"
+    found = finite.first_bad_layer([model], run)
+    assert found is not None
+    assert found.phrase == "the output of first"
     assert torch.equal(model.first.weight.grad, torch.ones(4, 4))
     assert model.last.weight.grad is None
     assert all(not value.any() for value in norms.pending(model))
     assert not model.first._forward_hooks
-    assert finite.first_bad_layer(model, lambda: model(torch.randn(2, 4)).sum().backward()) is None
+    assert finite.first_bad_layer([model], lambda: model(torch.randn(2, 4)).sum().backward()) is None
     assert torch.equal(model.first.weight.grad, torch.ones(4, 4))
 
 
@@ -89,5 +91,31 @@ def test_bad_weights_are_named_first() -> None:
     model = Flat()
     with torch.no_grad():
         model.norm.weight[1] = NAN
-    assert finite.first_bad_layer(model, lambda: None) == "the weights norm.weight"
+    found = finite.first_bad_layer([model], lambda: None)
+    assert found is not None
+    assert found.phrase == "the weights norm.weight"
     assert finite.bad_weight([("steps", torch.tensor(3))]) is None
+
+
+def test_the_cause_among_the_findings_of_many_workers() -> None:
+    def value(layer: str, what: str, part: int) -> finite.Finding:
+        return finite.Finding.value(finite.NotFiniteValueError(layer, what, torch.tensor([NAN])), part)
+
+    early, late = value("a", finite.OUTPUT, 0), value("b", finite.OUTPUT, 3)
+    first, last = value("a", "gradient of the output", 0), value("b", "gradient of the output", 3)
+    assert min(late, early, first, last) == early
+    assert min(first, last) is last
+    assert min(early, finite.Finding.weights("c", 5)).phrase == "the weights c"
+
+
+def test_parts_of_a_model_are_searched_together() -> None:
+    model = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2), nn.Linear(2, 2))
+    with torch.no_grad():
+        model[1].weight.fill_(3e38)
+    found = finite.first_bad_layer(
+        [nn.Sequential(model[2]), nn.Sequential(model[1])],
+        lambda: model(torch.full((1, 2), 1e3)).sum().backward(),
+        (2, 1),
+    )
+    assert found is not None
+    assert (found.rank, found.place, found.phrase) == (1, 1, "the output of 0")

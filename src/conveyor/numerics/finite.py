@@ -1,7 +1,8 @@
 """Values that are not finite: is there one, and which layer made it first."""
 
+import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor, nn
 
 from conveyor.errors import UserError
 from conveyor.numerics import context
+
+OUTPUT = "output"
 
 
 class NotFiniteValueError(UserError):
@@ -45,15 +48,37 @@ def bad_weight(named: Iterable[tuple[str, Tensor]]) -> str | None:
     return next((name for (name, _), good in zip(floating, flags, strict=True) if not good), None)
 
 
+@dataclasses.dataclass(frozen=True, slots=True, order=True)
+class Finding:
+    """Something that is not finite. The smallest of several findings is the cause: weights before outputs, an output
+    before those of later parts of the model, gradients last and those of later parts first."""
+
+    rank: int
+    place: int
+    phrase: str = dataclasses.field(compare=False)
+
+    @classmethod
+    def weights(cls, name: str, part: int = 0) -> "Finding":
+        return cls(0, part, f"the weights {name}")
+
+    @classmethod
+    def value(cls, found: NotFiniteValueError, part: int = 0) -> "Finding":
+        output = found.what == OUTPUT
+        return cls(1 if output else 2, part if output else -part, f"the {found.what} of {found.layer}")
+
+
 @contextmanager
-def watch(model: nn.Module, *, gradients: bool = True) -> Iterator[None]:
+def watch(
+    model: nn.Module, *, gradients: bool = True, report: Callable[[NotFiniteValueError], None] | None = None
+) -> Iterator[None]:
     """Inside, the first layer whose output (or whose output's gradient) is not finite raises `NotFiniteValueError`.
 
-    Every layer's values are read back, so a GPU loses its head start; meant for `--fp-exceptions` and for the search
-    after the fact. With an automatic loss scale gradients overflow now and then by design: leave them out.
+    With `report` nothing is raised: it is called for every bad value, in the order of the computation. Every layer's
+    values are read back, so a GPU loses its head start; meant for `--fp-exceptions` and for the search after the fact.
+    With an automatic loss scale gradients overflow now and then by design: leave them out.
     """
     handles = [
-        module.register_forward_hook(_OutputCheck(name, gradients))
+        module.register_forward_hook(_OutputCheck(name, gradients, report or _raise))
         for name, module in model.named_modules()
         if next(module.children(), None) is None
     ]
@@ -64,45 +89,58 @@ def watch(model: nn.Module, *, gradients: bool = True) -> Iterator[None]:
             handle.remove()
 
 
+def _raise(found: NotFiniteValueError) -> None:
+    raise found
+
+
 class _OutputCheck:
     """A forward hook that looks at what a layer returns."""
 
-    def __init__(self, name: str, gradients: bool) -> None:
-        self.name, self.gradients = name, gradients
+    def __init__(self, name: str, gradients: bool, report: Callable[[NotFiniteValueError], None]) -> None:
+        self.name, self.gradients, self.report = name, gradients, report
 
     def __call__(self, module: nn.Module, inputs: Any, output: Any) -> None:
         for value in output if isinstance(output, tuple | list) else (output,):
             if not isinstance(value, Tensor) or not value.is_floating_point():
                 continue
             if not is_finite(value):
-                raise NotFiniteValueError(self.name, "output", value.detach())
+                self.report(NotFiniteValueError(self.name, OUTPUT, value.detach()))
             if self.gradients and value.requires_grad:
                 value.register_hook(self.check_gradient)
 
     def check_gradient(self, gradient: Tensor) -> None:
         """A tensor hook."""
         if not is_finite(gradient):
-            raise NotFiniteValueError(self.name, "gradient of the output", gradient)
+            self.report(NotFiniteValueError(self.name, "gradient of the output", gradient))
 
 
-def first_bad_layer(model: nn.Module, run: Callable[[], Any]) -> str | None:
-    """A phrase that names the first thing that is not finite when `run` repeats a pass: weights, output or gradient.
+def first_bad_layer(
+    parts: Sequence[nn.Module], run: Callable[[], Any], numbers: Sequence[int] = (0,)
+) -> Finding | None:
+    """The first thing that is not finite when `run` repeats a pass: weights, output or gradient.
 
-    `run` computes what went wrong before (forward, or forward and backward) with the same micro-batch key. Norm
-    statistics are left alone and the gradients that stood in the parameters are put back.
+    `parts` are the pieces of the model that this worker holds and `numbers` their places in it. `run` computes what
+    went wrong before (forward, or forward and backward) with the same micro-batch key. It is never cut short, because
+    other workers may depend on its messages. Norm statistics are left alone and the gradients that stood in the
+    parameters are put back.
     """
-    weight = bad_weight(model.named_parameters())
-    if weight is not None:
-        return f"the weights {weight}"
-    before = [(parameter, parameter.grad) for parameter in model.parameters()]
+    found: list[Finding] = []
+    before = [(parameter, parameter.grad) for part in parts for parameter in part.parameters()]
     try:
         for parameter, _ in before:
             parameter.grad = None
-        with context.frozen_statistics(), watch(model):
+        with context.frozen_statistics(), ExitStack() as watches:
+            for part, number in zip(parts, numbers, strict=True):
+                name = bad_weight(part.named_parameters())
+                found += [Finding.weights(name, number)] if name is not None else []
+                watches.enter_context(watch(part, report=_noting(found, number)))
             run()
-    except NotFiniteValueError as found:
-        return f"the {found.what} of {found.layer}"
     finally:
         for parameter, gradient in before:
             parameter.grad = gradient
-    return None
+    return min(found, default=None)
+
+
+def _noting(found: list[Finding], number: int) -> Callable[[NotFiniteValueError], None]:
+    """Adds to `found`; `min` returns the first of equals, so the order of the computation decides inside a part."""
+    return lambda value: found.append(Finding.value(value, number))

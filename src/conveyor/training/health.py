@@ -3,9 +3,15 @@
 import contextlib
 from collections.abc import Iterator
 
+import torch
+
 from conveyor.errors import UserError
 from conveyor.numerics import finite
 from conveyor.training.session import Session
+from conveyor.training.world import World
+
+PHRASE = 250
+"""Characters of a finding that travel between workers."""
 
 
 class NotFiniteError(UserError):
@@ -16,13 +22,28 @@ def check_finite(bad_slots: float, session: Session, rate: float) -> None:
     """Raise `NotFiniteError` on every worker when any slot of the update had a loss that is not finite."""
     if not bad_slots:
         return
-    find = getattr(session.lane, "find_bad_layer", None)
-    layer = find(session.update, session.updater.loss_scale.value) if find is not None else None
-    where = f"; first not finite: {layer}" if layer else ""
+    finding = session.lane.find_bad_layer(session.update, session.updater.loss_scale.value)
+    cause = min(gathered(finding, session.world), default=None)
+    where = f"; first not finite: {cause.phrase}" if cause is not None else ""
     raise NotFiniteError(
         f"the loss is not finite in {moment(session, rate)}{where}: lower --learning-rate, lengthen --warmup or set "
         "--clip-norm; earlier checkpoints are intact"
     )
+
+
+def gathered(finding: finite.Finding | None, world: World) -> list[finite.Finding]:
+    """The findings of all workers, the same list on each: everyone fills its own row, and the rows are added up."""
+    rows = torch.zeros(world.size, 3 + PHRASE, dtype=torch.int32, device=world.device)
+    if finding is not None:
+        text = finding.phrase.encode("ascii", "replace")[:PHRASE]
+        row = [len(text), finding.rank, finding.place, *text]
+        rows[world.rank, : len(row)] = torch.tensor(row, dtype=torch.int32)
+    world.sum_over_all([rows])
+    return [
+        finite.Finding(rank, place, bytes(text[:length]).decode("ascii"))
+        for length, rank, place, *text in rows.tolist()
+        if length
+    ]
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ from typing import Protocol
 from torch import Tensor, nn
 
 from conveyor.data.batch import Batch
+from conveyor.numerics.finite import Finding
 
 
 class Lane(Protocol):
@@ -30,6 +31,10 @@ class Lane(Protocol):
         sums of loss, top-1 hits, top-5 hits, samples, and 1 for each slot whose loss was not finite; zeros on a stage
         that does not see the labels.
         """
+        ...
+
+    def find_bad_layer(self, update: int, loss_scale: float) -> Finding | None:
+        """What is not finite first on this worker when the last update is repeated; all workers call it together."""
         ...
 
     def logits(self, images: Tensor) -> Tensor:

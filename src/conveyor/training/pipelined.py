@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from conveyor.data.batch import Batch, Target
 from conveyor.data.prepare import Prepare
 from conveyor.models import splits, stochastic, units
-from conveyor.numerics import recompute
+from conveyor.numerics import finite, recompute
 from conveyor.options.units import size_in_bytes
 from conveyor.pipeline.assign import Part, assign
 from conveyor.pipeline.balance import automatic_splits
@@ -145,6 +145,8 @@ class StageLane:
         self._group, self._world = group, world
         self._sent: list[tuple[Tensor, Any]] = []
         self._targets: dict[int, Target] = {}
+        self.recent: list[Batch] = []
+        """The batches of the last update in the order of their use, on the first stage's worker."""
 
     @property
     def reads_data(self) -> bool:
@@ -155,11 +157,14 @@ class StageLane:
         """See `Lane.gradients`; the tally is that of the worker with the last stage."""
         total = torch.zeros(5, dtype=torch.float64, device=self._world.device)
         groups = self._groups
+        self.recent = []
         self._pipeline.drain()
         self._timing.begin()
 
         def fetch(number: int) -> Tensor:
-            images, target = joined_inputs(self._prepare, [next(batches) for _ in groups[number]])
+            parts = [next(batches) for _ in groups[number]]
+            self.recent.extend(parts)
+            images, target = joined_inputs(self._prepare, parts)
             self._send_target(number, target)
             self._timing.mark("data")
             return images
@@ -188,6 +193,16 @@ class StageLane:
         self._reducer.finish()
         self._timing.mark("reduce")
         return total
+
+    def find_bad_layer(self, update: int, loss_scale: float) -> finite.Finding | None:
+        """What is not finite first in this worker's stages when the last update is repeated; all workers call this."""
+        pieces = [(stage, index) for index in self._pipeline.mine for stage in self._pipeline.wagons[index].stages]
+        batches = iter(self.recent)
+        return finite.first_bad_layer(
+            [stage for stage, _ in pieces],
+            lambda: self.gradients(batches, update, loss_scale),
+            [index for _, index in pieces],
+        )
 
     def logits(self, images: Tensor) -> Tensor:
         """Forward through the lane; every worker of it must call this, and the one with the last stage gets logits.

@@ -79,8 +79,9 @@ class FoldedLane:
         self._timing.mark("reduce")
         return total
 
-    def find_bad_layer(self, update: int, loss_scale: float) -> str | None:
-        """What is not finite first when the passes of the last update are repeated, as a phrase."""
+    def find_bad_layer(self, update: int, loss_scale: float) -> finite.Finding | None:
+        """What is not finite first when the passes of the last update are repeated."""
+        found: list[finite.Finding] = []
         for group, parts in zip(self._groups, self.recent, strict=False):
             images, target = joined_inputs(self._prepare, parts)
             factor = loss_scale * len(group) / self._total_slots
@@ -89,10 +90,9 @@ class FoldedLane:
                 (self._loss(self.module(images), target) * factor).backward()
 
             with stochastic.keyed(self._seed, update, group):
-                found = finite.first_bad_layer(self.module, repeat)
-            if found is not None:
-                return found
-        return None
+                first = finite.first_bad_layer([self.module], repeat)
+            found += [first] if first is not None else []
+        return min(found, default=None)
 
     def logits(self, images: Tensor) -> Tensor:
         """The forward pass alone."""
