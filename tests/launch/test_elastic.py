@@ -17,7 +17,7 @@ from conveyor.options import Options
 from conveyor.training import worker
 from conveyor.training.spec import resolve
 
-UPDATES = 400
+UPDATES = 4000
 """More than the first machine can do before the second has joined; the end is brought about by a signal."""
 
 RUN = {
@@ -33,20 +33,20 @@ def flags(options: dict[str, object]) -> list[str]:
     return [yes if value is True else no if value is False else f"{yes}={value}" for yes, no, value in named]
 
 
-def host(index: int, port: int, folder: Path) -> "subprocess.Popen[bytes]":
+def host(index: int, port: int, place: Path) -> "subprocess.Popen[bytes]":
     """One machine's share of the job; all machines are addresses of this one."""
     launch = [
         "launch", "--hosts", "127.0.0.1,127.0.0.2", "--host-index", str(index), "--instances", "2", "--min-hosts", "1",
         "--max-restarts", "2", "--threads", "1", "--port", str(port), "--interface", "lo", "--",
     ]  # fmt: skip
     conveyor = [sys.executable, "-m", "conveyor"]
-    train = ["train", *flags({**RUN, "updates": UPDATES, "run_dir": folder})]
-    return subprocess.Popen([*conveyor, *launch, *conveyor, *train], start_new_session=True)
+    train = ["train", *flags({**RUN, "updates": UPDATES})]
+    return subprocess.Popen([*conveyor, *launch, *conveyor, *train], start_new_session=True, cwd=place)
 
 
-def layouts(folder: Path) -> dict[int, str]:
+def layouts(place: Path) -> dict[int, str]:
     """The layout with which each complete checkpoint was made."""
-    complete = folder.glob("checkpoints/*/manifest")
+    complete = place.glob("runs/*/checkpoints/*/manifest")
     states = {int(path.parent.name): path.with_name("state.json") for path in complete if path.parent.name.isdigit()}
     return {number: json.loads(path.read_text())["progress"]["layout"] for number, path in sorted(states.items())}
 
@@ -63,15 +63,14 @@ def test_a_machine_joins_and_leaves(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
-    folder = tmp_path / "run"
-    jobs = [host(0, port, folder)]
+    jobs = [host(0, port, tmp_path)]
     try:
-        wait_for(lambda: "1x1" in layouts(folder).values(), jobs[0])
-        jobs.append(host(1, port, folder))
-        wait_for(lambda: "2x1" in layouts(folder).values(), jobs[0])
+        wait_for(lambda: "1x1" in layouts(tmp_path).values(), jobs[0])
+        jobs.append(host(1, port, tmp_path))
+        wait_for(lambda: "2x1" in layouts(tmp_path).values(), jobs[0])
         os.killpg(jobs[1].pid, signal.SIGKILL)
-        together = max(number for number, layout in layouts(folder).items() if layout == "2x1")
-        wait_for(lambda: layouts(folder).get(max(layouts(folder), default=0)) == "1x1", jobs[0])
+        together = max(number for number, layout in layouts(tmp_path).items() if layout == "2x1")
+        wait_for(lambda: layouts(tmp_path).get(max(layouts(tmp_path), default=0)) == "1x1", jobs[0])
         jobs[0].send_signal(signal.SIGTERM)
         jobs[0].wait(60)
     finally:
@@ -79,7 +78,8 @@ def test_a_machine_joins_and_leaves(tmp_path: Path) -> None:
             if job.poll() is None:
                 os.killpg(job.pid, signal.SIGKILL)
             job.wait(10)
-    made = layouts(folder)
+    made = layouts(tmp_path)
+    (folder,) = (tmp_path / "runs").iterdir()  # Nobody named one: every start of the job has found the same.
     last = min(number for number, layout in made.items() if layout == "1x1" and number > together)
     alone = tmp_path / "alone"
     worker.run(resolve(Options().replace(**RUN, updates=last, layout="1x1", threads=1, run_dir=str(alone))))

@@ -30,6 +30,8 @@ count = Path(sys.argv[1]) / ("start" + os.environ["CONVEYOR_STARTS"] + "-" + os.
 count.write_text(os.environ["OMP_NUM_THREADS"])
 if os.environ["CONVEYOR_STARTS"] == "0":
     if os.environ["RANK"] == "1":
+        while not (Path(sys.argv[1]) / "start0-0").exists():
+            time.sleep(0.02)
         os.kill(os.getpid(), signal.SIGKILL)
     time.sleep(60)
 """

@@ -65,6 +65,9 @@ def _joined(options: Options, place: Place, run: str) -> Any:
     machine = machine_of(options, place, os.environ)
     spec = resolve(options, workers=place.size, machine=machine)
     if place.size == 1:
+        # Alone for now: machines may join, and must find the same folder.
+        if run == TRAIN:
+            spec = spec.replace(options=options.replace(run_dir=_run_folder(spec, place)))
         return load(run)(spec, World.single(device_of(options)))
     from conveyor.launch.world import join
 

@@ -28,9 +28,10 @@ def training_flops(model: nn.Module, image_size: int, in_channels: int) -> float
     hooks = [
         module.register_forward_hook(count) for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)
     ]
+    dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
     try:
         with evaluating(model), torch.inference_mode():
-            model(torch.zeros(1, in_channels, image_size, image_size))
+            model(torch.zeros(1, in_channels, image_size, image_size, dtype=dtype))
     finally:
         for hook in hooks:
             hook.remove()
