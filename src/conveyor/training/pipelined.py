@@ -10,12 +10,13 @@ from torch import Tensor, nn
 
 from conveyor.data.batch import Batch, Target
 from conveyor.data.prepare import Prepare
+from conveyor.errors import UserError
 from conveyor.models import splits, stochastic, units
 from conveyor.numerics import finite, recompute
 from conveyor.options.units import size_in_bytes
 from conveyor.pipeline.assign import Part, assign
 from conveyor.pipeline.balance import automatic_splits
-from conveyor.pipeline.cut import Stage, cut
+from conveyor.pipeline.cut import Stage, cut, shared_parameters
 from conveyor.pipeline.runtime import Pipeline
 from conveyor.training.loss import Loss, tally
 from conveyor.training.meter import Timing
@@ -30,7 +31,7 @@ LABELS = 1
 
 
 def split_units(spec: RunSpec, found: Sequence[units.Unit]) -> list[int]:
-    """The units before which a new stage begins: as named, or balanced when the run leaves it to us."""
+    """The units before which a new stage begins: as named, or balanced by estimates when nobody measured them before."""
     options = spec.options.batch
     if options.splits and options.splits != ("auto",):
         return splits.resolve(spec.model_name, found, options.splits)
@@ -90,6 +91,18 @@ def together(stages: Sequence[nn.Module]) -> nn.Module:
     return whole
 
 
+def refuse_shared(stages: Sequence[nn.Module], parts: Sequence[Part]) -> None:
+    """A parameter has one owner: its gradient would be a sum over workers that only know their own part of it."""
+    workers = sorted({part.worker for part in parts})
+    held = [together([stages[n] for part in parts if part.worker == one for n in part.stages]) for one in workers]
+    shared = shared_parameters(held)
+    if shared:
+        raise UserError(
+            f"the parameter {shared[0]} is used in stages of different workers: choose --splits that keep all its uses in "
+            "one stage, or a --layout of depth 1"
+        )
+
+
 def _merge(target: nn.Module, source: nn.Module) -> None:
     for name, parameter in source.named_parameters(recurse=False):
         target.register_parameter(name, parameter)
@@ -123,7 +136,8 @@ class StageLane:
         stages, parts = cut_for(
             spec, model, assign(topology.stages, world.depth, schedule, options.batch.device_mapping)
         )
-        self._pipeline = Pipeline(
+        refuse_shared(stages, parts)
+        self.pipeline = Pipeline(
             stages,
             parts,
             worker=world.stage,
@@ -133,10 +147,11 @@ class StageLane:
             device=world.device,
             on_last_backward=lambda: self._reducer.start(),
         )
-        mine = [number for index in self._pipeline.mine for number in parts[index].stages]
+        mine = [number for index in self.pipeline.mine for number in parts[index].stages]
         self.module = together([stages[number] for number in mine])
         self.names = {name: name for name in self.module.state_dict()}
-        self._pipeline.release_others()
+        self.split_names = options.batch.splits
+        self.pipeline.release_others()
         self._reducer = world.reducer(self.module.parameters(), size_in_bytes(options.layout.bucket_size))
         self._groups = span_groups(slots, options.model.bn_span)
         self._topology, self._loss, self._prepare, self._timing = topology, loss, prepare, timing
@@ -151,14 +166,14 @@ class StageLane:
     @property
     def reads_data(self) -> bool:
         """Whether this worker needs the images."""
-        return self._pipeline.holds_first
+        return self.pipeline.holds_first
 
     def gradients(self, batches: Iterator[Batch], update: int, loss_scale: float) -> Tensor:
         """See `Lane.gradients`; the tally is that of the worker with the last stage."""
         total = torch.zeros(5, dtype=torch.float64, device=self._world.device)
         groups = self._groups
         self.recent = []
-        self._pipeline.drain()
+        self.pipeline.drain()
         self._timing.begin()
 
         def fetch(number: int) -> Tensor:
@@ -180,7 +195,7 @@ class StageLane:
         size = self._prepare.size(epoch, True)
         # All groups of a lane have the same number of slots: a span is cut evenly or not at all.
         rows = self._topology.micro_batch * (len(groups[0]) if groups else 1)
-        self._pipeline.run(
+        self.pipeline.run(
             len(groups),
             (rows, self._prepare.channels, size, size),
             self._prepare.dtype,
@@ -196,7 +211,7 @@ class StageLane:
 
     def find_bad_layer(self, update: int, loss_scale: float) -> finite.Finding | None:
         """What is not finite first in this worker's stages when the last update is repeated; all workers call this."""
-        pieces = [(stage, index) for index in self._pipeline.mine for stage in self._pipeline.wagons[index].stages]
+        pieces = [(stage, index) for index in self.pipeline.mine for stage in self.pipeline.wagons[index].stages]
         batches = iter(self.recent)
         return finite.first_bad_layer(
             [stage for stage, _ in pieces],
@@ -209,15 +224,15 @@ class StageLane:
 
         `images` counts on the first stage's worker; on the others only its shape does.
         """
-        result = self._pipeline.forward(images if self.reads_data else None, images.shape, images.dtype)
+        result = self.pipeline.forward(images if self.reads_data else None, images.shape, images.dtype)
         return result if result is not None else images.new_zeros((0, 0))
 
     def _send_target(self, number: int, target: Target) -> None:
         """Labels go straight from the first stage's worker to the last one's."""
-        if self._pipeline.holds_last:
+        if self.pipeline.holds_last:
             self._targets[number] = target
             return
-        peer = self._pipeline.peer(len(self._pipeline.parts) - 1)
+        peer = self.pipeline.peer(len(self.pipeline.parts) - 1)
         terms = target.mixed or []
         rows = [target.labels, *(row for term in terms for row in term)]
         # float64 holds every label and every float32 weight exactly.
@@ -226,9 +241,9 @@ class StageLane:
             self._sent.append((message, dist.isend(message, peer, group=self._group, tag=LABELS)))
 
     def _receive_target(self, number: int) -> Target:
-        if self._pipeline.holds_first:
+        if self.pipeline.holds_first:
             return self._targets.pop(number)
-        peer = self._pipeline.peer(0)
+        peer = self.pipeline.peer(0)
         shape = torch.zeros(2, dtype=torch.int64)
         dist.recv(shape, peer, group=self._group, tag=LABELS)
         table = torch.empty(*shape.tolist(), dtype=torch.float64)

@@ -1,0 +1,99 @@
+"""Measured costs of units: every unit has its own, and measuring leaves no trace."""
+
+import itertools
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from conveyor import models
+from conveyor.errors import UserError
+from conveyor.models import norms, splits, units
+from conveyor.options import Options
+from conveyor.pipeline import clock
+from conveyor.pipeline.assign import Part
+from conveyor.pipeline.cut import cut
+from conveyor.training import autosplit, rundir
+from conveyor.training.pipelined import refuse_shared
+from conveyor.training.spec import RunSpec, resolve
+
+
+def test_every_look_at_the_clock_belongs_to_one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that ticks once per look: forward one tick for each unit, backward one for each that has a gradient."""
+    ticks = itertools.count()
+    monkeypatch.setattr(clock.time, "perf_counter", lambda: float(next(ticks)))
+    model = models.build("resnet8", num_classes=10)
+    found = units.trace(model, 16)
+    seconds = clock.unit_seconds(model, torch.rand(2, 3, 16, 16), repeats=1)
+    assert len(seconds) == len(found)
+    # In place, two units share one tensor: the gradient of the first is complete no earlier than that of the second.
+    assert set(seconds) <= {1.0, 2.0}
+    convolutions = [one for one, unit in zip(seconds, found, strict=True) if unit.kind == "Conv2d"]
+    assert set(convolutions) == {2.0}
+
+
+def test_measuring_leaves_no_trace() -> None:
+    model = models.build("resnet8", num_classes=10)
+    before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
+    images = torch.rand(2, 3, 16, 16)
+    random = torch.get_rng_state()
+    assert all(seconds > 0 for seconds in clock.unit_seconds(model, images, repeats=1))
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
+    assert all(parameter.grad is None for parameter in model.parameters())
+    assert not any(tensor.any() for tensor in norms.pending(model))
+
+
+def staged(**more: object) -> RunSpec:
+    options = {
+        "model": "resnet8",
+        "data": "digits",
+        "layout": "1x2",
+        "stages": 2,
+        "micro_batch_size": 2,
+        "device": "cpu",
+    }
+    return resolve(Options().replace(**{**options, **more}))
+
+
+def test_stages_follow_measured_costs(monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = staged(splits=("auto",))
+    assert autosplit.is_automatic(spec)
+    found = units.trace(models.build("resnet8", num_classes=10, in_channels=1), 8, 1)
+    slow_head = [1.0] * (len(found) - 1) + [1000.0]
+    monkeypatch.setattr(autosplit, "unit_seconds", lambda model, images: slow_head)
+    names, note = autosplit.choose(spec, None, torch.device("cpu"))
+    assert splits.resolve("resnet8", found, names) == [len(found) - 1]
+    assert "measured" in note
+    assert not autosplit.is_automatic(staged(splits=names))
+    assert not autosplit.is_automatic(staged(splits=("auto",), layout="2x1", accumulation=2))
+
+
+def test_a_run_that_goes_on_keeps_its_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(autosplit, "unit_seconds")
+    spec = staged(splits=("layer2.0",))
+    rundir.write_options(tmp_path, rundir.resolved_options(spec, tmp_path))
+    names, note = autosplit.choose(staged(), tmp_path, torch.device("cpu"))
+    assert names == ("layer2.0",)
+    assert "as before" in note
+
+
+class Tied(nn.Module):
+    """One layer at two places."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.twice = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        y: Tensor = self.twice(torch.relu(self.twice(self.first(x))))
+        return y
+
+
+def test_a_parameter_of_several_workers_is_refused() -> None:
+    stages = cut(Tied(), [1, 3])
+    refuse_shared(stages, [Part(0, 0, 1), Part(1, 1, 3)])
+    refuse_shared(stages, [Part(1, 0, 1), Part(0, 1, 2), Part(0, 2, 3)])
+    with pytest.raises(UserError, match=r"twice\.(weight|bias) is used in stages of different workers"):
+        refuse_shared(stages, [Part(0, 0, 2), Part(1, 2, 3)])
