@@ -123,12 +123,14 @@ def spdl(files: Sequence[Path], size: int, batch: int, threads: int) -> Deliver:
 
 def _spdl_decodes() -> bool:
     """Whether SPDL's own decoder runs: it needs FFmpeg's shared libraries."""
+    picture = io.BytesIO()
+    Image.new("RGB", (16, 16)).save(picture, "JPEG")
     try:
         import spdl.io
 
-        spdl.io.demux_image(b"")
-    except Exception as error:
-        return not isinstance(error, ImportError) and "libspdl" not in str(error)
+        spdl.io.decode_packets(spdl.io.demux_image(picture.getvalue()))
+    except Exception:
+        return False
     return True
 
 
