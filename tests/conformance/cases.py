@@ -6,7 +6,13 @@ from tests.dialects.command_lines import command_of, entries
 
 SMALL = "--image-size 32 --max-validation-images 32"
 """Image size and data limit of the ImageNet commands."""
+SMALLER = "--image-size 16 --max-validation-images 32"
+"""Where one update takes hundreds of images."""
 TF1 = f"--updates 1 {SMALL}"
+LARGE = f"--updates 1 {SMALLER}"
+LARGE_UPDATES = tuple(f"tensorflow1-{number}" for number in (7, 8, 10, 11, 12, 13)) + tuple(
+    f"benchmarks-{number}" for number in (3, 4, 6, 8)
+)
 CIFAR = "--updates 2 --max-validation-images 64"
 LOCAL_HOSTS = "127.0.0.1,localhost"
 
@@ -28,6 +34,8 @@ class Case:
     """Name under which the run folder is kept for others."""
     expects: str = ""
     """A pattern that the output must hold."""
+    leaves: str = ""
+    """Files that must be there afterwards, as a pattern below the folder."""
     variables: tuple[tuple[str, str], ...] = ()
     note: str = ""
 
@@ -68,8 +76,8 @@ SPECIAL = {
         "replaced": (("path-to/imagenet", "{data}/imagenet-raw-dataset"),),
         "appended": "--updates 2 --image-size 64 --max-validation-images 16",
     },
-    "pytorch-2": {"appended": "--updates 1 --image-size 32 --data-dir {data}"},
-    "pytorch-3": {"appended": "--updates 1 --image-size 32 --data-dir {data}"},
+    "pytorch-2": {"appended": "--updates 1 --image-size 16 --data-dir {data}"},
+    "pytorch-3": {"appended": "--updates 1 --image-size 16 --data-dir {data}"},
     "pytorch-4": {
         "replaced": (("checkpoints/resnet18_cifar10_1.pt", "{runs}/pytorch"),),
         "needs": "pytorch-checkpoints",
@@ -88,44 +96,46 @@ SPECIAL = {
     },
     "tensorflow1-15": {"appended": CIFAR + " --data-dir {data}"},
     "tensorflow1-16": {"appended": CIFAR + " --data-dir {data}"},
-    "tensorflow1-17": {"appended": TF1 + " --logs-path {runs}/gn", "keeps": "gn"},
+    "tensorflow1-17": {"appended": LARGE + " --logs-path {runs}/gn", "keeps": "gn"},
     "tensorflow1-18": {
         "replaced": (("generated_checkpoints_dir_path", "{runs}/gn"),),
         "needs": "tensorflow1-17",
-        "appended": SMALL,
+        "appended": SMALLER,
         "expects": "top-1",
     },
-    "tensorflow1-19": {"appended": f"--updates 1 {SMALL} --gradient-accumulation-count 16" + " --logs-path {runs}/bn"},
+    "tensorflow1-19": {"appended": f"{LARGE} --gradient-accumulation-count 16" + " --logs-path {runs}/bn"},
     "tensorflow1-20": {
         "replaced": (("generated_checkpoints_dir_path", "{runs}/bn"),),
         "needs": "tensorflow1-19",
-        "appended": SMALL,
+        "appended": SMALLER,
         "expects": "top-1",
     },
-    "tensorflow1-21": {"appended": f"--updates 1 {SMALL} --gradient-accumulation-count 4" + " --logs-path {runs}/bn64"},
+    "tensorflow1-21": {"appended": f"{LARGE} --gradient-accumulation-count 4" + " --logs-path {runs}/bn64"},
     "tensorflow1-22": {
         "replaced": (("generated_checkpoints_dir_path", "{runs}/bn64"),),
         "needs": "tensorflow1-21",
         "appended": "--updates 2 --max-validation-images 32",
     },
-    "tensorflow1-25": {"appended": TF1, "note": "both workers on this machine"},
-    "tensorflow1-27": {"appended": TF1, "note": "both workers on this machine"},
+    "tensorflow1-25": {"appended": LARGE, "note": "both workers on this machine"},
+    "tensorflow1-27": {"appended": LARGE, "note": "both workers on this machine"},
     "tensorflow1-29": {"appended": CIFAR + " --data-dir {data}", "variables": (("WANDB_MODE", "offline"),)},
     "tensorflow1-30": {"expects": "--block-survival-prob"},
     "tensorflow1-32": {"expects": "cpu|cuda|core"},
-    "tensorflow1-33": {"appended": CIFAR, "variables": (("DATA_DIR", "{data}/cifar-10-batches-bin"),)},
-    "tensorflow1-23": {"appended": f"--updates 1 {SMALL} --gradient-accumulation-count 2"},
-    "benchmarks-1": {"appended": f"--updates 1 {SMALL} --gradient-accumulation-count 64"},
-    "benchmarks-2": {"appended": f"--updates 1 {SMALL} --gradient-accumulation-count 16"},
+    "tensorflow1-33": {
+        "leaves": "profile_dir/**/*.json",
+        "appended": CIFAR,
+        "variables": (("DATA_DIR", "{data}/cifar-10-batches-bin"),),
+    },
+    "tensorflow1-23": {"appended": f"{LARGE} --gradient-accumulation-count 2"},
+    "benchmarks-1": {"appended": f"{LARGE} --gradient-accumulation-count 64"},
+    "benchmarks-2": {"appended": f"{LARGE} --gradient-accumulation-count 16"},
     "tensorflow2-10": {"replaced": (("benchmarks.yml", "small.yml"),), "expects": "throughput|samples/sec"},
     "tensorflow2-11": {
         "replaced": (("benchmarks.yml", "small.yml"), ("tf2_resnet50_train_real_pod16", "small_training")),
         "expects": "throughput|samples/sec",
     },
     "tensorflow2-22": {"expects": "not possible to log 2.0 epochs", "note": "must be refused, as the text says"},
-    "tensorflow2-29": {
-        "appended": f"--updates 1 {SMALL} --global-batch-size 1024 --dataset-path {{data}}/imagenet-data"
-    },
+    "tensorflow2-29": {"appended": f"{LARGE} --global-batch-size 1024 --dataset-path {{data}}/imagenet-data"},
     "tensorflow2-30": {"appended": "--num-images 8 --image-size 64", "expects": "average throughput"},
 }
 
@@ -160,7 +170,9 @@ def default_appended(entry: dict[str, str]) -> str:
     if entry["kind"] in ("help", "tool", "benchmark", "serve", "restore"):
         return ""
     if entry["folder"] == "tensorflow1":
-        return SMALL if entry["kind"] == "validate" else TF1
+        if entry["kind"] == "validate":
+            return SMALL
+        return LARGE if entry["id"] in LARGE_UPDATES else TF1
     if entry["folder"] == "popart":
         return CIFAR + " --data-dir {data}"
     if "--logs-per-epoch" in entry["printed"]:

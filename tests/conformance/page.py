@@ -15,7 +15,8 @@ HEAD = """# The older programs' commands, run
 Every command line that the documents of the four older programs print, run from its folder in `compat/` on small real
 files: `make conformance` does it and writes this table. Nothing is left out of a command; words are appended to shorten
 it, and folders, placeholders and foreign hosts are replaced. Where one update takes 8192 images or more, the batch is
-lowered to 1024 as well: the whole table has to run in less than an hour on two cores. A case `...b` is the largest of the listed batch sizes.
+lowered to 1024 as well, so that the whole table runs in less than 40 minutes on two cores. A case `...b` is the largest of
+the listed batch sizes.
 The full text of each command is in `tests/dialects/commands.json`.
 
 | command | begins with | appended | result | s |

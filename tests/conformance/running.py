@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import json
 import os
 import re
 import shutil
@@ -12,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 
+import yaml
 from tests.conformance.cases import Case
 from tests.dialects.command_lines import COMPAT
 
@@ -47,12 +49,37 @@ def run(case: Case, workspace: Path) -> Result:
     refused = case.note.startswith("must be refused")
     ok = (code == 2 if refused else code == 0) and "Traceback" not in output
     ok = ok and (not case.expects or re.search(case.expects, output) is not None)
-    return Result(case.id, ok, shortened(case), last_words(output), time.monotonic() - started, output)
+    said = last_words(output)
+    missing = "" if refused or not ok else what_is_missing(case, text, folder, output)
+    return Result(
+        case.id, ok and not missing, shortened(case), missing or said, time.monotonic() - started, output + missing
+    )
+
+
+def what_is_missing(case: Case, text: str, folder: Path, output: str) -> str:
+    """What a command should have left behind and has not: all its updates, a line of metrics, a checkpoint, a profile."""
+    if case.leaves and not any(path.stat().st_size for path in folder.glob(case.leaves)):
+        return f"no file {case.leaves}"
+    if case.kind not in ("train", "restore", "fragment") or "--training False" in text:
+        return ""
+    named = re.search(r"run folder: (\S+)", output)
+    if named is None:
+        return "no run folder is named"
+    run = folder / named[1]
+    result = json.loads((run / "result.json").read_text())
+    asked = re.findall(r"--updates (\d+)", text)
+    if asked and result["updates"] != int(asked[-1]):
+        return f"{result['updates']} updates, not {asked[-1]}"
+    if len((run / "metrics.csv").read_text().splitlines()) < 2:
+        return "no line in metrics.csv"
+    options = yaml.safe_load((run / "options.yml").read_text())
+    wanted = options.get("checkpoints_per_epoch", 1) != 0
+    return "" if not wanted or any((run / "checkpoints").glob("*/manifest")) else "no checkpoint"
 
 
 def copy_folders(target: Path) -> None:
     """The dialects' folders in a place where runs may leave their files."""
-    shutil.copytree(COMPAT, target, symlinks=True)
+    shutil.copytree(COMPAT, target, symlinks=True, ignore=shutil.ignore_patterns("logs", "runs", "__pycache__"))
     for link in COMPAT.glob("*/configs.yml"):
         copied = target / link.parent.name / link.name
         copied.unlink()
