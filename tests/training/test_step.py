@@ -8,10 +8,11 @@ import torch
 from tests.training.runs import small_spec
 
 from conveyor.data.batch import Batch
+from conveyor.training import passes
 from conveyor.training.assemble import Own, make_feed, make_prepare, make_session
 from conveyor.training.loss import SAMPLES
+from conveyor.training.passes import slots_of_passes, spans_per_pass
 from conveyor.training.session import Session
-from conveyor.training.step import span_groups
 from conveyor.training.world import World
 
 
@@ -119,6 +120,50 @@ def test_mixing_survives_a_span() -> None:
 
 
 def test_groups_of_a_span() -> None:
-    assert span_groups(range(4), 2) == [(0, 1), (2, 3)]
-    assert span_groups(range(3), 1) == [(0,), (1,), (2,)]
-    assert span_groups(range(1, 3), 2) == [(1,), (2,)]
+    assert slots_of_passes(range(4), 2) == [(0, 1), (2, 3)]
+    assert slots_of_passes(range(3), 1) == [(0,), (1,), (2,)]
+    assert slots_of_passes(range(1, 3), 2) == [(1,), (2,)]
+    assert slots_of_passes(range(2, 12), 2, 2) == [(2, 3), (4, 5, 6, 7), (8, 9, 10, 11)]
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"norm": "group"},
+        {"recompute": ["block"]},
+        {"bn_span": 2, "replicas": 2},
+        {"model": "efficientnet_b0", "norm": "group", "dropout": 0.3, "survival": 0.7},
+        {"stable_norm": True, "precision": "16.32"},
+    ],
+)
+def test_joined_slots_give_what_slots_one_by_one_give(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    changes = {"micro_batch_size": 3, "accumulation": 4, **changes}
+    joined, joined_tally, one = gradients(**changes)
+    assert len(one.lane.recent) < one.spec.topology.slots // changes.get("bn_span", 1)
+    monkeypatch.setattr(passes, "MAX_IMAGES", 1)
+    apart, apart_tally, other = gradients(**changes)
+    # Sums in another order; half gradients are rounded once per pass. Small elements of deep networks are sums of large
+    # ones that cancel, so a tensor is compared as a whole.
+    limit = 1e-2 if "precision" in changes else 1e-4
+    for name, value in apart.items():
+        assert (joined[name] - value).norm() <= limit * value.norm(), name
+    torch.testing.assert_close(joined_tally, apart_tally, rtol=1e-5, atol=0.0)
+    for session in (one, other):
+        session.updater.apply(0, 0.0)
+    for name, value in other.model_state().items():
+        torch.testing.assert_close(one.model_state()[name], value, rtol=1e-4, atol=1e-5)
+
+
+def test_how_many_slots_share_a_pass() -> None:
+    ours = session_of()[0].lane.module
+    assert spans_per_pass(ours, 8, 32) == 8
+    assert spans_per_pass(ours, 3, 32) == 16
+    assert spans_per_pass(ours, 1, 224) == 2
+    assert spans_per_pass(ours, 8, 224) == 1
+
+    class Strange(torch.nn.Module):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return x - x.mean(0)
+
+    assert spans_per_pass(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), Strange()), 8, 32) == 1
+    assert spans_per_pass(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4)), 8, 32) == 1

@@ -20,8 +20,9 @@ from conveyor.pipeline.cut import Stage, cut, shared_parameters
 from conveyor.pipeline.runtime import Pipeline
 from conveyor.training.loss import Loss, tally
 from conveyor.training.meter import Timing
+from conveyor.training.passes import slots_of_passes
 from conveyor.training.spec import RunSpec
-from conveyor.training.step import joined_inputs, span_groups
+from conveyor.training.step import joined_inputs
 from conveyor.training.world import World
 
 _logger = logging.getLogger(__name__)
@@ -153,7 +154,7 @@ class StageLane:
         self.split_names = options.batch.splits
         self.pipeline.release_others()
         self._reducer = world.reducer(self.module.parameters(), size_in_bytes(options.layout.bucket_size))
-        self._groups = span_groups(slots, options.model.bn_span)
+        self._groups = slots_of_passes(slots, options.model.bn_span)
         self._topology, self._loss, self._prepare, self._timing = topology, loss, prepare, timing
         self._seed, self._metrics = options.run.seed, not options.events.disable_metrics
         self._updates_per_epoch = spec.updates_per_epoch

@@ -1,6 +1,7 @@
 """A folded lane: this worker holds the whole model and runs its slots one after the other."""
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 
 import torch
 from torch import Tensor, nn
@@ -11,25 +12,12 @@ from conveyor.models import stochastic
 from conveyor.numerics import finite
 from conveyor.training.loss import Loss, tally
 from conveyor.training.meter import Timing
+from conveyor.training.passes import slots_of_passes
 from conveyor.training.world import GradientReducer
 
 
-def span_groups(slots: Sequence[int], span: int) -> list[tuple[int, ...]]:
-    """The slots that go through the network together: those of one batch-norm span that are here.
-
-    The rest of a span that is cut lies in other lanes; the norms' `span_group` joins them.
-
-    >>> span_groups(range(4), 2)
-    [(0, 1), (2, 3)]
-    """
-    groups: dict[int, list[int]] = {}
-    for slot in slots:
-        groups.setdefault(slot // span, []).append(slot)
-    return [tuple(group) for group in groups.values()]
-
-
 class FoldedLane:
-    """Slot gradients of the whole model. A batch-norm span that lies in this lane is one bigger forward pass."""
+    """Slot gradients of the whole model. A batch-norm span that lies in this lane is one pass, or several spans are."""
 
     reads_data = True
 
@@ -40,6 +28,7 @@ class FoldedLane:
         *,
         total_slots: int,
         span: int,
+        spans_per_pass: int = 1,
         loss: Loss,
         prepare: Prepare,
         reducer: GradientReducer,
@@ -49,7 +38,8 @@ class FoldedLane:
     ) -> None:
         self.module = module
         self.names = {name: name for name in module.state_dict()}
-        self._groups = span_groups(slots, span)
+        self._groups = slots_of_passes(slots, span, spans_per_pass)
+        self._span = span
         self._total_slots = total_slots
         self._loss, self._prepare, self._reducer, self._timing = loss, prepare, reducer, timing
         self._seed, self._metrics = seed, metrics
@@ -66,7 +56,7 @@ class FoldedLane:
             self.recent.append(parts)
             images, target = joined_inputs(self._prepare, parts)
             self._timing.mark("data")
-            with stochastic.keyed(self._seed, update, group):
+            with self._keyed(update, group):
                 logits = self.module(images)
                 loss = self._loss(logits, target)
                 self._timing.mark("forward")
@@ -89,10 +79,13 @@ class FoldedLane:
             def repeat(images: Tensor = images, target: Target = target, factor: float = factor) -> None:
                 (self._loss(self.module(images), target) * factor).backward()
 
-            with stochastic.keyed(self._seed, update, group):
+            with self._keyed(update, group):
                 first = finite.first_bad_layer([self.module], repeat)
             found += [first] if first is not None else []
         return min(found, default=None)
+
+    def _keyed(self, update: int, group: tuple[int, ...]) -> AbstractContextManager[None]:
+        return stochastic.keyed(self._seed, update, group, norm_batches=max(1, len(group) // self._span))
 
     def logits(self, images: Tensor) -> Tensor:
         """The forward pass alone."""
@@ -102,7 +95,7 @@ class FoldedLane:
 
 
 def joined_inputs(prepare: Prepare, parts: Sequence[Batch]) -> tuple[Tensor, Target]:
-    """The prepared images and targets of one forward pass: one slot, or the slots of a span one behind the other."""
+    """The prepared images and targets of one forward pass: one slot, or several slots one behind the other."""
     prepared = [prepare(batch, True) for batch in parts]
     if len(prepared) == 1:
         return prepared[0]
