@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
 import torch
 from safetensors.torch import load_file
 
@@ -59,6 +60,7 @@ def wait_for(condition: Callable[[], bool], job: "subprocess.Popen[bytes]", seco
         time.sleep(0.05)
 
 
+@pytest.mark.conformance
 def test_a_machine_joins_and_leaves(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
