@@ -1,12 +1,16 @@
 """Costs of real models: bytes kept for the backward pass exactly, times in the right proportions."""
 
+import copy
+
 import pytest
 import torch
 from torch import nn
 
-from conveyor.models.registry import build_from
+from conveyor.models.registry import build, build_from
+from conveyor.models.units import trace
 from conveyor.options.model import ModelOptions
-from conveyor.plan import measure
+from conveyor.plan import measure, pieces
+from conveyor.plan.costs import Linear, Model, UnitCost
 from conveyor.plan.estimate import estimated, meta_model
 from conveyor.plan.hardware import this_cpu
 
@@ -53,7 +57,7 @@ def test_measured_times_add_up_to_the_whole_pass() -> None:
     try:
         options = ModelOptions(model="cifar_resnet8")
         real = build_from(options, num_classes=10)
-        times = measure.measured(real, 16, 3, (2, 4), repeats=1)
+        times = measure.measured(real, 16, 3, (2, 4), repeats=1).times
         meta = meta_model(options, num_classes=10)
         costs = estimated(meta, 16, 3, this_cpu(2, 1e11), times)
     finally:
@@ -80,3 +84,58 @@ def test_other_processes_can_be_kept_busy() -> None:
     arguments = {"name": "cifar_resnet8", "num_classes": 10, "in_channels": 3, "image_size": 8}
     with measure.others_busy(options, arguments, 8, 2, 1):
         assert measure.update_seconds_per_byte(1_000_000) > 0
+
+
+@pytest.mark.parametrize("staged", [False, True])
+def test_measured_times_cover_every_unit_and_recomputation_has_a_price(staged: bool) -> None:
+    torch.manual_seed(0)
+    model = measure.ready(build("cifar_resnet8", num_classes=10))
+    names = {unit.name for unit in trace(copy.deepcopy(model).to("meta"), 16, 3)}
+    found = measure.measured(model, 16, 3, (2, 4), staged=staged, repeats=1)
+    assert set(found.times) == names
+    assert sum(forward(4) for forward, _ in found.times.values()) > 0
+    assert set(found.again) == {"block", "stage"}
+    only = measure.measured(model, 16, 3, (2, 4), staged=staged, kinds=("none",), repeats=1)
+    assert only.again == {}
+
+
+@pytest.mark.parametrize("kind", ["none", "block", "stage"])
+@pytest.mark.parametrize("staged", [False, True])
+def test_what_is_timed_computes_what_the_model_does(kind: str, staged: bool) -> None:
+    torch.manual_seed(0)
+    model = measure.ready(build("cifar_resnet8", num_classes=10))
+    images = torch.randn(2, 3, 16, 16)
+    assert torch.allclose(measure.variant(model, kind, staged)(images), model(images), atol=1e-5)
+
+
+def test_recomputation_costs_its_price_and_blocks_only_their_part() -> None:
+    def unit(name: str, block: str | None) -> UnitCost:
+        return UnitCost(name, Linear(0.0, 1.0), Linear(0.0, 2.0), block=block)
+
+    model = Model([unit("stem", None), unit("a", "one"), unit("b", "one")], 0.0, again={"block": 1.5})
+    assert model.seconds(0, 3, 2, "none") == (6.0, 12.0)
+    assert model.seconds(0, 3, 2, "block") == (6.0, 12.0 + 1.5 * 4.0)
+    assert model.seconds(0, 3, 2, "stage") == (6.0, 12.0 + 6.0)
+
+
+def test_the_whole_pass_is_shared_out_by_pieces_and_inside_them_by_units() -> None:
+    units = {"a": (1.0, 2.0), "b": (3.0, 2.0), "c": (5.0, 0.0)}
+    found = pieces.shared_out(units, [(["a", "b"], 1.0, 3.0), (["c"], 1.0, 1.0)], (4.0, 8.0))
+    assert found["a"] == pytest.approx((0.5, 3.0))
+    assert found["b"] == pytest.approx((1.5, 3.0))
+    assert found["c"] == pytest.approx((2.0, 0.0))
+
+
+def test_pieces_begin_and_end_with_blocks() -> None:
+    model = measure.ready(build("cifar_resnet8", num_classes=10))
+    images = torch.randn(2, 3, 16, 16).to(memory_format=torch.channels_last)
+    found = pieces.piece_seconds(model, images, repeats=1)
+    assert [names[0] for names, *_ in found] == [
+        "conv1",
+        "layer1_0_conv1",
+        "layer2_0_conv1",
+        "layer3_0_conv1",
+        "avgpool",
+    ]
+    assert all(forward > 0 for _, forward, _ in found)
+    assert all(value is None for value in (parameter.grad for parameter in model.parameters()))

@@ -3,6 +3,7 @@
 import argparse
 import dataclasses
 import json
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -31,7 +32,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--memory", metavar="SIZE", help="Memory of each device, such as 900MiB; default: not limited on a CPU."
     )
     asked.add_argument("--measure", action="store_true", help="Measure the units here instead of estimating them.")
-    asked.add_argument("--check", action="store_true", help="Measure, predict some layouts, run them, and compare.")
+    asked.add_argument(
+        "--check",
+        nargs="*",
+        metavar="LAYOUT",
+        help="Measure, predict some layouts (all, or these), run them, and compare.",
+    )
     asked.add_argument("--top", type=int, default=5, metavar="N", help="Proposals to show. [5]")
     asked.add_argument("--picture", metavar="FILE.svg", help="Draw the best proposal's timetable.")
     asked.add_argument("--json", action="store_true", help="One JSON object on standard output.")
@@ -53,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"--devices {arguments.devices}: a plan needs at least one")
     if arguments.scaling and not arguments.simulate:
         raise UserError("--scaling belongs to --simulate: say what the cluster is like")
-    act = simulate if arguments.simulate else check if arguments.check else propose
+    act = simulate if arguments.simulate else check if arguments.check is not None else propose
     result = act(arguments, options)
     if arguments.json:
         print(json.dumps(result["json"], indent=1))
@@ -79,8 +85,9 @@ def propose(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
         measure=arguments.measure,
         workers=asked.devices,
         batch=measured_batch(arguments, options),
+        global_batch=asked.global_batch,
     )
-    found = planner.plan(model, hardware, asked)
+    found = planner.plan(model, planner.as_measured(hardware) if arguments.measure else hardware, asked)
     best = found[0]
     _draw(arguments.picture, best)
     how = "measured" if arguments.measure else "estimated"
@@ -155,8 +162,10 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
 
 def check(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     """Predictions beside measurements."""
-    import functools
+    import os
 
+    # Read once when torch is loaded, which is not yet the case: as in the runs that follow (see `check.environment`).
+    os.environ["OMP_WAIT_POLICY"] = "passive"
     from conveyor.layout import Machine
     from conveyor.plan import check, planner
 
@@ -169,11 +178,23 @@ def check(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
         update_seconds_per_byte=planner.update_rate(),
     )
 
-    @functools.cache
-    def costs(workers: int) -> Any:
-        return planner.cost_model(options, about, hardware, measure=True, workers=workers, batch=micro_batch)
+    def costs(workers: int, staged: bool, recompute: str) -> Any:
+        return planner.cost_model(
+            options, about, hardware, measure=True, workers=workers, staged=staged, batch=micro_batch, kinds=(recompute,),
+            global_batch=asked.global_batch,
+        )  # fmt: skip
 
-    found = check.compare(options, about, costs, hardware, asked, check.cases(devices, micro_batch))
+    def say(line: str) -> None:
+        """Each row as soon as it is known, beside the table or the JSON object that follow."""
+        print(line, file=sys.stderr, flush=True)
+
+    cases = check.cases(devices, micro_batch)
+    known = list(dict.fromkeys(f"{lanes}x{depth}" for lanes, depth, *_ in cases))
+    for layout in arguments.check:
+        if layout not in known:
+            raise UserError(f"--check {layout}: layouts to check are {', '.join(known)}")
+    chosen = [case for case in cases if not arguments.check or f"{case[0]}x{case[1]}" in arguments.check]
+    found = check.compare(options, about, costs, planner.as_measured(hardware), asked, chosen, say)
     lines = [f"{about.name}, {about.image_size} px, global batch {asked.global_batch}", "", check.as_text(found)]
     return {"text": "\n".join(lines), "json": {"model": about.name, "comparisons": check.as_json(found)}}
 

@@ -1,7 +1,6 @@
 """Predictions against real runs on this machine: the same layouts, predicted and then trained for some updates."""
 
 import os
-import statistics
 import subprocess
 import sys
 import tempfile
@@ -13,13 +12,13 @@ from conveyor.errors import UserError
 from conveyor.monitor.csvfile import CsvFile
 from conveyor.monitor.records import readable_rate
 from conveyor.options import Options
-from conveyor.plan import text
+from conveyor.plan import planner, text
 from conveyor.plan.choose import Proposal, Wanted, propose
 from conveyor.plan.costs import Model
 from conveyor.plan.hardware import Hardware
 from conveyor.plan.planner import Subject
 
-UPDATES = 5
+UPDATES = 8
 LIMIT_SECONDS = 600
 Case = tuple[int, int, int, str]
 
@@ -32,9 +31,13 @@ class Comparison:
     measured: float
 
     @property
+    def predicted(self) -> float:
+        return self.proposal.images_per_second
+
+    @property
     def error(self) -> float:
         """Relative error of the prediction."""
-        return self.proposal.images_per_second / self.measured - 1
+        return self.predicted / self.measured - 1
 
 
 def cases(devices: int, micro_batch: int) -> list[Case]:
@@ -53,31 +56,42 @@ def cases(devices: int, micro_batch: int) -> list[Case]:
 
 
 def compare(
-    options: Options, about: Subject, costs: Callable[[int], Model], hardware: Hardware, asked: Wanted, chosen: Sequence[Case],
+    options: Options, about: Subject, costs: Callable[[int, bool, str], Model], hardware: Hardware, asked: Wanted, chosen: Sequence[Case],
+    report: Callable[[str], None] = lambda text: None,
 ) -> list[Comparison]:  # fmt: skip
-    """Predict each case, run it, and compare. `costs(workers)` are the units' when so many workers are busy."""
+    """Predict each case, run it, and compare.
+
+    `costs(workers, staged, recompute)` are the units' when so many workers are busy; it is asked before every run, so that
+    a machine that changes its speed meanwhile does not count as an error of the prediction.
+    """
     found = []
     for lanes, depth, micro_batch, recompute in dict.fromkeys(chosen):
-        one = propose(costs(lanes * depth), hardware, asked, lanes, depth, micro_batch, "1f1b", recompute)
+        model = costs(lanes * depth, depth > 1, recompute)
+        one = propose(model, hardware, asked, lanes, depth, micro_batch, "1f1b", recompute)
         if one is not None:
             found.append(Comparison(one, measure(options, about, one)))
+            report(" ".join(_cells(found[-1])))
     return found
 
 
+def environment() -> dict[str, str]:
+    """The variables of both sides: threads that wait spin or sleep in the prediction as they do in the run."""
+    return {**os.environ, "OMP_WAIT_POLICY": "passive"}
+
+
 def measure(options: Options, about: Subject, one: Proposal, updates: int = UPDATES) -> float:
-    """Images per second of a real run on random images: the median over the updates without the first."""
+    """Images per second of a real run on random images: the upper quartile over the updates without the first.
+
+    Other programs only ever make an update slower, and a run of some seconds is short beside their disturbances.
+    """
     with tempfile.TemporaryDirectory(prefix="conveyor-plan-") as folder:
         run_dir = Path(folder) / "run"
-        run = options.replace(
-            model=about.name, image_size=about.image_size, num_classes=about.num_classes, in_channels=about.in_channels,
-            data=options.data.data or "cifar10", synthetic_data=True, updates=updates, updates_per_log=1, epochs=None, validation=False,
-            checkpoints_per_epoch=0, tensorboard=False, report=False, quiet=True, run_dir=str(run_dir), global_batch_size=None,
-            stages=None, splits=(), recompute=(),
-        ).replace(**one.train_options())  # fmt: skip
+        run = planner.run_options(options, about).replace(
+            updates=updates, updates_per_log=1, run_dir=str(run_dir), **one.train_options()
+        )
         command = [sys.executable, "-m", *run.command("train")]
-        environment = {**os.environ, "OMP_WAIT_POLICY": "passive"}
         try:
-            done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=LIMIT_SECONDS)
+            done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=LIMIT_SECONDS)
         except subprocess.TimeoutExpired:
             raise UserError(f"layout {one.layout} did not finish {updates} updates in {LIMIT_SECONDS} s") from None
         if done.returncode:
@@ -85,25 +99,35 @@ def measure(options: Options, about: Subject, one: Proposal, updates: int = UPDA
                 f"layout {one.layout} could not be run: {(done.stderr or done.stdout).strip().splitlines()[-1]}"
             )
         rates = [row["images_per_second"] for row in CsvFile(run_dir / "metrics.csv", (), "update").read()[1:]]
-    return statistics.median(float(rate) for rate in rates)
+    return upper_quartile([float(rate) for rate in rates])
+
+
+def upper_quartile(values: Sequence[float]) -> float:
+    """The value that a quarter of all exceed.
+
+    >>> upper_quartile([5.0, 1.0, 2.0, 3.0, 4.0])
+    4.0
+    """
+    return sorted(values)[round(0.75 * (len(values) - 1))]
 
 
 def as_text(found: Sequence[Comparison]) -> str:
-    rows = [
-        [
-            one.proposal.layout, str(one.proposal.micro_batch), one.proposal.recompute, readable_rate(one.proposal.images_per_second),
-            readable_rate(one.measured), f"{100 * one.error:+.0f} %",
-        ]
-        for one in found
+    titles = ["layout", "micro-batch", "recompute", "predicted img/s", "measured img/s", "error"]
+    return text.table(titles, [_cells(one) for one in found])
+
+
+def _cells(one: Comparison) -> list[str]:
+    return [
+        one.proposal.layout, str(one.proposal.micro_batch), one.proposal.recompute, readable_rate(one.predicted),
+        readable_rate(one.measured), f"{100 * one.error:+.0f} %",
     ]  # fmt: skip
-    return text.table(["layout", "micro-batch", "recompute", "predicted img/s", "measured img/s", "error"], rows)
 
 
 def as_json(found: Sequence[Comparison]) -> list[dict[str, object]]:
     return [
         {
             "layout": one.proposal.layout, "micro_batch": one.proposal.micro_batch, "recompute": one.proposal.recompute,
-            "predicted": one.proposal.images_per_second, "measured": one.measured, "error": one.error,
+            "predicted": one.predicted, "measured": one.measured, "error": one.error,
         }
         for one in found
     ]  # fmt: skip

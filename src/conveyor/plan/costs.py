@@ -1,7 +1,7 @@
 """What each unit of a model costs, and what a stage (some consecutive units) costs in time and memory."""
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -72,13 +72,19 @@ class StageCost:
 
 
 class Model:
-    """The units of a model in order, with running sums, so that any stage's cost is a difference."""
+    """The units of a model in order, with running sums, so that any stage's cost is a difference.
 
-    def __init__(self, units: Sequence[UnitCost], input_bytes: float) -> None:
+    `again` is the price of a second forward pass by kind of recomputation, in units of the first one: it is 1 in theory,
+    but the second pass also keeps what the first did not, so a measured one is higher.
+    """
+
+    def __init__(self, units: Sequence[UnitCost], input_bytes: float, again: Mapping[str, float] | None = None) -> None:
         self.units = list(units)
         self.input_bytes = input_bytes
+        self.again = {"block": 1.0, "stage": 1.0, **(again or {})}
         self._forward = _sums(unit.forward for unit in units)
         self._backward = _sums(unit.backward for unit in units)
+        self._in_blocks = _sums(unit.forward if unit.block is not None else Linear() for unit in units)
         self._weights = list(itertools.accumulate((unit.weight_bytes for unit in units), initial=0.0))
         self._tables: dict[str, tuple[_Array, _Array, _Array]] = {}
         self._saved = list(itertools.accumulate((unit.saved_bytes for unit in units), initial=0.0))
@@ -95,10 +101,15 @@ class Model:
         return self.input_bytes if position == 0 else self.units[position - 1].boundary_bytes
 
     def seconds(self, start: int, stop: int, batch: int, recompute: str = "none") -> tuple[float, float]:
-        """Forward and backward seconds of a stage; recomputation adds the forward pass to the backward one."""
+        """Forward and backward seconds of a stage; recomputation adds a forward pass, or the blocks' part of one."""
         forward = self._forward[stop](batch) - self._forward[start](batch)
         backward = self._backward[stop](batch) - self._backward[start](batch)
-        return forward, backward + (forward if recompute != "none" else 0.0)
+        if recompute == "none":
+            return forward, backward
+        repeated = forward
+        if recompute == "block":
+            repeated = self._in_blocks[stop](batch) - self._in_blocks[start](batch)
+        return forward, backward + self.again[recompute] * repeated
 
     def stage(self, start: int, stop: int, batch: int, recompute: str = "none") -> StageCost:
         """The cost of units `start` to `stop - 1`."""

@@ -35,10 +35,11 @@ def estimated(
     hardware: Hardware,
     times: Mapping[str, tuple[Linear, Linear]] | None = None,
     element_bytes: int = 4,
+    again: Mapping[str, float] | None = None,
 ) -> Model:
     """The costs of a model on the meta device; `times` (forward and backward by node name) replace the estimates.
 
-    `element_bytes` is 2 for activations in half precision.
+    `element_bytes` is 2 for activations in half precision; `again` is the price of recomputation (see `Model`).
     """
     units, saved = describe(model, image_size, in_channels)
     owners = _owners(units, blocks(model))
@@ -58,7 +59,7 @@ def estimated(
                 block=block,
             )
         )
-    return Model(costs, input_bytes=in_channels * image_size**2 * 4.0 * scale)
+    return Model(costs, input_bytes=in_channels * image_size**2 * 4.0 * scale, again=again)
 
 
 def _forward(unit: Unit, hardware: Hardware, scale: float) -> Linear:

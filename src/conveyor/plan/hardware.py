@@ -26,16 +26,18 @@ class Hardware:
     memory: float | None = None
     overhead: float = 1e-5
     cores: int = 0
+    thread_gain: float = THREAD_GAIN
 
     def slowdown(self, workers: int) -> float:
         """Time of a pass in one of `workers` workers, against that measured with one thread on a free core.
 
-        Spare cores become threads of the workers, each worth about half a core; too many workers share the cores.
+        Spare cores become threads of the workers, each worth `thread_gain` of a core (0 when the times were measured
+        with these threads); too many workers share the cores.
         """
         if not self.cores:
             return 1.0
         threads = max(1, self.cores // workers)
-        return max(1.0, workers / self.cores) / (1 + THREAD_GAIN * (threads - 1))
+        return max(1.0, workers / self.cores) / (1 + self.thread_gain * (threads - 1))
 
     @property
     def overlaps(self) -> bool:

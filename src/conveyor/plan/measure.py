@@ -1,44 +1,87 @@
-"""The cost of each unit, measured on this machine: every unit alone for the shares, the whole model for the sum.
+"""The cost of each unit, measured on this machine: every unit alone for the shares, whole passes for the sum.
 
 With one thread the clock is the processor time of this process, which other programs disturb least.
 A unit alone finds its input in the cache, in the model it does not; so the times of the units are scaled to the time of
 the whole forward and backward pass. Two batch sizes give `fixed + per_image * batch`.
+
+The passes are those of a run: norms fused with what follows them, the model whole or as the stages of a pipeline hold it.
+Recomputation is a pass of its own, in turn with the plain one: repeating the forward pass costs more than
+the first time, since it runs under hooks, keeps what it makes, and finds the caches full of the gradients' tensors.
 """
 
 import contextlib
+import copy
 import json
 import os
 import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
 from conveyor.models.graph import trace_graph
-from conveyor.models.registry import build_from
+from conveyor.models.registry import blocks, build_from
+from conveyor.models.units import trace
+from conveyor.numerics import recompute
+from conveyor.numerics.allocator import keep_freed_memory
+from conveyor.numerics.context import keyed
+from conveyor.options import Options
 from conveyor.options.model import ModelOptions
-from conveyor.plan.costs import Linear
+from conveyor.pipeline.boundary import as_tuple
+from conveyor.pipeline.cut import cut
+from conveyor.plan.costs import RECOMPUTE, Linear
+from conveyor.plan.pieces import block_pieces, median, now, piece_seconds, shared_out
+from conveyor.training.build import place_model
+from conveyor.training.spec import resolve
 
 Times = dict[str, tuple[Linear, Linear]]
 REPEATS = 3
+Pass = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """Forward and backward seconds of each unit (node name), and the price of a second forward pass (`Model.again`)."""
+
+    times: Times
+    again: dict[str, float]
+
+
+def ready(model: nn.Module, options: Options | None = None) -> nn.Module:
+    """The model as a run on a CPU has it: `options` are those of a run (`planner.run_options`), without recomputation."""
+    keep_freed_memory()
+    spec = resolve((options or Options()).replace(recompute=(), splits=(), stages=None))
+    return place_model(model, spec, torch.device("cpu")).train()
 
 
 def measured(
-    model: nn.Module, image_size: int, in_channels: int, batches: Sequence[int], repeats: int = REPEATS
-) -> Times:
-    """Forward and backward seconds of each unit (node name) as lines through the two `batches`."""
+    model: nn.Module, image_size: int, in_channels: int, batches: Sequence[int], *, staged: bool = False,
+    kinds: Sequence[str] = RECOMPUTE, joined: Callable[[int], int] = lambda batch: 1, repeats: int = REPEATS,
+) -> Measured:  # fmt: skip
+    """The costs of `model` (see `ready`) as lines through the two `batches`.
+
+    `staged` when it will be cut; `kinds` are the kinds of recomputation whose price is wanted; `joined` says how many
+    micro-batches of a size go through a whole model together. Times are those of one micro-batch.
+    """
     small, large = sorted(batches)
-    samples = {batch: _sample(model, image_size, in_channels, batch, repeats) for batch in (small, large)}
-    return {
-        name: (
-            _line(small, samples[small][name][0], large, samples[large][name][0]),
-            _line(small, samples[small][name][1], large, samples[large][name][1]),
-        )
-        for name in samples[large]
+    owners = _in_blocks(model, image_size, in_channels)
+    wanted = ["none", *(kind for kind in kinds if kind != "none" and blocks(model))]
+    samples = {
+        batch: _sample(model, image_size, in_channels, batch, joined(batch), staged, wanted, owners, repeats)
+        for batch in {small, large}
     }
+    times = {
+        name: (
+            _line(small, samples[small][0][name][0], large, samples[large][0][name][0]),
+            _line(small, samples[small][0][name][1], large, samples[large][0][name][1]),
+        )
+        for name in samples[large][0]
+    }
+    return Measured(times, samples[large][1])
 
 
 def _line(small: int, at_small: float, large: int, at_large: float) -> Linear:
@@ -50,44 +93,79 @@ def _line(small: int, at_small: float, large: int, at_large: float) -> Linear:
     return Linear(fixed, (at_large - fixed) / large)
 
 
+def _in_blocks(model: nn.Module, image_size: int, in_channels: int) -> dict[str, bool]:
+    """Whether each unit (node name) lies in a residual block."""
+    names = tuple(f"{name}." for name in blocks(model))
+    meta = copy.deepcopy(model).to("meta")
+    return {unit.name: f"{unit.path}.".startswith(names) for unit in trace(meta, image_size, in_channels)}
+
+
 def _sample(
-    model: nn.Module, image_size: int, in_channels: int, batch: int, repeats: int
-) -> dict[str, tuple[float, float]]:
-    images = torch.randn(batch, in_channels, image_size, image_size).to(memory_format=torch.channels_last)
-    model.train()
-    forward, backward = whole_pass(model, images, repeats)
-    clock = _UnitClock(model, repeats)
-    clock.run(images)
+    model: nn.Module, image_size: int, in_channels: int, batch: int, together: int, staged: bool,
+    kinds: Sequence[str], in_blocks: dict[str, bool], repeats: int,
+) -> tuple[dict[str, tuple[float, float]], dict[str, float]]:  # fmt: skip
+    """Seconds of each unit with one batch, and the price of each kind of recomputation."""
+    images = torch.randn(batch * together, in_channels, image_size, image_size).to(memory_format=torch.channels_last)
+    with keyed(0, 0, range(together), norm_batches=together):
+        found = passes({kind: variant(model, kind, staged) for kind in kinds}, images, repeats)
+    found = {kind: (one / together, other / together) for kind, (one, other) in found.items()}
+    forward, backward = found["none"]
+    clock = _UnitClock(model, 2)
+    clock.run(images[:batch].contiguous(memory_format=torch.channels_last))
     sum_forward = sum(times[0] for times in clock.times.values()) or 1.0
     sum_backward = sum(times[1] for times in clock.times.values()) or 1.0
-    return {
+    units = {
         name: (one * forward / sum_forward, other * backward / sum_backward)
         for name, (one, other) in clock.times.items()
     }
+    if staged:
+        units = shared_out(units, piece_seconds(model, images, repeats), (forward, backward))
+    repeated = {
+        "block": sum(times[0] for name, times in units.items() if in_blocks.get(name)) or forward,
+        "stage": forward,
+    }
+    again = {
+        kind: max(0.0, sum(seconds) - forward - backward) / repeated[kind] for kind, seconds in found.items() if kind != "none"
+    }  # fmt: skip
+    return units, again
 
 
-def whole_pass(model: nn.Module, images: Tensor, repeats: int = REPEATS) -> tuple[float, float]:
-    """Seconds of the forward and of the backward pass of one micro-batch: the median of `repeats` after a warm-up."""
-    forwards, backwards = [], []
+def variant(model: nn.Module, kind: str, staged: bool) -> Pass:
+    """A copy of the model that recomputes as `kind` says, whole or as the stages of a pipeline run it."""
+    twin = copy.deepcopy(model)
+    if not staged:
+        if kind != "none":
+            recompute.apply(twin, [kind], blocks(twin))
+        return twin
+    pieces, inside = block_pieces(twin) if kind == "block" else (cut(twin, []), [None])
+    for piece in pieces:
+        if kind == "stage" or (kind == "block" and inside[piece.stage_units.start] is not None):
+            recompute.wrap(piece)
+
+    def run(images: Tensor) -> Tensor:
+        tensors: tuple[Tensor, ...] = (images,)
+        for piece in pieces:
+            tensors = as_tuple(piece(*tensors))
+        return tensors[0]
+
+    return run
+
+
+def passes(variants: dict[str, Pass], images: Tensor, repeats: int = REPEATS) -> dict[str, tuple[float, float]]:
+    """Seconds of the forward and of the backward pass of one micro-batch: medians, the variants in turn, after a warm-up."""
+    seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
     for _ in range(repeats + 1):
-        start = _now()
-        logits = model(images)
-        loss = nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64))
-        middle = _now()
-        torch.autograd.backward(loss)
-        forwards.append(middle - start)
-        backwards.append(_now() - middle)
-    for parameter in model.parameters():
-        parameter.grad = None
-    return _median(forwards[1:]), _median(backwards[1:])
-
-
-def _now() -> float:
-    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
-
-
-def _median(values: Sequence[float]) -> float:
-    return sorted(values)[len(values) // 2]
+        for name, run in variants.items():
+            start = now()
+            logits = run(images)
+            loss = nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64))
+            middle = now()
+            torch.autograd.backward(loss)
+            seconds[name].append((middle - start, now() - middle))
+    return {
+        name: (median([one for one, _ in found[1:]]), median([other for _, other in found[1:]]))
+        for name, found in seconds.items()
+    }
 
 
 class _UnitClock(fx.Interpreter):
@@ -106,15 +184,15 @@ class _UnitClock(fx.Interpreter):
         best_forward = best_backward = float("inf")
         for _ in range(self._repeats):
             inputs = [_leaf(value) for value in args]
-            start = _now()
+            start = now()
             output = run(n.target, tuple(inputs), kwargs)
-            middle = _now()
+            middle = now()
             best_forward = min(best_forward, middle - start)
             if isinstance(output, Tensor) and output.requires_grad:
                 gradient = torch.ones_like(output)
-                start = _now()
+                start = now()
                 torch.autograd.backward(output, gradient)
-                best_backward = min(best_backward, _now() - start)
+                best_backward = min(best_backward, now() - start)
             else:
                 best_backward = 0.0
         self.times[n.name] = (best_forward, best_backward)
@@ -135,11 +213,11 @@ def update_seconds_per_byte(size: int = 8_000_000) -> float:
     weights, gradients, momenta = ([torch.ones(size // 4)] for _ in range(3))
     best = float("inf")
     for _ in range(4):
-        start = _now()
+        start = now()
         torch._foreach_mul_(momenta, 0.9)
         torch._foreach_add_(momenta, gradients)
         torch._foreach_add_(weights, momenta, alpha=-0.1)
-        best = min(best, _now() - start)
+        best = min(best, now() - start)
     return best / size
 
 
@@ -181,10 +259,10 @@ def keep_busy(seconds: float = 600.0) -> None:
     job = json.loads(sys.stdin.readline())
     torch.set_num_threads(1)
     arguments = job["arguments"]
-    model = build_from(ModelOptions(model=job["model"]), **arguments).train()
+    model = ready(build_from(ModelOptions(model=job["model"]), **arguments))
     shape = (job["batch"], arguments["in_channels"], job["image_size"], job["image_size"])
     images = torch.randn(shape).to(memory_format=torch.channels_last)
     print("ready", flush=True)
     parent, end = os.getppid(), time.monotonic() + seconds
     while time.monotonic() < end and os.getppid() == parent:
-        whole_pass(model, images, repeats=1)
+        passes({"none": model}, images, repeats=1)

@@ -1,8 +1,9 @@
 """From options to plans: which model and devices are meant, what the units cost, which layouts are best."""
 
 import dataclasses
-from collections.abc import Container
+from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from conveyor.data import catalogue as datasets
 from conveyor.errors import UserError
@@ -10,11 +11,14 @@ from conveyor.layout import Machine, parse_layout
 from conveyor.models import catalogue as models
 from conveyor.options import Options
 from conveyor.plan.choose import Proposal, Wanted, no_proposal, optimiser_copies, proposals
-from conveyor.plan.costs import Linear, Model
+from conveyor.plan.costs import RECOMPUTE, Model
 from conveyor.plan.hardware import Hardware, accelerator, this_cpu
 from conveyor.plan.splits import split_model
 from conveyor.plan.timetable import in_flight
 from conveyor.topology import Topology
+
+if TYPE_CHECKING:
+    from conveyor.plan.measure import Measured
 
 DEFAULT_MODEL = "resnet50"
 DEFAULT_GLOBAL_BATCH = 256
@@ -67,43 +71,73 @@ def hardware_here(options: Options) -> Hardware:
 
 
 def cost_model(
-    options: Options,
-    about: Subject,
-    hardware: Hardware,
-    *,
-    measure: bool,
-    workers: int = 1,
-    batch: int = MEASURED_BATCH,
-) -> Model:
-    """The units' costs: estimated, or measured here with `workers` - 1 further busy processes."""
+    options: Options, about: Subject, hardware: Hardware, *, measure: bool, workers: int = 1, staged: bool = False, batch: int = MEASURED_BATCH,
+    kinds: Sequence[str] = RECOMPUTE, global_batch: int | None = None,
+) -> Model:  # fmt: skip
+    """The units' costs: estimated, or measured here with `workers` - 1 further busy processes.
+
+    Measured times are those of a worker with its share of the cores as threads: plan with `as_measured(hardware)`. With
+    `global_batch` they know how many micro-batches a lane has to run together.
+    """
     from conveyor.plan import estimate
 
     meta = estimate.meta_model(options.model, **about.arguments())
-    times = None
-    if measure:
-        times = _measured_times(options, about, hardware, workers, batch)
     half = 2 if options.precision.precision.startswith("16") and hardware.cores == 0 else 4
-    return estimate.estimated(meta, about.image_size, about.in_channels, hardware, times, element_bytes=half)
+    if not measure:
+        return estimate.estimated(meta, about.image_size, about.in_channels, hardware, element_bytes=half)
+    found = _measured(options, about, hardware, workers, staged, batch, kinds, global_batch)
+    return estimate.estimated(
+        meta, about.image_size, about.in_channels, hardware, found.times, element_bytes=half, again=found.again
+    )
 
 
-def _measured_times(
-    options: Options, about: Subject, hardware: Hardware, workers: int, batch: int
-) -> dict[str, tuple[Linear, Linear]]:
+def run_options(options: Options, about: Subject) -> Options:
+    """The options of a run of the subject on random images, without anything but training."""
+    return options.replace(
+        model=about.name, image_size=about.image_size, num_classes=about.num_classes, in_channels=about.in_channels,
+        data=options.data.data or "cifar10", synthetic_data=True, epochs=None, validation=False, checkpoints_per_epoch=0,
+        tensorboard=False, report=False, quiet=True, global_batch_size=None, stages=None, splits=(), recompute=(),
+    )  # fmt: skip
+
+
+def as_measured(hardware: Hardware) -> Hardware:
+    """The hardware for measured costs, which hold the gain of a worker's threads."""
+    return hardware.replace(thread_gain=0.0)
+
+
+def _measured(
+    options: Options, about: Subject, hardware: Hardware, workers: int, staged: bool, batch: int, kinds: Sequence[str], total: int | None,
+) -> "Measured":  # fmt: skip
     import torch
 
     from conveyor.models.registry import build_from
     from conveyor.plan import measure
+    from conveyor.training.passes import spans_per_pass
 
     if not hardware.cores:
         raise UserError("units are measured on a CPU only: leave out --measure to estimate them for accelerators")
     before = torch.get_num_threads()
-    torch.set_num_threads(1)
+    torch.set_num_threads(max(1, hardware.cores // workers))
     try:
-        real = build_from(options.model, **about.arguments())
-        real.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        real = measure.ready(build_from(options.model, **about.arguments()), run_options(options, about))
+
+        def joined(size: int) -> int:
+            """Slots that a lane runs in one pass, as `training.passes` has it."""
+            if staged or total is None:
+                return 1
+            return min(spans_per_pass(real, size, about.image_size), max(1, total // (workers * size)))
+
         others = min(workers, hardware.cores) - 1
         with measure.others_busy(options.model, about.arguments(), about.image_size, batch, others):
-            return measure.measured(real, about.image_size, about.in_channels, (max(1, batch // 2), batch))
+            return measure.measured(
+                real,
+                about.image_size,
+                about.in_channels,
+                (max(1, batch // 2), batch),
+                staged=staged,
+                kinds=kinds,
+                joined=joined,
+            )
     finally:
         torch.set_num_threads(before)
 

@@ -1,0 +1,94 @@
+"""The times of a model's pieces, from the bounds of one residual block to the next, as the stages of a pipeline run them."""
+
+import copy
+import time
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+
+from conveyor.models.graph import tensor_nodes, trace_graph
+from conveyor.models.registry import blocks
+from conveyor.models.units import trace
+from conveyor.pipeline.boundary import as_tuple
+from conveyor.pipeline.cut import Stage, cut
+
+REPEATS = 3
+
+
+def now() -> float:
+    """The processor time of this process when it has one thread, which others disturb least; else the wall clock's."""
+    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
+
+
+def median(values: Sequence[float]) -> float:
+    """The middle value; of an even number the higher one."""
+    return sorted(values)[len(values) // 2]
+
+
+def block_pieces(model: nn.Module) -> tuple[list[Stage], list[str | None]]:
+    """The model cut wherever a residual block begins or ends, and the block of each unit."""
+    units = trace(copy.deepcopy(model).to("meta"), 32, _channels(model))
+    names = blocks(model)
+    inside = [next((name for name in names if f"{unit.path}.".startswith(f"{name}.")), None) for unit in units]
+    bounds = [place for place in range(1, len(units)) if inside[place] != inside[place - 1]]
+    return cut(model, bounds), inside
+
+
+def piece_seconds(model: nn.Module, images: Tensor, repeats: int = REPEATS) -> list[tuple[list[str], float, float]]:
+    """(names of the units, forward, backward seconds) of each piece between the bounds of blocks, in real passes.
+
+    A unit timed alone is not fused with what follows and finds its tensors in the cache; the pieces are run as in a stage,
+    so that the balance between early layers (much memory) and late ones (many weights) is that of a run.
+    """
+    twin = copy.deepcopy(model)
+    pieces, _ = block_pieces(twin)
+    names = [node.name for node in tensor_nodes(trace_graph(twin))]
+    seconds: list[list[tuple[float, float]]] = [[] for _ in pieces]
+    for _ in range(repeats + 1):
+        tensors: tuple[Tensor, ...] = (images,)
+        taken: list[tuple[tuple[Tensor, ...], tuple[Tensor, ...], float]] = []
+        for piece in pieces:
+            leaves = tuple(tensor.detach().requires_grad_(piece.stage_number > 0) for tensor in tensors)
+            start = now()
+            tensors = as_tuple(piece(*leaves))
+            taken.append((leaves, tensors, now() - start))
+        gradients: tuple[Tensor | None, ...] = tuple(torch.full_like(one, 1e-3) for one in tensors)
+        for number in reversed(range(len(pieces))):
+            leaves, outputs, forward = taken[number]
+            wanted = [(one, gradient) for one, gradient in zip(outputs, gradients, strict=True) if one.requires_grad]
+            start = now()
+            torch.autograd.backward([one for one, _ in wanted], [gradient for _, gradient in wanted])
+            seconds[number].append((forward, now() - start))
+            gradients = tuple(leaf.grad for leaf in leaves)
+    return [
+        (
+            [names[place] for place in piece.stage_units],
+            median([one for one, _ in found[1:]]),
+            median([other for _, other in found[1:]]),
+        )
+        for piece, found in zip(pieces, seconds, strict=True)
+    ]
+
+
+def shared_out(
+    units: dict[str, tuple[float, float]], pieces: list[tuple[list[str], float, float]], whole: tuple[float, float]
+) -> dict[str, tuple[float, float]]:
+    """The whole pass shared out to the pieces by their own times, and inside a piece as the units were."""
+    sums = (sum(forward for _, forward, _ in pieces) or 1.0, sum(backward for _, _, backward in pieces) or 1.0)
+    result: dict[str, tuple[float, float]] = {}
+    for names, forward, backward in pieces:
+        times = (forward, backward)
+        inside = [sum(units[name][kind] for name in names) for kind in (0, 1)]
+        for name in names:
+            one, other = (
+                units[name][kind] / inside[kind] * times[kind] * whole[kind] / sums[kind] if inside[kind] else 0.0
+                for kind in (0, 1)
+            )
+            result[name] = (one, other)
+    return result
+
+
+def _channels(model: nn.Module) -> int:
+    first = next(module for module in model.modules() if isinstance(module, nn.Conv2d))
+    return first.in_channels
