@@ -198,7 +198,7 @@ def _kept_by_torchrun(folder: str, place: Place) -> str:
     """The folder that the first start of a torchrun job chose: its agent's store outlives the workers."""
     if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
         return folder
-    from torch.distributed import TCPStore
+    from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
     store = TCPStore(place.address, place.port, is_master=False, wait_for_workers=False)
     return str(store.compare_set("conveyor/run_folder", "", folder).decode())
