@@ -1,6 +1,6 @@
 """From options to a lane that can run: the order of the transforms on a model, on one page.
 
-norm choice -> weights (init, load, or resume) -> memory format -> precision -> fused norms -> recompute -> cut into stages -> lane
+weights (init, load, or resume) -> memory format -> precision -> fast kernels -> recompute -> cut into stages -> lane
 """
 
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from conveyor.training.lane import Lane
 from conveyor.training.loss import Loss
 from conveyor.training.meter import Timing
 from conveyor.training.norms import adopt_norms
+from conveyor.training.passes import spans_per_pass
 from conveyor.training.spec import RunSpec
 from conveyor.training.step import FoldedLane
 from conveyor.training.weights import load_into, start_weights
@@ -49,14 +50,15 @@ def build_model(spec: RunSpec, *, own: nn.Module | None = None, state: "State | 
 
 
 def place_model(model: nn.Module, spec: RunSpec, device: torch.device, *, train: bool = True) -> nn.Module:
-    """Memory format, precision, fused norms and recomputation, in this order; the model is changed in place."""
-    from conveyor.numerics import recompute
+    """Memory format, precision, fast kernels and recomputation, in this order; the model is changed in place."""
+    from conveyor.numerics import convolution, recompute
     from conveyor.numerics.precision import Precision
 
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     Precision.from_options(spec.options.precision).apply(model)
     if train and device.type == "cpu" and spec.options.precision.precision == "32.32":
         norms.fuse(model)
+        convolution.install(model)
     if train and spec.options.batch.recompute:
         recompute.apply(model, spec.options.batch.recompute, models.blocks(model))
     return model
@@ -75,12 +77,16 @@ def build_lane(spec: RunSpec, world: World, model: nn.Module, prepare: Prepare, 
         from conveyor.training.pipelined import StageLane
 
         return StageLane(spec=spec, world=world, model=model, slots=slots, loss=loss, prepare=prepare, timing=timing)
+    # Rounding at random is keyed by the slots of a pass, so it must not depend on which of them a lane happens to have.
+    joinable = options.precision.stochastic_rounding != "all" and world.span_group is None
+    spans = spans_per_pass(model, span * topology.micro_batch, spec.image_size) if joinable else 1
     reducer = world.reducer(model.parameters(), size_in_bytes(options.layout.bucket_size))
     return FoldedLane(
         model,
         slots,
         total_slots=topology.slots,
         span=span,
+        spans_per_pass=spans,
         loss=loss,
         prepare=prepare,
         reducer=reducer,
