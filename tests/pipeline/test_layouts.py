@@ -188,4 +188,5 @@ def test_automatic_splits_and_loss_scale(pool: Any) -> None:
 
 @pytest.mark.parametrize("layout", ["2x1", "4x1", "2x2"])
 def test_batch_norm_span_over_lanes(pool: Any, layout: str) -> None:
-    check(pool, layout, bn_span=2, accumulation=1, replicas=4, splits=["layer2"])
+    # With most seeds the layouts differ by 5e-8; with seed 3 one value lies on a ReLU's edge and falls to either side.
+    check(pool, layout, bn_span=2, accumulation=1, replicas=4, splits=["layer2"], seed=4)

@@ -52,7 +52,7 @@ def test_the_timetable_of_two_real_workers_is_the_one_that_was_run(tmp_path: Pat
                 assert span["end"] > before["end"]
     assert ratios
     # Sending and other programs make the real one longer; it cannot be much shorter than its own passes allow.
-    assert min(ratios) < 3.0
+    assert min(ratios) < 8.0
     assert min(ratios) > 0.6
 
 
