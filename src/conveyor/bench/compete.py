@@ -8,12 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from conveyor.bench.lanes import Work
 from conveyor.bench.limits import gemm_rate, inference_flops, training_flops
 from conveyor.bench.records import Record, Sample, make_record, ratios
 from conveyor.bench.rounds import Contestant, Match, play, script
 from conveyor.errors import UserError
 
 OURS = "conveyor"
+OURS_IN_ONE = "conveyor, one process"
 PEER_ENVIRONMENTS = "CONVEYOR_PEERS"
 """Folder with one virtual environment for each peer that cannot live beside ours: `$CONVEYOR_PEERS/keras/bin/python`."""
 
@@ -47,13 +49,22 @@ def training_contestants(setting: Setting, threads: int) -> list[Contestant]:
         "threads": threads,
     }  # fmt: skip
     return [
-        _contestant(OURS, "conveyor_training", base),
+        *_our_training(setting, threads, base),
         _contestant("plain PyTorch, NCHW", "plain_pytorch", base),
         _contestant("plain PyTorch, channels_last", "plain_pytorch", {**base, "channels_last": True}),
         _contestant("Lightning Trainer", "lightning_trainer", base, "lightning"),
         _contestant("Keras on TensorFlow", "keras_training", {**base, "backend": "tensorflow"}, "keras"),
         _contestant("Keras on JAX", "keras_training", {**base, "backend": "jax"}, "keras-jax"),
     ]
+
+
+def _our_training(setting: Setting, threads: int, base: dict[str, Any]) -> list[Contestant]:
+    """The update as the planner would lay it out on a CPU, lanes of one thread that share the batch, and as one process."""
+    if threads < 2 or setting.batch % threads:
+        return [_contestant(OURS, "conveyor_training", base)]
+    work = Work(setting.model, setting.image_size, setting.batch // threads, threads)
+    command = [sys.executable, "-m", "conveyor.bench.lanes", work.options(f"{threads}x1", 1).to_yaml()]
+    return [Contestant(OURS, command), _contestant(OURS_IN_ONE, "conveyor_training", base)]
 
 
 def inference_contestants(setting: Setting, threads: int) -> list[Contestant]:
@@ -84,7 +95,9 @@ def compete(
     `seconds` limits the time it takes, at the price of steps, rounds and, last, contestants.
     """
     makers = {"training": training_contestants, "inference": inference_contestants}
-    contestants = [each for each in makers[kind](setting, threads) if not only or each.name in (OURS, *only)]
+    contestants = [
+        each for each in makers[kind](setting, threads) if not only or each.name in (OURS, OURS_IN_ONE, *only)
+    ]
     wanted = steps or default_steps(kind, setting)
     before = gemm_rate(threads, 3)
     match = play(contestants, rounds=rounds, steps=wanted, threads=threads, seconds=seconds, report=report)

@@ -79,7 +79,7 @@ def measure(
             sessions.append(Session(Contestant(layout, command), count))
         for number in range(rounds):
             for session in sessions if number % 2 == 0 else reversed(sessions):
-                answer = session.round(updates)
+                answer = session.round(updates, alone=True)
                 answers[session.name].append(answer)
                 report(session.name, number, answer["images"] / answer["seconds"])
     except UnavailableError as error:
@@ -139,39 +139,42 @@ def serve(spec: RunSpec, world: World) -> None:
         prepare = make_prepare(spec, world)
         job = make_session(spec, world, Own(), None, prepare)
         batches = stack.enter_context(make_feed(spec, world, Own(), prepare, 0, job.lane.reads_data))
-        alone: Callable[[int], Any] = float
-        if world.depth > 1:
-            alone = functools.partial(_stage_seconds, spec, job.lane)
-        elif world.lanes > 1:
+
+        @functools.cache
+        def measure_alone() -> Callable[[int], Any]:
+            if world.depth > 1:
+                return functools.partial(_stage_seconds, spec, job.lane)
+            if world.lanes == 1:
+                return float
             # The same lane in a world whose reductions do nothing.
             silent = World(world.rank, world.size, world.lane, world.lanes, 0, 1, world.device)
             same = make_session(spec, silent, Own(), None, prepare)
-            alone = functools.partial(
-                _updates, same, stack.enter_context(make_feed(spec, silent, Own(), prepare, 0)), folder
-            )
-        for steps in _requests(world):
+            feed = stack.enter_context(make_feed(spec, silent, Own(), prepare, 0))
+            return functools.partial(_updates, same, feed, folder)
+
+        for steps, alone in _requests(world):
             world.barrier()
             seconds = _updates(job, batches, folder, steps)
             world.barrier()
             answer = {
                 "seconds": seconds,
                 "images": steps * spec.topology.global_batch,
-                "alone": _gathered(world, alone(steps)),
+                "alone": _gathered(world, measure_alone()(steps)) if alone else [],
                 "splits": list(getattr(job.lane, "split_names", ())),
             }
             if world.is_main:
                 print(json.dumps(answer), flush=True)
 
 
-def _requests(world: World) -> Iterator[int]:
-    """The numbers of updates asked for; one update first, so that nothing is timed cold."""
-    yield 1
+def _requests(world: World) -> Iterator[tuple[int, bool]]:
+    """How many updates are asked for, and whether the workers' own times are; two updates first, so that none is cold."""
+    yield 2, False
     while True:
         line = sys.stdin.readline() if world.is_main else ""
-        steps = int(world.broadcast_object(json.loads(line)["steps"] if line else 0))
-        if not steps:
+        request = world.broadcast_object(json.loads(line) if line else None)
+        if request is None:
             return
-        yield steps
+        yield request["steps"], request.get("alone", False)
 
 
 def _updates(session: Any, batches: Any, folder: Path, count: int) -> float:

@@ -65,11 +65,11 @@ class Session:
             reader.start()
         self._answer(start_seconds)
 
-    def round(self, steps: int) -> dict[str, Any]:
-        """Run `steps` steps; returns the contestant's answer."""
+    def round(self, steps: int, **more: Any) -> dict[str, Any]:
+        """Run `steps` steps; returns the contestant's answer. `more` goes into the request."""
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps({"steps": steps}) + "\n")
+            self.process.stdin.write(json.dumps({"steps": steps, **more}) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             raise UnavailableError(self._last_words()) from None

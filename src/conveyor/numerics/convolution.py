@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from conveyor.numerics.native.build import library
 
 PATCH_FLOATS = 2**19
-"""Floats in a block of patches: 2 MiB."""
+"""Floats in a block of patches, for each thread: 2 MiB."""
 FEWEST_CHANNELS = 64
 """Below so many input or output channels the matrices are too narrow to gain anything."""
 
@@ -181,8 +181,9 @@ def _weights_by_patches(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometr
     values = kernel_h * kernel_w * channels
     total = torch.empty(out_channels, values)
     dy = dy.permute(0, 2, 3, 1)
-    images = max(1, PATCH_FLOATS // (height * width * values))
-    lines = height if images > 1 else max(1, min(height, PATCH_FLOATS // (width * values)))
+    room = PATCH_FLOATS * torch.get_num_threads()
+    images = max(1, room // (height * width * values))
+    lines = height if images > 1 else max(1, min(height, room // (width * values)))
     block = torch.empty(images, lines, width, kernel_h, kernel_w * channels)
     first = True
     for start in range(0, batch, images):
