@@ -34,9 +34,9 @@ def test_workers_of_a_real_mpirun_join(how: str, tmp_path: Path) -> None:
         "--tag-output",
         "-H",
         "127.0.0.1:2",
-        "-bind-to",
+        "--bind-to",
         "none",
-        "-map-by",
+        "--map-by",
         "slot",
     ]
     if how == "with TF_CONFIG":
