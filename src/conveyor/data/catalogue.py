@@ -152,11 +152,13 @@ def name_of(options: DataOptions) -> str:
     ):
         if any(word in text for word in words):
             return name
-    if folders.split_folder(folder, "train") is not None or recordfiles.find_folder(folder) is not None:
+    if recordfiles.find_folder(folder) is not None or folders.split_folder(folder, "train") is not None:
+        return "folder"
+    if folders.is_plain(folder):
         return "folder"
     raise UserError(
         f"{folder} does not say which data set it holds: name it with --data, "
-        "or give a folder with train/ and validation/ (or val/) that hold one folder per class"
+        "or give a folder with one folder of images per class, or with train/ and validation/ (or val/) that hold those"
     )
 
 
@@ -166,17 +168,15 @@ def info(options: DataOptions) -> DatasetInfo:
     if name != "folder":
         found = known()[name]
         if name == "imagenet" and not (options.generated_data or options.synthetic_data):
-            found = _as_on_disk(found, data_dir(options))
+            found = _as_on_disk(found, data_dir(options), options.hold_out)
         elif name in SOURCES:
             found = _counted(found, options)
         return found.with_limits(options)
     folder = data_dir(options)
     if folder is None:
-        raise UserError(
-            "--data folder needs --data-dir: a folder with train/ and validation/ that hold one folder per class"
-        )
+        raise UserError("--data folder needs --data-dir: a folder with one folder of images per class")
     return _as_on_disk(
-        dataclasses.replace(_PHOTOGRAPHS, name="folder", title=f"images in {folder.name}"), folder
+        dataclasses.replace(_PHOTOGRAPHS, name="folder", title=f"images in {folder.name}"), folder, options.hold_out
     ).with_limits(options)
 
 
@@ -201,7 +201,7 @@ def _counted(found: DatasetInfo, options: DataOptions) -> DatasetInfo:
     return dataclasses.replace(found, train_images=counts["train"], validation_images=counts["validation"])
 
 
-def _as_on_disk(base: DatasetInfo, folder: Path | None) -> DatasetInfo:
+def _as_on_disk(base: DatasetInfo, folder: Path | None, hold_out: float) -> DatasetInfo:
     """The folder's own counts and classes: ImageNet may be a subset. Without files, what `base` says."""
     if folder is None or not folder.is_dir():
         return base
@@ -215,7 +215,7 @@ def _as_on_disk(base: DatasetInfo, folder: Path | None) -> DatasetInfo:
     elif base.name == "imagenet" and folders.split_folder(folder, "train") is None:
         return base
     else:
-        listing = folders.scan(folder)
+        listing = folders.scan(folder, hold_out)
         classes, train, validation = listing.classes, listing.count("train"), listing.count("validation")
     return dataclasses.replace(
         base,

@@ -33,21 +33,31 @@ def split_folder(root: Path, split: str) -> Path | None:
     return None
 
 
-def scan(root: Path) -> Listing:
+def is_plain(root: Path) -> bool:
+    """Whether `root` holds class folders and neither train/ nor validation/."""
+    return (
+        root.is_dir() and not any(split_folder(root, split) for split in SPLIT_FOLDERS) and bool(_class_folders(root))
+    )
+
+
+def scan(root: Path, hold_out: float = 1.0) -> Listing:
     """List all images below `root`, classes numbered by sorted folder name, files sorted: the same on every machine.
 
-    A folder without train/ and validation/ whose children are class folders is taken as a set to validate on.
+    Of a folder that has its classes directly, without train/ and validation/, the share `hold_out` of each class is for
+    validation (evenly spread over the sorted files), the rest for training; with 1 it is a set to validate on.
     The scan is remembered as long as the class folders are unchanged: three callers of a run share one walk.
     """
     resolved = root.resolve()
     if not resolved.is_dir():
         raise UserError(f"the data folder {root} does not exist: give an existing one with --data-dir or DATA_DIR")
-    return _scan(resolved, _fingerprint(resolved))
+    return _scan(resolved, _fingerprint(resolved), hold_out)
 
 
 @functools.lru_cache(maxsize=4)
-def _scan(root: Path, _fingerprint: tuple[tuple[str, int], ...]) -> Listing:
+def _scan(root: Path, _fingerprint: tuple[tuple[str, int], ...], hold_out: float) -> Listing:
     found = {split: split_folder(root, split) for split in SPLIT_FOLDERS}
+    if hold_out < 1 and is_plain(root):
+        return _divided(root, hold_out)
     train = found["train"]
     if train is None and found["validation"] is None:
         if not _class_folders(root):
@@ -74,6 +84,19 @@ def _scan(root: Path, _fingerprint: tuple[tuple[str, int], ...]) -> Listing:
             for relative in _images_below(root, folder / name)
         )
     return Listing(root, classes, files)
+
+
+def _divided(root: Path, hold_out: float) -> Listing:
+    """Class folders without splits, divided: a class with several images has at least one on each side."""
+    classes = tuple(_class_folders(root))
+    files: dict[str, list[tuple[str, int]]] = {"train": [], "validation": []}
+    for number, name in enumerate(classes):
+        images = _images_below(root, root / name)
+        held = min(max(round(len(images) * hold_out), 1), len(images) - 1) if hold_out > 0 and len(images) > 1 else 0
+        chosen = {(2 * index + 1) * len(images) // (2 * held) for index in range(held)}
+        for index, image in enumerate(images):
+            files["validation" if index in chosen else "train"].append((image, number))
+    return Listing(root, classes, {split: tuple(pairs) for split, pairs in files.items()})
 
 
 def _class_folders(folder: Path) -> list[str]:

@@ -69,7 +69,9 @@ def _open_files(
     folder = catalogue.data_dir(options.data)
     if folder is None:
         raise UserError(f"{info.name} needs its files: name their folder with --data-dir or the variable DATA_DIR")
-    store = with_cache(open_store(folder, split), options.data.data_cache)
+    store = with_cache(
+        open_store(folder, split, 1.0 if info.name == "imagenet" else options.data.hold_out), options.data.data_cache
+    )
     return EncodedDataset(
         store,
         options.data,
@@ -84,11 +86,11 @@ def _open_files(
     )
 
 
-def open_store(folder: Path, split: str) -> FolderStore | RecordStore:
-    """The encoded images below `folder`: TFRecord files or class folders."""
+def open_store(folder: Path, split: str, hold_out: float = 1.0) -> FolderStore | RecordStore:
+    """The encoded images below `folder`: TFRecord files or class folders (see `folders.scan` for `hold_out`)."""
     records = recordfiles.find_folder(folder)
     if records is None:
-        return FolderStore(folders.scan(folder), split)
+        return FolderStore(folders.scan(folder, hold_out), split)
     files = recordfiles.record_files(records, split)
     if not files:
         raise UserError(f"{records} has no TFRecord files for {split}")

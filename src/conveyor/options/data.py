@@ -15,6 +15,12 @@ class DataOptions:
         "Without it, inferred from --data-dir; digits without either.",
     )
     data_dir: str | None = option(None, "Folder with the data; the variable DATA_DIR is used when this is not given.")
+    hold_out: float = option(
+        0.1,
+        "Of class folders without train/ and validation/: the share of each class to validate on; 1: all of it.",
+        minimum=0.0,
+        maximum=1.0,
+    )
     generated_data: bool = option(False, "Random images made once on the host and transferred like real ones.")
     synthetic_data: bool = option(False, "Random images made on the device: no host input at all.")
     download: bool = option(True, "Fetch a known small data set that is missing.", changes_result=False)

@@ -13,6 +13,7 @@ from typing import Any
 
 from conveyor.data import catalogue as datasets
 from conveyor.data.catalogue import DatasetInfo
+from conveyor.data.folders import is_plain
 from conveyor.errors import UserError
 from conveyor.layout import Layout, Machine, choose_layout
 from conveyor.models import catalogue as models
@@ -187,7 +188,7 @@ def resolve(
         validation_batch=options.events.validation_batch_size or topology.micro_batch,
         validation_replicas=options.events.validation_replicas or _devices(options, topology),
         validation_images=data.validation_images,
-        notes=(*notes, *events.notes, *_dropped_images(data, topology, length, options)),
+        notes=(*notes, *events.notes, *_held_out(data, options), *_dropped_images(data, topology, length, options)),
     )
 
 
@@ -195,6 +196,13 @@ def _machine(options: Options) -> Machine:
     machine = Machine.here(options.layout.device)
     chosen = options.layout.device_ids
     return dataclasses.replace(machine, accelerators=len(chosen)) if machine.accelerators and chosen else machine
+
+
+def _held_out(data: DatasetInfo, options: Options) -> list[str]:
+    folder = datasets.data_dir(options.data)
+    if data.name != "folder" or folder is None or options.data.hold_out == 1 or not is_plain(folder):
+        return []
+    return [f"{folder} has no validation/ of its own: {data.validation_images} of its images are held out (--hold-out)"]
 
 
 def _model(options: Options, data: DatasetInfo, own: str | None) -> tuple[str, int]:
