@@ -14,6 +14,7 @@ def peers_record(name: str, kind: str, ours: float, theirs: dict[str, float]) ->
     for peer, rate in theirs.items():
         results[f"{peer} rate"] = Sample("img/s", (rate, rate * 1.1))
         results[f"ratio to {peer}"] = Sample("x", (ours / rate, ours / rate))
+        results[f"ratio to {peer} in another unit"] = Sample("x", (0.01,))
     return make_record(name, results, kind=kind)
 
 
@@ -26,7 +27,8 @@ def growth_record(benchmark: str, value: str, rate: float, memory: float | None)
 
 def test_the_head_shows_the_fastest_other_program_even_if_it_is_ahead(tmp_path: Path) -> None:
     peers_record("inference-x", "inference", 5.0, {"slow": 4.0}).save(tmp_path / "benchmarks" / "records")
-    peers_record("training-x", "training", 10.0, {"slow": 5.0, "fast": 20.0}).save(tmp_path / "benchmarks" / "records")
+    others = {"slow": 5.0, "fast": 20.0, "conveyor, one process": 30.0}
+    peers_record("training-x", "training", 10.0, others).save(tmp_path / "benchmarks" / "records")
     readme = tmp_path / "README.md"
     readme.write_text(f"# Title\n\n{page.BEGIN}\nold\n{page.END}\nrest\n")
     page.write_page(tmp_path / "benchmarks", readme)

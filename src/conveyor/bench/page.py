@@ -75,18 +75,20 @@ def head_rows(records: Sequence[Record]) -> list[list[str]]:
     """One row for each setting: our rate, the fastest of the others, and our ratio to it."""
     rows = []
     for record in records:
+        programs = [metric.removesuffix(" rate") for metric in record.results if metric.endswith(" rate")]
         ratios = {
-            metric.removeprefix("ratio to "): sample
-            for metric, sample in record.results.items()
-            if metric.startswith("ratio to ")
+            name: record.results[f"ratio to {name}"]
+            for name in programs
+            if f"ratio to {name}" in record.results and not name.startswith("conveyor")
         }
         if not ratios:
             continue
+        ours = record.results[OURS]
         best = min(ratios, key=lambda name: ratios[name].median)
         ratio = ratios[best]
         rows.append(
             [
-                record.name, f"{record.results[OURS].median:.4g}", f"{best}: {record.results[f'{best} rate'].median:.4g}",
+                record.name, f"{ours.median:.4g}{'' if ours.unit == 'img/s' else ' ' + ours.unit}", f"{best}: {record.results[f'{best} rate'].median:.4g}",
                 f"{ratio.median:.2f}x ({ratio.low:.2f}..{ratio.high:.2f})",
             ]
         )  # fmt: skip
