@@ -1,5 +1,7 @@
 """What is started where."""
 
+import sys
+
 import pytest
 
 from conveyor.errors import UserError
@@ -84,3 +86,16 @@ def test_a_job_without_a_command_is_refused() -> None:
 
     with pytest.raises(UserError, match="nothing to start"):
         run([], LaunchPlan())
+
+
+def test_a_shell_behind_ssh_needs_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`conveyor` as the program of a worker is this very installation on the other hosts too."""
+    from conveyor.launch import hosts
+
+    commands: list[list[str]] = []
+    monkeypatch.setattr(hosts.subprocess, "Popen", lambda command, **_: commands.append(command))
+    plan = LaunchPlan(instances=2, hosts=("far.example",))
+    hosts._start_others(["conveyor", "train", "--data", "digits"], plan, None)
+    (command,) = commands
+    assert command[0] == "ssh"
+    assert command[-1].count(f"{sys.executable} -m conveyor") == 2

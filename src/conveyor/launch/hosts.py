@@ -51,6 +51,9 @@ def _start_others(
 ) -> list[tuple[str, "subprocess.Popen[bytes]"]]:
     """The shares of the other hosts, each behind an ssh of its own."""
     program = (sys.executable, "-m", "conveyor")
+    if argv[0] == "conveyor":
+        # A shell behind ssh does not have this environment on its path.
+        argv = [*program, *argv[1:]]
     started = []
     for index, host in enumerate(plan.hosts):
         if index == here:
