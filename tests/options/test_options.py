@@ -260,3 +260,8 @@ def test_only_switches_take_true_and_false() -> None:
     assert parse("--run-dir", "False").run.run_dir == "False"
     with pytest.raises(UserError, match="there is no argument False"):
         parse("--training", "False", "False")
+
+
+@pytest.mark.parametrize("value", ["-3", "-0.5", "-.5", "-1e-3", "-3.25E+2"])
+def test_negative_numbers_are_values(value: str) -> None:
+    assert parse("--lr-values", value, "1").schedule.lr_values == (float(value), 1.0)

@@ -27,6 +27,11 @@ TITLES = {
 class Parser(argparse.ArgumentParser):
     """argparse whose mistakes are one sentence with the nearest right name."""
 
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        # -1e-3 is a value too, not an option.
+        self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
+
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
