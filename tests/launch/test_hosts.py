@@ -135,9 +135,10 @@ def test_a_machine_leaves_and_the_result_stays(
     subprocess.run(command, check=True, timeout=120)
     found, expected = final_weights(folder), final_weights(alone)
     assert set(found) == set(expected)
+    # As everywhere: all weights and statistics together. Single tensors may differ more where a value sits on a ReLU's edge.
     names = [name for name, tensor in expected.items() if tensor.is_floating_point()]
     difference = torch.cat([(found[name].double() - expected[name].double()).flatten() for name in names]).norm()
-    assert float(difference / torch.cat([expected[name].double().flatten() for name in names]).norm()) < 1e-4
+    assert float(difference / torch.cat([expected[name].double().flatten() for name in names]).norm()) < 1e-5
 
 
 def newest_state(folder: Path) -> str:

@@ -63,4 +63,4 @@ def test_lanes_end_with_the_sum(pool: Any) -> None:
         assert result["gradients"][-1].tolist() == [9.0, 9.0, 9.0]
         assert all(result["strides"])
         # Buckets wait for the one before: the unused parameter's is the second, so the rest is sent at the end.
-        assert True in result["launched"]
+        assert any(result["launched"]), "a bucket was sent while gradients were still being computed"

@@ -21,7 +21,7 @@ SMALL = ["--model", "cifar_resnet8", "--image-size", "16", "--num-classes", "10"
 def test_the_timetable_of_two_real_workers_is_the_one_that_was_run(tmp_path: Path) -> None:
     """Pass times from the run itself go into the simulator: order and makespan must come out about as they were."""
     words = [
-        "train", "--data", "digits", "--model", "cifar_resnet8", "--image-size", "16", "--updates", "4", "--micro-batch-size", "16", "--accumulation", "4",
+        "train", "--data", "digits", "--model", "cifar_resnet8", "--image-size", "16", "--updates", "16", "--micro-batch-size", "16", "--accumulation", "4",
         "--stages", "2", "--splits", "auto", "--layout", "1x2", "--no-validation", "--checkpoints-per-epoch", "0",
         "--no-report", "--no-tensorboard", "--quiet", "--run-dir", str(tmp_path / "run"),
     ]  # fmt: skip
@@ -52,7 +52,7 @@ def test_the_timetable_of_two_real_workers_is_the_one_that_was_run(tmp_path: Pat
                 assert span["end"] > before["end"]
     assert ratios
     # Sending and other programs make the real one longer; it cannot be much shorter than its own passes allow.
-    assert min(ratios) < 8.0
+    assert min(ratios) < 3.0
     assert min(ratios) > 0.6
 
 
