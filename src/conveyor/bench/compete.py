@@ -68,14 +68,22 @@ def _our_training(setting: Setting, threads: int, base: dict[str, Any]) -> list[
 
 
 def inference_contestants(setting: Setting, threads: int) -> list[Contestant]:
-    base = {"model": setting.model, "image_size": setting.image_size, "batch": setting.batch, "threads": threads}
+    """Ours first, then the engines that it chooses from, called directly, and Keras."""
+    base = {"model": setting.model, "image_size": setting.image_size, "threads": threads}
+    engines = {
+        OURS: {"engine": "conveyor"},
+        "torch eager": {"engine": "torch"},
+        "torch channels_last": {"engine": "torch", "channels_last": True},
+        "ONNX Runtime": {"engine": "onnxruntime"},
+        "OpenVINO": {"engine": "openvino"},
+    }
+    keras = {**base, "batch": setting.batch, "backend": "tensorflow"}
     return [
-        _contestant(OURS, "inference", {**base, "engine": "conveyor"}),
-        _contestant("torch eager", "inference", {**base, "engine": "torch"}),
-        _contestant("torch channels_last", "inference", {**base, "engine": "torch", "channels_last": True}),
-        _contestant("ONNX Runtime", "inference", {**base, "engine": "onnxruntime"}),
-        _contestant("OpenVINO", "inference", {**base, "engine": "openvino"}),
-        _contestant("Keras on TensorFlow", "keras_inference", {**base, "backend": "tensorflow"}, "keras"),
+        *(
+            _contestant(name, "inference", {**base, "batches": [setting.batch], **more})
+            for name, more in engines.items()
+        ),
+        _contestant("Keras on TensorFlow", "keras_inference", keras, "keras"),
     ]
 
 

@@ -19,7 +19,7 @@ import psutil
 
 from conveyor.bench.compete import INFERENCE_BATCHES, OURS
 from conveyor.bench.records import Record, Sample, make_record, ratios
-from conveyor.bench.rounds import ROUND_SECONDS, Contestant, Session, UnavailableError, script
+from conveyor.bench.rounds import Contestant, Session, UnavailableError, script
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
 
@@ -38,21 +38,9 @@ BEST_CPU = "ratio to the best by processor time"
 class BatchSession(Session):
     """A contestant that is told the batch of each round."""
 
-    ready: dict[str, Any]
-    """Its first words: among them, what `auto` chose."""
-
-    def _answer(self, seconds: float) -> dict[str, Any]:
-        answer = super()._answer(seconds)
-        if "ready" in answer:
-            self.ready = answer
-        return answer
-
     def timed(self, batch: int, seconds: float) -> tuple[float, float]:
         """Images per second and per processor second at `batch`, run for `seconds` and at least once."""
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"batch": batch, "seconds": seconds}) + "\n")
-        self.process.stdin.flush()
-        answer = self._answer(ROUND_SECONDS)
+        answer = self.ask({"batch": batch, "seconds": seconds})
         return float(answer["images"] / answer["seconds"]), float(answer["images"] / answer["cpu_seconds"])
 
 
@@ -62,7 +50,7 @@ def contestants(
     """Ours and those of `only` (all without a wish), each as a command."""
     base = {"model": model, "batches": list(batches), "image_size": image_size, "threads": threads, "folder": folder}
     return [
-        Contestant(name, [sys.executable, script("inference_batches"), json.dumps({**base, **more})])
+        Contestant(name, [sys.executable, script("inference"), json.dumps({**base, **more})])
         for name, more in PEERS.items()
         if name == OURS or not only or name in only
     ]

@@ -63,13 +63,18 @@ class Session:
         self.readers = [threading.Thread(target=read, daemon=True) for read in (self._read, self._read_errors)]
         for reader in self.readers:
             reader.start()
-        self._answer(start_seconds)
+        self.ready = self._answer(start_seconds)
+        """Its first words, with what it has to tell about itself."""
 
     def round(self, steps: int, **more: Any) -> dict[str, Any]:
         """Run `steps` steps; returns the contestant's answer. `more` goes into the request."""
+        return self.ask({"steps": steps, **more})
+
+    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+        """The contestant's answer to any request that it knows."""
         assert self.process.stdin is not None
         try:
-            self.process.stdin.write(json.dumps({"steps": steps, **more}) + "\n")
+            self.process.stdin.write(json.dumps(request) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:
             raise UnavailableError(self._last_words()) from None

@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from conveyor.bench.records import Record, Sample, make_record
-from conveyor.bench.rounds import ROUND_SECONDS, Contestant, Session, script
+from conveyor.bench.rounds import Contestant, Session, script
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
 
@@ -64,10 +64,8 @@ class DirectSession(Session):
     """The engine without a server around it."""
 
     def rate(self, seconds: float) -> float:
-        assert self.process.stdin is not None
-        self.process.stdin.write(json.dumps({"seconds": seconds}) + "\n")
-        self.process.stdin.flush()
-        answer = self._answer(ROUND_SECONDS)
+        """Images per second, run for `seconds`."""
+        answer = self.ask({"seconds": seconds})
         return float(answer["images"] / answer["seconds"])
 
 

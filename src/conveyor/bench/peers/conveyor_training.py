@@ -21,7 +21,6 @@ def main() -> None:
             num_classes=asked["classes"],
             generated_data=True,
             micro_batch_size=asked["batch"],
-            precision=asked.get("precision", "32.32"),
             learning_rate=0.01,
             lr_schedule="constant",
             l2_regularization=1e-4,
@@ -45,7 +44,7 @@ def main() -> None:
             session.meter.add(tally)
             session.update += 1
 
-        serve(step, asked["batch"], asked.get("warmup", 2))
+        serve(step, asked["batch"])
 
 
 if __name__ == "__main__":

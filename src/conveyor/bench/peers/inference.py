@@ -1,20 +1,56 @@
-"""Inference engines called directly: torch (eager, channels_last, compiled), ONNX Runtime, OpenVINO, and Conveyor's own."""
+"""One inference engine, warm at each of its batch sizes, in one process.
 
+It is asked for `{"steps": n}` at its first batch size, or for `{"batch": b, "seconds": s}`; the answer also tells the
+processor time that it used. The engines that are called directly get float32 images, normalised and laid out as they like
+best, made beforehand; Conveyor's gets 8-bit images and normalises them itself.
+"""
+
+import json
+import sys
+import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from protocol import serve, settings, unavailable
+from protocol import settings, unavailable
+
+Step = Callable[[], Any]
 
 
 def main() -> None:
     asked = settings()
-    try:
-        step = ENGINES[asked["engine"]](asked)
-    except ImportError as error:
-        unavailable(error)
-        return
-    serve(step, asked["batch"], asked.get("warmup", 3))
+    with tempfile.TemporaryDirectory() as scratch:
+        asked.setdefault("folder", scratch)
+        try:
+            make = ENGINES[asked["engine"]](asked)
+            steps = {batch: make(batch) for batch in asked["batches"]}
+        except ImportError as error:
+            unavailable(error)
+    for step in steps.values():
+        step()
+        step()
+    print(json.dumps({"ready": True, "chosen": CHOSEN}), flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        batch = request.get("batch", asked["batches"][0])
+        wanted = {key: value for key, value in request.items() if key != "batch"}
+        print(json.dumps(timed(steps[batch], batch, **wanted)), flush=True)
+
+
+def timed(step: Step, batch: int, steps: int = 1, seconds: float = 0.0) -> dict[str, float]:
+    """Run at least `steps` steps, and on until `seconds` have passed."""
+    count = 0
+    started, cpu = time.perf_counter(), time.process_time()
+    while count < steps or time.perf_counter() - started < seconds:
+        step()
+        count += 1
+    taken = time.perf_counter() - started
+    return {"seconds": taken, "images": count * batch, "cpu_seconds": time.process_time() - cpu}
+
+
+CHOSEN: dict[int, str] = {}
+"""What `auto` took for each batch, for the record."""
 
 
 def _model(asked: dict[str, Any]) -> Any:
@@ -27,93 +63,113 @@ def _model(asked: dict[str, Any]) -> Any:
     return build(asked["model"]).eval()
 
 
-def _images(asked: dict[str, Any]) -> Any:
+def _images(asked: dict[str, Any], batch: int) -> Any:
     import torch
 
-    return torch.randn(asked["batch"], 3, asked["image_size"], asked["image_size"])
+    return torch.randn(batch, 3, asked["image_size"], asked["image_size"])
 
 
-def torch_eager(asked: dict[str, Any]) -> Callable[[], None]:
+def torch_eager(asked: dict[str, Any]) -> Callable[[int], Step]:
     import torch
 
-    model, images = _model(asked), _images(asked)
-    if asked.get("channels_last"):
-        model, images = model.to(memory_format=torch.channels_last), images.to(memory_format=torch.channels_last)
-    run = torch.compile(model) if asked.get("compile") else model
+    model = _model(asked)
+    form = torch.channels_last if asked.get("channels_last") else torch.contiguous_format
+    model = model.to(memory_format=form)
+    if asked.get("compile"):
+        import torch._inductor.config as inductor
 
-    def step() -> None:
-        with torch.inference_mode():
-            run(images)
+        inductor.freezing = True
+        model = torch.compile(model, dynamic=False)
 
-    return step
+    def make(batch: int) -> Step:
+        images = _images(asked, batch).to(memory_format=form)
+
+        def step() -> None:
+            with torch.no_grad():
+                model(images)
+
+        return step
+
+    return make
 
 
-def _onnx_file(asked: dict[str, Any], folder: str) -> str:
+def onnx_file(asked: dict[str, Any]) -> Path:
+    """The network as its user would export it, with a free batch; written once for all contestants."""
+    import os
     import warnings
 
     import torch
 
-    warnings.filterwarnings("ignore")
-    path = str(Path(folder) / "model.onnx")
-    torch.onnx.export(_model(asked), (_images(asked),), path, dynamo=True, verbose=False)
+    path = Path(asked["folder"]) / f"{asked['model']}-{asked['image_size']}.onnx"
+    if not path.exists():
+        warnings.filterwarnings("ignore")
+        temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        free = ({0: torch.export.Dim("batch", min=1, max=4096)},)
+        program = torch.onnx.export(
+            _model(asked), (_images(asked, 2),), dynamo=True, dynamic_shapes=free, input_names=["x"], verbose=False
+        )
+        assert program is not None
+        temporary.write_bytes(program.model_proto.SerializeToString())
+        temporary.rename(path)
     return path
 
 
-def onnx_runtime(asked: dict[str, Any]) -> Callable[[], None]:
-    import tempfile
-
+def onnx_runtime(asked: dict[str, Any]) -> Callable[[int], Step]:
     import onnxruntime
 
-    options = onnxruntime.SessionOptions()
-    options.intra_op_num_threads = asked["threads"]
-    with tempfile.TemporaryDirectory() as folder:
-        session = onnxruntime.InferenceSession(_onnx_file(asked, folder), options, providers=["CPUExecutionProvider"])
-    inputs = {session.get_inputs()[0].name: _images(asked).numpy()}
-    return lambda: session.run(None, inputs) and None
+    path = str(onnx_file(asked))
+
+    def make(batch: int) -> Step:
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = asked["threads"]
+        options.add_free_dimension_override_by_name("batch", batch)
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        inputs = {"x": _images(asked, batch).numpy()}
+        return lambda: session.run(None, inputs)
+
+    return make
 
 
-def openvino(asked: dict[str, Any]) -> Callable[[], None]:
-    import tempfile
-
+def openvino(asked: dict[str, Any]) -> Callable[[int], Step]:
     import openvino as ov
 
-    with tempfile.TemporaryDirectory() as folder:
-        core = ov.Core()
-        hints = {
-            "INFERENCE_NUM_THREADS": asked["threads"],
-            "INFERENCE_PRECISION_HINT": "f32",
-            "PERFORMANCE_HINT": "LATENCY",
-        }
-        compiled = core.compile_model(core.read_model(_onnx_file(asked, folder)), "CPU", hints)
-    request = compiled.create_infer_request()
-    images = _images(asked).numpy()
-    return lambda: request.infer([images], share_inputs=True, share_outputs=True) and None
+    core = ov.Core()
+    hints = {
+        "INFERENCE_NUM_THREADS": asked["threads"],
+        "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+    }
+    path = str(onnx_file(asked))
+
+    def make(batch: int) -> Step:
+        model = core.read_model(path)
+        model.reshape([batch, 3, asked["image_size"], asked["image_size"]])
+        request = core.compile_model(model, "CPU", hints).create_infer_request()
+        images = _images(asked, batch).numpy()
+        return lambda: request.infer([images], share_inputs=True, share_outputs=True)
+
+    return make
 
 
-def conveyor(asked: dict[str, Any]) -> Callable[[], None]:
-    import torch
+def conveyor(asked: dict[str, Any]) -> Callable[[int], Step]:
+    import numpy as np
 
-    from conveyor.infer.engine import open_engine
+    from conveyor.infer.engine import as_source, open_engine
     from conveyor.infer.preprocessing import Preprocessing
 
     size = asked["image_size"]
-    preprocessing = Preprocessing(image_size=size, channels=3, normalization="imagenet")
-    engine = open_engine(
-        _model(asked),
-        asked.get("choice", "auto"),
-        batch=asked["batch"],
-        threads=asked["threads"],
-        preprocessing=preprocessing,
-    )
-    images = torch.randint(0, 256, (asked["batch"], size, size, 3), dtype=torch.uint8).numpy()
+    source = as_source(_model(asked), Preprocessing(image_size=size, channels=3, normalization="imagenet"))
 
-    def step() -> None:
-        engine(images)
+    def make(batch: int) -> Step:
+        engine = open_engine(source, "auto", batch=batch, threads=asked["threads"])
+        CHOSEN[batch] = engine.name
+        images = np.random.default_rng(0).integers(0, 256, (batch, size, size, 3), dtype=np.uint8)
+        return lambda: engine(images)
 
-    return step
+    return make
 
 
-ENGINES: dict[str, Callable[[dict[str, Any]], Callable[[], None]]] = {
+ENGINES: dict[str, Callable[[dict[str, Any]], Callable[[int], Step]]] = {
     "torch": torch_eager,
     "onnxruntime": onnx_runtime,
     "openvino": openvino,

@@ -17,7 +17,7 @@ def main() -> None:
     import warnings
 
     import torch
-    from plain_pytorch import _plain
+    from plain_pytorch import with_torch_layers
 
     from conveyor.models import build
 
@@ -32,7 +32,7 @@ def main() -> None:
         """Hands out one batch after the other, and answers requests between them."""
 
         def __iter__(self):  # type: ignore[no-untyped-def]
-            for _ in range(asked.get("warmup", 2)):
+            for _ in range(2):
                 yield images, labels
             print(json.dumps({"ready": True}), flush=True)
             for line in sys.stdin:
@@ -46,7 +46,7 @@ def main() -> None:
     class Module(lightning.LightningModule):
         def __init__(self) -> None:
             super().__init__()
-            self.net = _plain(build(asked["model"], num_classes=asked["classes"]))
+            self.net = with_torch_layers(build(asked["model"], num_classes=asked["classes"]))
 
         def training_step(self, batch, index):  # type: ignore[no-untyped-def]
             return torch.nn.functional.cross_entropy(self.net(batch[0]), batch[1])

@@ -1,4 +1,4 @@
-"""The training loop everybody writes: plain PyTorch, one process, all threads; NCHW or channels_last; eager or compiled."""
+"""The training loop everybody writes: plain PyTorch, one process, all threads; NCHW or channels_last."""
 
 from protocol import serve, settings
 
@@ -12,7 +12,7 @@ def main() -> None:
     asked = settings()
     torch.manual_seed(0)
     torch.set_num_threads(asked["threads"])
-    model = _plain(build(asked["model"], num_classes=asked["classes"]))
+    model = with_torch_layers(build(asked["model"], num_classes=asked["classes"]))
     images = torch.randn(asked["batch"], 3, asked["image_size"], asked["image_size"])
     labels = torch.randint(0, asked["classes"], (asked["batch"],))
     if asked.get("channels_last"):
@@ -21,19 +21,18 @@ def main() -> None:
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=1e-4)
     model.train()
-    forward = torch.compile(model) if asked.get("compile") else model
 
     def step() -> None:
-        loss = criterion(forward(images), labels)
+        loss = criterion(model(images), labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         loss.item()
 
-    serve(step, asked["batch"], asked.get("warmup", 2))
+    serve(step, asked["batch"])
 
 
-def _plain(module):  # type: ignore[no-untyped-def]
+def with_torch_layers(module):  # type: ignore[no-untyped-def]
     """The same network made of torch's own layers, as the loop's author would have it.
 
     Our layers that differ are replaced: batch norm, the global mean (whose gradient keeps the memory format in ours) and
@@ -52,7 +51,7 @@ def _plain(module):  # type: ignore[no-untyped-def]
         elif isinstance(child, PaddedShortcut):
             setattr(module, name, _padded(child.stride, child.out_channels - child.in_channels))
         else:
-            _plain(child)
+            with_torch_layers(child)
     return module
 
 

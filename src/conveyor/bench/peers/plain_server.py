@@ -20,7 +20,6 @@ def main() -> None:
         import uvicorn
     except ImportError as error:
         unavailable(error)
-        return
     session = onnxruntime.InferenceSession(asked["onnx"], providers=["CPUExecutionProvider"])
     taken = session.get_inputs()[0]
     app = fastapi.FastAPI()

@@ -4,7 +4,7 @@ import json
 import sys
 import time
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 
 def settings() -> dict[str, Any]:
@@ -13,7 +13,7 @@ def settings() -> dict[str, Any]:
     return found
 
 
-def serve(step: Callable[[], None], images_per_step: int, warmup: int) -> None:
+def serve(step: Callable[[], Any], images_per_step: int, warmup: int = 2) -> None:
     """Warm up, then run as many steps as each request asks for."""
     for _ in range(warmup):
         step()
@@ -27,6 +27,7 @@ def serve(step: Callable[[], None], images_per_step: int, warmup: int) -> None:
         print(json.dumps({"seconds": seconds, "images": steps * images_per_step}), flush=True)
 
 
-def unavailable(why: object) -> None:
+def unavailable(why: object) -> NoReturn:
+    """Say why this contestant cannot run here, and end."""
     print(json.dumps({"unavailable": str(why).splitlines()[0] if str(why) else type(why).__name__}), flush=True)
     sys.exit(0)
