@@ -13,6 +13,7 @@ from torch import nn
 from conveyor.errors import UserError
 from conveyor.infer.classifier import Classifier
 from conveyor.infer.load import load as load_for_inference
+from conveyor.models import own
 from conveyor.options import Options
 from conveyor.options.file import configuration
 from conveyor.training import engine
@@ -56,6 +57,7 @@ def _options(
     model: str | nn.Module | None, data: Any, config: str | None, given: dict[str, Any]
 ) -> tuple[Options, nn.Module | None, Any]:
     """The options, and the caller's own model and data if there are any."""
+    own.admit(model if isinstance(model, str) else None)
     options = Options()
     if config is not None:
         mapping, where = configuration(config)

@@ -1,7 +1,7 @@
 """Building by name: aliases, options that do not belong, a user's own models, initial weights."""
 
 import math
-import sys
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +10,7 @@ from torch import nn
 
 from conveyor import models
 from conveyor.errors import UserError
-from conveyor.models import catalogue, registry
+from conveyor.models import catalogue, own
 from conveyor.models.initialise import initialise
 from conveyor.models.norms import BatchNorm, NormChoice
 from conveyor.options.model import ModelOptions
@@ -50,7 +50,7 @@ def test_build_from_takes_the_option_section() -> None:
 
 
 def test_a_users_model_joins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(registry, "_registered", {})
+    monkeypatch.setattr(own, "_registered", {})
 
     @models.register("mine")
     def mine(num_classes: int, in_channels: int, norm: NormChoice, width: int = 4) -> nn.Module:
@@ -62,14 +62,45 @@ def test_a_users_model_joins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert made[1].num_groups == 5
     with pytest.raises(UserError, match="did you mean 'mine'"):
         models.build("mime")
-    (tmp_path / "own_nets.py").write_text(
-        "from torch import nn\ndef tiny(num_classes, in_channels):\n    return nn.Flatten()\n"
-    )
-    monkeypatch.syspath_prepend(str(tmp_path))
-    assert isinstance(models.build("own_nets:tiny"), nn.Flatten)
-    with pytest.raises(UserError, match="cannot be imported"):
-        models.build("own_nets:absent")
-    sys.modules.pop("own_nets", None)
+
+
+NETS = """
+from torch import nn
+from conveyor import models
+
+def small(num_classes, in_channels):
+    return nn.Sequential(nn.Flatten(), nn.LazyLinear(num_classes))
+
+@models.register("wide")
+def wide(num_classes, in_channels):
+    return nn.Sequential(nn.Conv2d(in_channels, 8, 1), models.norms.BatchNorm(8), nn.Flatten(), nn.LazyLinear(num_classes))
+"""
+
+
+def test_code_is_imported_when_the_user_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(own, "_registered", {})
+    monkeypatch.delenv(own.VARIABLE, raising=False)
+    file = tmp_path / "nets.py"
+    file.write_text(NETS)
+    with pytest.raises(UserError, match=f"set {own.VARIABLE}="):
+        models.build(f"{file}:small")
+    with pytest.raises(UserError, match="there is no model 'wide'"):
+        models.build("wide")
+    monkeypatch.setenv(own.VARIABLE, "")
+    own.admit(f"{file}:small")
+    own.admit("resnet50")
+    assert os.environ[own.VARIABLE] == str(file)
+    assert isinstance(models.build(f"{file}:small")[0], nn.Flatten)
+    assert isinstance(models.build("wide")[1], BatchNorm)
+    with pytest.raises(UserError, match="no function absent"):
+        models.build(f"{file}:absent")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(own.VARIABLE, "nets.py")
+    assert isinstance(models.build("nets.py:small")[0], nn.Flatten)
+    (tmp_path / "broken.py").write_text("1 / 0")
+    monkeypatch.setenv(own.VARIABLE, "broken.py")
+    with pytest.raises(UserError, match="ZeroDivisionError"):
+        models.build("wide2")
 
 
 def test_blocks_are_the_residual_blocks() -> None:

@@ -1,5 +1,8 @@
 """Training with objects of the caller's own, from Python."""
 
+import os
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -7,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from safetensors.torch import load_file
 from tests.training.runs import small_options
 from torch import nn
 
@@ -92,6 +96,47 @@ def test_a_registered_model_is_a_name(tmp_path: Path) -> None:
 
     run = conveyor.train(model="my_own_net", run_dir=tmp_path / "run", **COMMON)
     assert run.updates == 6
+
+
+NETS = """
+from torch import nn
+from conveyor import models
+
+@models.register("tiny")
+def tiny(num_classes: int, in_channels: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(in_channels, 4, 3, padding=1, bias=False), models.norms.BatchNorm(4), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, num_classes),
+    )
+"""
+
+
+def test_a_file_of_models_on_the_command_line(tmp_path: Path) -> None:
+    """Two workers find it; the run opens again only where the user names the file."""
+    (tmp_path / "nets.py").write_text(NETS)
+    plain = {name: value for name, value in os.environ.items() if name != "CONVEYOR_MODELS"}
+
+    def conveyor_command(words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "conveyor", *words.split()],
+            cwd=tmp_path, env={**plain, **variables}, capture_output=True, text=True, timeout=200,
+        )  # fmt: skip
+
+    short = "--updates 2 --micro-batch-size 8 --accumulation 2 --layout 2x1 --no-report --no-tensorboard"
+    done = conveyor_command(f"train --model nets.py:tiny {short} --run-dir first")
+    assert done.returncode == 0, done.stderr
+    refused = conveyor_command("validate --checkpoint-path first")
+    assert refused.returncode == 2
+    assert "set CONVEYOR_MODELS=nets.py" in refused.stderr
+    done = conveyor_command("validate --checkpoint-path first", CONVEYOR_MODELS="nets.py")
+    assert done.returncode == 0, done.stderr
+    done = conveyor_command(f"train --model tiny {short} --run-dir second", CONVEYOR_MODELS="nets.py")
+    assert done.returncode == 0, done.stderr
+    weights = [
+        load_file(max((tmp_path / run / "checkpoints").glob("*/model.safetensors"))) for run in ("first", "second")
+    ]
+    for name, tensor in weights[0].items():
+        assert torch.equal(tensor, weights[1][name]), name
 
 
 def test_runs_and_modules_are_validated_from_python(tmp_path: Path) -> None:

@@ -77,9 +77,10 @@ def show(arguments: argparse.Namespace) -> str:
     import torch
 
     from conveyor import models
-    from conveyor.models import catalogue
+    from conveyor.models import catalogue, own
     from conveyor.models.units import trace
 
+    own.admit(arguments.name)
     found = catalogue.canonical(arguments.name)
     entry = catalogue.known()[found] if found else None
     image_size = arguments.image_size or (entry.image_size if entry else 224)

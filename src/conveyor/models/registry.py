@@ -1,23 +1,20 @@
-"""Build a model by name; a user's own models join by `register` or as `package.module:function`."""
+"""Build a model by name: a shipped one, or a user's own (`models/own.py`)."""
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib import import_module
 from typing import Any
 
 from torch import nn
 
 from conveyor.errors import UserError, did_you_mean
-from conveyor.models import catalogue
+from conveyor.models import catalogue, own
 from conveyor.models.layers import Block
 from conveyor.models.norms import NormChoice
+from conveyor.models.own import Factory
 from conveyor.models.stochastic import name_layers
 from conveyor.options.model import ModelOptions
-
-Factory = Callable[..., nn.Module]
-
-_registered: dict[str, Factory] = {}
 
 # Options that steer the run or the loading of weights, not the shape of the network.
 _NOT_OF_THE_NETWORK = {"model", "image_size", "num_classes", "in_channels", "weights", "replace_head", "bn_span"}
@@ -31,24 +28,6 @@ _NORM_OPTIONS = {
     "stable_norm": "stable",
     "proxy_epsilon": "proxy_epsilon",
 }
-
-
-def register(name: str) -> Callable[[Factory], Factory]:
-    """Decorator: `build(name)` calls the function with num_classes, in_channels and the options given.
-
-    A parameter called `norm` receives the norm options as a `NormChoice`.
-    """
-
-    def add(factory: Factory) -> Factory:
-        _registered[name] = factory
-        return factory
-
-    return add
-
-
-def registered() -> dict[str, Factory]:
-    """The models that `register` added."""
-    return dict(_registered)
 
 
 def build(
@@ -103,27 +82,17 @@ def blocks(model: nn.Module) -> list[str]:
 
 def _find(name: str) -> tuple[Factory, Mapping[str, Any], Mapping[str, Any]]:
     """(factory, its default arguments, norm defaults) of a registered, shipped or imported model."""
-    if name in _registered:
-        return _registered[name], {}, {}
     if ":" in name:
-        return _imported(name), {}, {}
-    if catalogue.canonical(name) is None and _registered:
-        hint = did_you_mean(name, [*catalogue.known(), *_registered])
+        return own.imported(name), {}, {}
+    mine = own.registered()
+    if name in mine:
+        return mine[name], {}, {}
+    if catalogue.canonical(name) is None and mine:
+        hint = did_you_mean(name, [*catalogue.known(), *mine])
         raise UserError(f"there is no model {name!r}{hint}: `conveyor models` lists them all.")
     entry = catalogue.entry(name)
     family = import_module(f"conveyor.models.{entry.family}")
     return family.make, entry.arguments, entry.norm
-
-
-def _imported(name: str) -> Factory:
-    module_name, _, attribute = name.partition(":")
-    try:
-        factory = getattr(import_module(module_name), attribute)
-    except (ImportError, AttributeError) as error:
-        raise UserError(f"model {name!r} cannot be imported ({error}): give package.module:function.") from error
-    if not callable(factory):
-        raise UserError(f"model {name!r} is not a function that makes a module.")
-    return factory
 
 
 def _norm_choice(defaults: Mapping[str, Any], given: Mapping[str, Any]) -> NormChoice:

@@ -5,8 +5,6 @@ whose images have to be counted.
 """
 
 import dataclasses
-import sys
-from collections.abc import Collection
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -17,6 +15,7 @@ from conveyor.data.folders import is_plain
 from conveyor.errors import UserError
 from conveyor.layout import Layout, Machine, choose_layout
 from conveyor.models import catalogue as models
+from conveyor.models import own as own_models
 from conveyor.optim.schedule import Schedule, make_schedule
 from conveyor.options import Options
 from conveyor.topology import HostEvents, Length, Topology, exact, host_events
@@ -211,16 +210,10 @@ def _model(options: Options, data: DatasetInfo, own: str | None) -> tuple[str, i
     size = options.model.image_size
     if own is not None:
         return own, size or data.image_size
-    if ":" in wanted or wanted in _registered():
+    if ":" in wanted or wanted in own_models.registered():
         return wanted, size or data.image_size
     entry = models.entry(wanted)
     return wanted, size or (entry.image_size if data.kind == "files" else data.image_size)
-
-
-def _registered() -> Collection[str]:
-    """Models that the user has added; the registry needs torch, so one that is not imported holds none."""
-    registry = sys.modules.get("conveyor.models.registry")
-    return registry.registered() if registry is not None else ()
 
 
 def _is_tiny(name: str, image_size: int, micro_batch: int) -> bool:

@@ -1,0 +1,100 @@
+"""A user's own models: registered from Python, or in files and modules that the user named.
+
+`--model nets.py:small` and the variable CONVEYOR_MODELS (`nets.py,package.module`) name such code. A run folder names it
+too, but there it is imported only if the user named it as well: opening a folder that somebody sent executes nothing.
+"""
+
+import importlib.util
+import os
+import sys
+from collections.abc import Callable
+from importlib import import_module
+from pathlib import Path
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from conveyor.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import nn
+
+Factory = Callable[..., "nn.Module"]
+VARIABLE = "CONVEYOR_MODELS"
+
+_registered: dict[str, Factory] = {}
+
+
+def register(name: str) -> Callable[[Factory], Factory]:
+    """Decorator: `build(name)` calls the function with num_classes, in_channels and the options given.
+
+    A parameter called `norm` receives the norm options as a `NormChoice`.
+    """
+
+    def add(factory: Factory) -> Factory:
+        _registered[name] = factory
+        return factory
+
+    return add
+
+
+def registered() -> dict[str, Factory]:
+    """The models that `register` added, here or in the code that CONVEYOR_MODELS names."""
+    for source in _named():
+        _load(source)
+    return dict(_registered)
+
+
+def admit(model: str | None) -> None:
+    """The user asked for `model`: if that is code (`nets.py:small`), it may be imported, here and in workers started here."""
+    if model is None or ":" not in model:
+        return
+    source = _full(model.rpartition(":")[0])
+    if source not in _named():
+        os.environ[VARIABLE] = ",".join([*_named(), source])
+
+
+def imported(model: str) -> Factory:
+    """The function that `nets.py:small` or `package.module:small` names."""
+    source, _, attribute = model.rpartition(":")
+    if _full(source) not in _named():
+        raise UserError(
+            f"the model {model} is code of somebody's own, which is not imported unasked: if you trust it, "
+            f"set {VARIABLE}={source}"
+        )
+    factory = getattr(_load(_full(source)), attribute, None)
+    if not callable(factory):
+        raise UserError(f"there is no function {attribute} in {source} that makes a model: give nets.py:function")
+    return factory
+
+
+def _named() -> list[str]:
+    return [_full(word.strip()) for word in os.environ.get(VARIABLE, "").split(",") if word.strip()]
+
+
+def _full(source: str) -> str:
+    """Files by their full path, so that workers and commands in other folders find them; modules as they are."""
+    return str(Path(source).resolve()) if source.endswith(".py") else source
+
+
+def _load(source: str) -> ModuleType:
+    """The module of a file or a dotted name, executed once."""
+    try:
+        if not source.endswith(".py"):
+            return import_module(source)
+        name = f"conveyor_own_{Path(source).stem}"
+        known = sys.modules.get(name)
+        if known is not None and known.__file__ == source:
+            return known
+        spec = importlib.util.spec_from_file_location(name, source)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        try:
+            spec.loader.exec_module(module)
+        except BaseException:
+            del sys.modules[name]
+            raise
+        return module
+    except Exception as error:
+        raise UserError(f"the models in {source} cannot be imported: {type(error).__name__}: {error}") from error
