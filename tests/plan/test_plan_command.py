@@ -30,6 +30,12 @@ def test_a_plan_for_two_devices(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
 
 
+def test_more_workers_than_cores_are_said_to_share_them(capsys: pytest.CaptureFixture[str]) -> None:
+    assert result(capsys, "--devices", "1", "--device", "cpu", "--global-batch", "64")["notes"] == []
+    (note,) = result(capsys, "--devices", "512", "--device", "cpu", "--global-batch", "512")["notes"]  # type: ignore[misc]
+    assert "512 workers share" in note
+
+
 def test_the_command_of_a_plan_is_accepted(capsys: pytest.CaptureFixture[str]) -> None:
     words = str(result(capsys, "--layout", "1x2", "--global-batch", "64", "--recompute", "block")["command"]).split()
     assert main([*words[1:], "--data", "cifar10", "--dry-run", "--json"]) == 0

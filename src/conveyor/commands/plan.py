@@ -15,6 +15,10 @@ from conveyor.options.units import size_in_bytes
 HELP = "Propose splits, micro-batch, recomputation and layout; forecast throughput, also for clusters."
 SECTION = "Look"
 PICTURE_SLOTS = 16
+SHARED_CORES = (
+    "{devices} workers share the {cores} cores of this machine, and so the speed; "
+    "for devices of their own: --simulate devices={devices}"
+)
 EXAMPLES = """\
 examples:
   conveyor plan --model resnet50 --devices 4 --memory 900MiB --global-batch 256
@@ -92,11 +96,14 @@ def propose(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     _draw(arguments.picture, best)
     how = "measured" if arguments.measure else "estimated"
     limit = f", {memory / 2**20:.0f} MiB each" if memory else ""
+    shared = not machine.accelerators and asked.devices > machine.cores
+    notes = [SHARED_CORES.format(devices=asked.devices, cores=machine.cores)] if shared else []
     lines = [
         (
             f"{about.name}, {about.image_size} px, {about.num_classes} classes: {len(model)} units, {model.weight_bytes / 2**20:.1f} MiB of weights "
             f"(times {how}); global batch {asked.global_batch} on {asked.devices} devices{limit}"
         ),
+        *(f"note: {note}" for note in notes),
         "",
         text.proposals(distinct(found), arguments.top),
         "",
@@ -109,7 +116,7 @@ def propose(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     ]
     payload = {
         "model": about.name, "image_size": about.image_size, "units": len(model), "weight_bytes": model.weight_bytes,
-        "times": how, "devices": asked.devices, "global_batch": asked.global_batch, "memory": memory,
+        "times": how, "devices": asked.devices, "global_batch": asked.global_batch, "memory": memory, "notes": notes,
         "proposals": [as_json(one) for one in distinct(found)[: arguments.top]],
         "command": planner.command_of(options, best),
     }  # fmt: skip

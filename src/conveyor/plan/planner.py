@@ -9,6 +9,7 @@ from conveyor.data import catalogue as datasets
 from conveyor.errors import UserError
 from conveyor.layout import Machine, parse_layout
 from conveyor.models import catalogue as models
+from conveyor.models import own
 from conveyor.options import Options
 from conveyor.plan.choose import Proposal, Wanted, no_proposal, optimiser_copies, proposals
 from conveyor.plan.costs import RECOMPUTE, Model
@@ -42,7 +43,7 @@ class Subject:
 def subject(options: Options) -> Subject:
     """The model of the options with its own image size, unless the options or their data set say otherwise."""
     name = options.model.model or DEFAULT_MODEL
-    entry = None if ":" in name else models.entry(name)
+    entry = None if ":" in name or name in own.registered() else models.entry(name)
     size, classes, channels = (entry.image_size, entry.num_classes, 3) if entry else (224, 1000, 3)
     if options.data.data is not None:
         info = datasets.info(options.data)
