@@ -10,6 +10,7 @@ from conveyor.bench import everything
 from conveyor.bench.budget import Budget
 from conveyor.bench.rounds import NO_TIME, Contestant, fitting, play
 from conveyor.bench.tables import newest_records
+from conveyor.commands import bench
 
 
 class Clock:
@@ -44,6 +45,10 @@ def test_steps_are_given_up_before_rounds(seconds: float, expected: tuple[int, i
 def test_a_contestant_without_time_to_start_is_absent() -> None:
     match = play([Contestant("late", ["false"])], rounds=2, steps=1, threads=1, seconds=0.0)
     assert match.absent == {"late": NO_TIME}
+
+
+def test_every_part_can_be_asked_for() -> None:
+    assert set(everything.SHARES) == set(everything.PARTS) == set(bench.PARTS)
 
 
 def test_a_part_that_fails_is_named_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

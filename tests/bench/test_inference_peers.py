@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from conveyor.bench import inference_peers as peers
-from conveyor.bench.compete import OURS
+from conveyor.bench.records import OURS
 from conveyor.bench.rounds import Contestant
 
 FAKE = """

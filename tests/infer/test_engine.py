@@ -71,7 +71,7 @@ class TestAuto:
     def test_a_quiet_choice_is_remembered(
         self, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(machine.Watch, "quiet", True)
+        monkeypatch.setattr(machine.OtherWork, "quiet", True)
         cache = tmp_path / "engines.json"
         first = auto.choose(source, batch=2, threads=1, cache=cache)
         assert first.engine == min(first.milliseconds, key=first.milliseconds.__getitem__)
@@ -84,7 +84,7 @@ class TestAuto:
     def test_a_choice_under_load_is_used_but_not_remembered(
         self, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(machine.Watch, "quiet", False)
+        monkeypatch.setattr(machine.OtherWork, "quiet", False)
         monkeypatch.setattr(auto, "measure", lambda engines, batch: dict.fromkeys(engines, 2.0) | {"torch": 1.0})
         choice = auto.choose(source, batch=2, threads=1, cache=tmp_path / "engines.json")
         assert choice.engine == "torch"
@@ -94,7 +94,7 @@ class TestAuto:
     def test_a_damaged_cache_is_ignored(self, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         cache = tmp_path / "engines.json"
         cache.write_text("{nonsense")
-        monkeypatch.setattr(machine.Watch, "quiet", True)
+        monkeypatch.setattr(machine.OtherWork, "quiet", True)
         monkeypatch.setattr(auto, "measure", lambda engines, batch: dict.fromkeys(engines, 2.0) | {"openvino": 1.0})
         assert auto.choose(source, batch=3, threads=1, cache=cache).engine == "openvino"
         assert len(json.loads(cache.read_text())) == 1

@@ -10,12 +10,11 @@ from typing import Any
 
 from conveyor.bench.lanes import Work
 from conveyor.bench.limits import gemm_rate, inference_flops, training_flops
-from conveyor.bench.records import Record, Sample, make_record, ratios
-from conveyor.bench.rounds import Contestant, Match, play, script
+from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
+from conveyor.bench.rounds import Contestant, play, script
 from conveyor.errors import UserError
 
-OURS = "conveyor"
-OURS_IN_ONE = "conveyor, one process"
+OURS_IN_ONE = f"{OURS}, one process"
 PEER_ENVIRONMENTS = "CONVEYOR_PEERS"
 """Folder with one virtual environment for each peer that cannot live beside ours: `$CONVEYOR_PEERS/keras/bin/python`."""
 
@@ -97,7 +96,7 @@ def compete(
     only: Sequence[str] = (),
     seconds: float | None = None,
     report: Callable[[str, int, float], None] = lambda name, number, rate: None,
-) -> tuple[Match, Record]:
+) -> Record:
     """Measure one setting; the record holds every contestant's rates, our ratios to them, and the share of the roof.
 
     `seconds` limits the time it takes, at the price of steps, rounds and, last, contestants.
@@ -120,11 +119,10 @@ def compete(
     results["GEMM"] = roof
     flops = flops_per_image(kind, setting)
     results["share of GEMM"] = Sample("%", tuple(rate * flops / roof.high / 1e7 for rate in match.rates[OURS]))
-    record = make_record(
+    return make_record(
         setting.label(kind), results, kind=kind, model=setting.model, image_size=setting.image_size, batch=setting.batch,
         threads=threads, rounds=rounds, steps=wanted, absent=match.absent,
     )  # fmt: skip
-    return match, record
 
 
 def flops_per_image(kind: str, setting: Setting) -> float:

@@ -17,7 +17,7 @@ from conveyor.bench import compete, runner
 from conveyor.bench.budget import Budget
 from conveyor.bench.limits import gemm_rate, memory_bandwidth
 from conveyor.bench.page import LEFT_OUT
-from conveyor.bench.records import Sample, make_record
+from conveyor.bench.records import OURS, Sample, make_record
 from conveyor.bench.rounds import NO_TIME
 from conveyor.bench.spec import Case, read_spec
 from conveyor.layout import usable_cores
@@ -103,7 +103,7 @@ def _settings(kind: str, settings: Sequence[compete.Setting], plan: Plan, budget
         left = max(1, min(len(settings), fitting) - number)
         if number and not budget.allows(setting.label(kind), SETTING_SECONDS):
             continue
-        _, record = compete.compete(
+        record = compete.compete(
             kind, setting, threads=plan.threads, rounds=plan.rounds, seconds=budget.left() / left,
             report=lambda name, number, rate: plan.say(f"  round {number + 1}: {name} {rate:.2f} img/s"),
         )  # fmt: skip
@@ -114,6 +114,7 @@ def _settings(kind: str, settings: Sequence[compete.Setting], plan: Plan, budget
 
 
 def growth(plan: Plan, budget: Budget) -> None:
+    """The `scaling` specification, case by case, as far as the time goes."""
     with tempfile.TemporaryDirectory() as place:
         benchmarks = list(read_spec(SCALING, Path(place)).values())
 
@@ -125,8 +126,7 @@ def growth(plan: Plan, budget: Budget) -> None:
 
         chosen = benchmarks[:1] if plan.small else benchmarks
         outcomes, _ = runner.run_all(chosen, small=True, folder=plan.records, report=report, allowed=allowed)
-    failed = [f"growth: {one.case.name} failed: {one.failure}" for one in outcomes if not one.ok]
-    budget.left_out += failed
+    budget.left_out += [f"growth: {one.case.name} failed: {one.failure}" for one in outcomes if not one.ok]
 
 
 def data(plan: Plan, budget: Budget) -> None:
@@ -142,7 +142,7 @@ def data(plan: Plan, budget: Budget) -> None:
         name = row["loader"]
         rates = tuple(row["rates"] if "rates" in row else [row["images_per_second"]])
         results[f"{name} rate"] = Sample("img/s", rates)
-        if name != compete.OURS:
+        if name != OURS:
             results[f"ratio to {name}"] = Sample(
                 "x", tuple(row["ratios"] if "ratios" in row else [row["ours_over_it"]])
             )
@@ -172,31 +172,12 @@ def serving(plan: Plan, budget: Budget) -> None:
     model, data, size = ("cifar_resnet8", "cifar10", 32) if plan.small else ("resnet50", "imagenet", 224)
     with tempfile.TemporaryDirectory() as folder:
         run, path = f"{folder}/run", Path(folder) / model
-        one_update = [
-            "--updates",
-            "1",
-            "--micro-batch-size",
-            "2",
-            "--layout",
-            "1x1",
-            "--no-validation",
-            "--no-report",
-            "--quiet",
-        ]
-        train = [
-            "train",
-            "--model",
-            model,
-            "--data",
-            data,
-            "--generated-data",
-            "--image-size",
-            str(size),
-            "--run-dir",
-            run,
-        ]
         conveyor = [sys.executable, "-m", "conveyor"]
-        _succeed([*conveyor, *train, *one_update], budget.left())
+        one_update = (
+            f"train --model {model} --data {data} --generated-data --image-size {size} --updates 1 --micro-batch-size 2 "
+            "--layout 1x1 --no-validation --no-report --quiet --run-dir"
+        ).split()
+        _succeed([*conveyor, *one_update, run], budget.left())
         _succeed([*conveyor, "export", run, "--out", str(path)], budget.left())
         rounds = 1 if plan.small else 2
         # Two servers (or one) and the direct engine take turns; a minute to start them.

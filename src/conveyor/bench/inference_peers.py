@@ -17,10 +17,11 @@ from typing import Any
 
 import psutil
 
-from conveyor.bench.compete import INFERENCE_BATCHES, OURS
-from conveyor.bench.records import Record, Sample, make_record, ratios
+from conveyor.bench.compete import INFERENCE_BATCHES
+from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
 from conveyor.bench.rounds import Contestant, Session, UnavailableError, script
 from conveyor.errors import UserError
+from conveyor.infer.machine import busy_seconds
 from conveyor.layout import usable_cores
 
 PEERS: dict[str, dict[str, Any]] = {
@@ -125,9 +126,7 @@ def measure(
 def _clock(sessions: dict[str, BatchSession]) -> tuple[float, float, float]:
     """(seconds, processor seconds of the whole machine, those of the contestants)."""
     own = [psutil.Process(session.process.pid).cpu_times() for session in sessions.values()]
-    times = psutil.cpu_times()
-    idle = times.idle + getattr(times, "iowait", 0.0)
-    return time.monotonic(), float(sum(times) - idle), sum(each.user + each.system for each in own)
+    return time.monotonic(), busy_seconds(), sum(each.user + each.system for each in own)
 
 
 def _others(before: tuple[float, float, float], after: tuple[float, float, float]) -> float:

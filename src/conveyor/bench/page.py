@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conveyor.bench import growth, plots
-from conveyor.bench.records import Record
-from conveyor.bench.tables import OURS, markdown, newest_records, peers_rows
+from conveyor.bench.records import OURS, Record
+from conveyor.bench.tables import OUR_RATE, markdown, newest_records, peers_rows
 from conveyor.errors import UserError
 from conveyor.files import write_atomically
 
@@ -26,11 +26,11 @@ def write_page(folder: Path, readme: Path | None = None) -> Path:
     With `readme` the head of the table also goes between that file's markers.
     """
     records = newest_records(folder / "records")
-    peers = [record for record in records.values() if OURS in record.results]
+    peers = [record for record in records.values() if OUR_RATE in record.results]
     peers.sort(key=lambda record: (_kind(record), record.name))
     varied = growth.grouped(records.values())
     shown = {id(record) for members in varied.values() for record in members}
-    others = [record for record in records.values() if OURS not in record.results and id(record) not in shown]
+    others = [record for record in records.values() if OUR_RATE not in record.results and id(record) not in shown]
     parts = ["# Benchmarks", "", INTRODUCTION, ""]
     if (folder / "plan.md").exists():
         parts += ["Predictions of `conveyor plan` beside measurements: [plan.md](plan.md).", ""]
@@ -63,12 +63,12 @@ def write_page(folder: Path, readme: Path | None = None) -> Path:
 def peers_chart(records: Sequence[Record]) -> str:
     """Each program's rate relative to ours."""
     rows = [
-        (record.name, metric.removesuffix(" rate"), sample.median / record.results[OURS].median)
+        (record.name, metric.removesuffix(" rate"), sample.median / record.results[OUR_RATE].median)
         for record in records
         for metric, sample in record.results.items()
         if metric.endswith(" rate")
     ]
-    return plots.bars(rows, OURS.removesuffix(" rate"))
+    return plots.bars(rows, OURS)
 
 
 def head_rows(records: Sequence[Record]) -> list[list[str]]:
@@ -79,19 +79,22 @@ def head_rows(records: Sequence[Record]) -> list[list[str]]:
         ratios = {
             name: record.results[f"ratio to {name}"]
             for name in programs
-            if f"ratio to {name}" in record.results and not name.startswith("conveyor")
+            if f"ratio to {name}" in record.results and not name.startswith(OURS)
         }
         if not ratios:
             continue
-        ours = record.results[OURS]
+        ours = record.results[OUR_RATE]
         best = min(ratios, key=lambda name: ratios[name].median)
         ratio = ratios[best]
+        unit = "" if ours.unit == "img/s" else f" {ours.unit}"
         rows.append(
             [
-                record.name, f"{ours.median:.4g}{'' if ours.unit == 'img/s' else ' ' + ours.unit}", f"{best}: {record.results[f'{best} rate'].median:.4g}",
+                record.name,
+                f"{ours.median:.4g}{unit}",
+                f"{best}: {record.results[f'{best} rate'].median:.4g}",
                 f"{ratio.median:.2f}x ({ratio.low:.2f}..{ratio.high:.2f})",
             ]
-        )  # fmt: skip
+        )
     return rows
 
 

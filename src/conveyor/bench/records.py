@@ -13,9 +13,12 @@ from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.files import write_atomically
+from conveyor.infer.machine import processor_name
 from conveyor.layout import usable_cores
 from conveyor.version import __version__
 
+OURS = "conveyor"
+"""Our own side in every comparison."""
 LIBRARIES = ("torch", "numpy", "onnxruntime", "openvino", "simplejpeg", "pillow")
 
 
@@ -95,7 +98,7 @@ def machine() -> dict[str, Any]:
     import psutil
 
     return {
-        "processor": _processor(),
+        "processor": processor_name(),
         "cores": usable_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "load_before": round(psutil.getloadavg()[0], 2),
@@ -105,16 +108,6 @@ def machine() -> dict[str, Any]:
         "commit": _commit(),
         "libraries": {name: version for name in LIBRARIES if (version := _version(name))},
     }
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.split(":", 1)[1].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _version(name: str) -> str | None:

@@ -142,9 +142,6 @@ class Match:
     def sample(self, name: str) -> Sample:
         return Sample("img/s", tuple(self.rates[name]))
 
-    def best(self) -> str:
-        return max(self.rates, key=lambda name: self.sample(name).median)
-
 
 def play(
     contestants: Sequence[Contestant],

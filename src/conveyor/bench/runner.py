@@ -1,7 +1,5 @@
 """Runs the cases of a specification one after the other; a failing one is reported and the rest goes on."""
 
-import csv
-import io
 import json
 import os
 import signal
@@ -168,14 +166,6 @@ def table(benchmarks: Sequence[Benchmark], outcomes: Sequence[Outcome]) -> tuple
         cells = [_cell(values.get(pairs[title])) if title in pairs else "" for title in titles]
         rows.append([outcome.case.name, *cells, f"{outcome.seconds:.1f}", outcome.failure or "ok"])
     return ["benchmark", *titles, "seconds", "result"], rows
-
-
-def to_csv(titles: list[str], rows: list[list[str]]) -> str:
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(titles)
-    writer.writerows(rows)
-    return text.getvalue()
 
 
 def unit_of(metric: str) -> str:

@@ -3,9 +3,9 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from conveyor.bench.records import Record, Sample, load_record
+from conveyor.bench.records import OURS, Record, Sample, load_record
 
-OURS = "conveyor rate"
+OUR_RATE = f"{OURS} rate"
 
 
 def newest_records(folder: Path) -> dict[str, Record]:
@@ -22,14 +22,14 @@ def peers_rows(records: Iterable[Record]) -> list[list[str]]:
     """One row for each contestant of each setting: rate, our ratio to it, who is ahead."""
     rows = []
     for record in records:
-        ours = record.results.get(OURS)
+        ours = record.results.get(OUR_RATE)
         if ours is None:
             continue
         share = record.results.get("share of GEMM")
         roof = f"{share.median:.0f} % of GEMM" if share else ""
-        rows.append([record.name, "**conveyor**", _spread(ours), "", roof])
+        rows.append([record.name, f"**{OURS}**", _spread(ours), "", roof])
         for metric, sample in record.results.items():
-            if metric.endswith(" rate") and metric != OURS:
+            if metric.endswith(" rate") and metric != OUR_RATE:
                 peer = metric.removesuffix(" rate")
                 ratio = record.results[f"ratio to {peer}"]
                 verdict = "ahead" if ratio.low > 1 else "behind" if ratio.high < 1 else "even"

@@ -4,11 +4,16 @@ import argparse
 import contextlib
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from conveyor.errors import UserError, did_you_mean
 
+if TYPE_CHECKING:
+    from conveyor.bench.compete import Setting
+
 HELP = "Run benchmarks, measure beside other programs, compare records."
 
+# Those of `bench.everything`, which is not imported for the sake of the help text: it brings torch.
 PARTS = ("limits", "training", "inference", "data", "serving", "lanes", "growth")
 SPECS = Path(__file__).parent.parent / "bench" / "specs"
 
@@ -110,6 +115,7 @@ def _run_in(place: Path, path: Path, folder: Path, arguments: argparse.Namespace
     from conveyor.bench.spec import choose, read_spec
     from conveyor.files import write_atomically
     from conveyor.monitor import progress
+    from conveyor.monitor.csvfile import csv_text
 
     chosen = choose(read_spec(path, place), arguments.benchmark)
     total = sum(len(benchmark.cases(arguments.small)) for benchmark in chosen) * arguments.repeats
@@ -126,7 +132,7 @@ def _run_in(place: Path, path: Path, folder: Path, arguments: argparse.Namespace
         )
     titles, rows = runner.table(chosen, outcomes)
     _print_table(titles, rows)
-    write_atomically(folder / "last-run.csv", runner.to_csv(titles, rows))
+    write_atomically(folder / "last-run.csv", csv_text([titles, *rows]))
     failed = [outcome for outcome in outcomes if not outcome.ok]
     if failed:
         print(f"{len(failed)} of {len(outcomes)} runs failed; their output is in {folder}")
@@ -163,9 +169,9 @@ def _compare(arguments: argparse.Namespace) -> int:
 def _peers(arguments: argparse.Namespace) -> int:
     import dataclasses
 
-    from conveyor.bench.compete import INFERENCE, TRAINING, Setting
+    from conveyor.bench.compete import INFERENCE, TRAINING
 
-    settings: tuple[Setting, ...] = TRAINING if arguments.kind == "training" else INFERENCE
+    settings = TRAINING if arguments.kind == "training" else INFERENCE
     chosen = [setting for setting in settings if not arguments.model or setting.model in arguments.model]
     if not chosen:
         known = sorted({setting.model for setting in settings})
@@ -176,30 +182,25 @@ def _peers(arguments: argparse.Namespace) -> int:
     if arguments.image_size:
         chosen = [dataclasses.replace(setting, image_size=arguments.image_size) for setting in chosen]
     for setting in chosen:
-        _compete(arguments.kind, setting, arguments)
+        _compete(setting, arguments)
     return 0
 
 
-def _compete(kind: str, setting: object, arguments: argparse.Namespace) -> None:
-    from conveyor.bench.compete import Setting, compete
+def _compete(setting: "Setting", arguments: argparse.Namespace) -> None:
+    from conveyor.bench.compete import compete
     from conveyor.bench.tables import peers_rows
     from conveyor.layout import usable_cores
     from conveyor.monitor import progress
 
-    assert isinstance(setting, Setting)
-
-    def report(name: str, number: int, rate: float) -> None:
-        progress.say(f"  round {number + 1}: {name} {rate:.2f} img/s")
-
-    progress.say(f"{setting.label(kind)}:")
-    _, record = compete(
-        kind,
+    progress.say(f"{setting.label(arguments.kind)}:")
+    record = compete(
+        arguments.kind,
         setting,
-        threads=getattr(arguments, "threads", None) or usable_cores(),
+        threads=arguments.threads or usable_cores(),
         rounds=arguments.rounds,
-        steps=getattr(arguments, "steps", None),
-        only=getattr(arguments, "only", ()),
-        report=report,
+        steps=arguments.steps,
+        only=arguments.only,
+        report=_say_rate,
     )
     record.save(arguments.out / "records")
     _print_table(["setting", "program", "img/s", "conveyor / it", ""], peers_rows([record]))
@@ -208,22 +209,22 @@ def _compete(kind: str, setting: object, arguments: argparse.Namespace) -> None:
 def _lanes(arguments: argparse.Namespace) -> int:
     from conveyor.bench.lanes import Work, measure
     from conveyor.layout import usable_cores
-    from conveyor.monitor import progress
 
     work = Work(
         arguments.model, arguments.image_size, arguments.micro_batch_size, arguments.slots, arguments.schedule,
         tuple(arguments.splits),
     )  # fmt: skip
-
-    def report(name: str, number: int, rate: float) -> None:
-        progress.say(f"  round {number + 1}: {name} {rate:.2f} img/s")
-
-    record = measure(
-        work, arguments.workers or usable_cores(), rounds=arguments.rounds, updates=arguments.updates, report=report
-    )
+    cores = arguments.workers or usable_cores()
+    record = measure(work, cores, rounds=arguments.rounds, updates=arguments.updates, report=_say_rate)
     record.save(arguments.out / "records")
     _print_table(["quantity", "median (spread)"], [[name, str(sample)] for name, sample in record.results.items()])
     return 0
+
+
+def _say_rate(name: str, number: int, rate: float) -> None:
+    from conveyor.monitor import progress
+
+    progress.say(f"  round {number + 1}: {name} {rate:.2f} img/s")
 
 
 def _limits(arguments: argparse.Namespace) -> int:
@@ -231,7 +232,7 @@ def _limits(arguments: argparse.Namespace) -> int:
     from conveyor.bench.records import make_record
     from conveyor.layout import usable_cores
 
-    threads = getattr(arguments, "threads", None) or usable_cores()
+    threads = arguments.threads or usable_cores()
     results = {"GEMM": gemm_rate(threads), "memory bandwidth": memory_bandwidth(threads)}
     make_record("limits", results, threads=threads).save(arguments.out / "records")
     for name, sample in results.items():

@@ -3,11 +3,9 @@
 import argparse
 import json
 import os
-import platform
 from typing import Any
 
 HELP = "List the processors, accelerators and memory that a run could use."
-SECTION = "Look"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,10 +34,11 @@ def devices() -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
+    from conveyor.infer.machine import processor_name
     from conveyor.launch.cores import available_cores, numa_nodes
 
-    cores = available_cores()
-    listed = [{"id": f"cpu:{core}", "name": _processor()} for core in cores]
+    cores, processor = available_cores(), processor_name()
+    listed = [{"id": f"cpu:{core}", "name": processor} for core in cores]
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)
         listed.append({"id": f"cuda:{index}", "name": f"{properties.name}, {properties.total_memory / 2**30:.0f} GiB"})
@@ -52,14 +51,3 @@ def devices() -> dict[str, Any]:
         "torch": torch.__version__,
         "backends": backends,
     }
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8") as file:
-            for line in file:
-                if line.startswith("model name"):
-                    return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()

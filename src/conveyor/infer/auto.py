@@ -1,12 +1,10 @@
 """`--engine auto`: measure the engines for this model, batch and number of cores, and remember the winner."""
 
 import dataclasses
-import functools
 import hashlib
 import json
 import logging
 import os
-import platform
 import statistics
 import time
 from importlib import metadata
@@ -18,7 +16,7 @@ import numpy as np
 from conveyor.errors import UserError
 from conveyor.files import cache_folder, write_atomically
 from conveyor.infer.engine import Engine, Source, open_named
-from conveyor.infer.machine import Watch
+from conveyor.infer.machine import OtherWork, processor_name
 
 SECONDS = 1.5
 """Time for measuring all candidates together, after each has run once."""
@@ -70,11 +68,11 @@ def choose(source: Source, *, batch: int, threads: int, cache: Path | None = Non
     if known is not None:
         return Choice(known["engine"], known["milliseconds"], batch, threads, quiet=True, remembered=True)
     engines = _open_all(source, candidates, batch, threads)
-    with Watch() as watch:
+    with OtherWork() as disturbance:
         times = measure(engines, batch)
     for engine in engines.values():
         engine.close()
-    choice = Choice(min(times, key=times.__getitem__), times, batch, threads, quiet=watch.quiet)
+    choice = Choice(min(times, key=times.__getitem__), times, batch, threads, quiet=disturbance.quiet)
     if choice.quiet:
         _remember(cache, key, choice)
     return choice
@@ -129,7 +127,8 @@ def _open_all(source: Source, names: tuple[str, ...], batch: int, threads: int) 
 
 def _key(source: Source, candidates: tuple[str, ...], batch: int, threads: int) -> str:
     """Everything the winner depends on: structure of the model, batch, cores, processor, versions of the engines."""
-    parts: list[Any] = [candidates, batch, threads, processor(), source.preprocessing.to_json(), source.batch]
+    processor = f"{processor_name()} x{os.cpu_count()}"
+    parts: list[Any] = [candidates, batch, threads, processor, source.preprocessing.to_json(), source.batch]
     parts += [_version(name) for name in ("torch", "onnxruntime", "openvino")]
     if source.graph is not None:
         parts.append([(name, list(tensor.shape)) for name, tensor in source.graph.state_dict().items()])
@@ -139,17 +138,6 @@ def _key(source: Source, candidates: tuple[str, ...], batch: int, threads: int) 
         assert file is not None
         parts.append(hashlib.sha256(file.read_bytes()).hexdigest())
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
-
-
-@functools.cache
-def processor() -> str:
-    """The processor's name and the number of its cores."""
-    try:
-        with open("/proc/cpuinfo") as file:
-            name = next((line.split(":", 1)[1].strip() for line in file if line.startswith("model name")), "")
-    except OSError:
-        name = platform.processor()
-    return f"{name or platform.machine()} x{os.cpu_count()}"
 
 
 def _version(package: str) -> str:

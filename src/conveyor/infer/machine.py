@@ -1,6 +1,8 @@
-"""How busy the machine is with other people's work: a measurement made under load must not be remembered."""
+"""This machine: its processor, and how busy it is with other work (a measurement made under load must not be remembered)."""
 
 import os
+import platform
+from pathlib import Path
 from types import TracebackType
 
 import psutil
@@ -9,11 +11,11 @@ QUIET_SHARE = 0.1
 """The machine counts as quiet when others used at most this share of its cores (and at most half a core)."""
 
 
-class Watch:
+class OtherWork:
     """Measures the CPU time that other processes used while the body of a `with` statement ran."""
 
-    def __enter__(self) -> "Watch":
-        self._busy, self._own = _busy_seconds(), _own_seconds()
+    def __enter__(self) -> "OtherWork":
+        self._busy, self._own = busy_seconds(), _own_seconds()
         self._clock = os.times().elapsed
         return self
 
@@ -21,7 +23,7 @@ class Watch:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         elapsed = max(os.times().elapsed - self._clock, 1e-3)
-        others = (_busy_seconds() - self._busy) - (_own_seconds() - self._own)
+        others = (busy_seconds() - self._busy) - (_own_seconds() - self._own)
         self.others = max(others, 0.0) / elapsed
 
     others: float = 0.0
@@ -37,7 +39,8 @@ def is_quiet(others: float, cores: int) -> bool:
     return others <= min(max(QUIET_SHARE * cores, 0.1), 0.5)
 
 
-def _busy_seconds() -> float:
+def busy_seconds() -> float:
+    """Processor seconds that all programs together have used since the machine started."""
     times = psutil.cpu_times()
     idle = times.idle + getattr(times, "iowait", 0.0)
     # Guest time is already part of user time.
@@ -47,3 +50,13 @@ def _busy_seconds() -> float:
 def _own_seconds() -> float:
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
+
+
+def processor_name() -> str:
+    """What the system calls the processor, or its architecture."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    return next(named, "") or platform.processor() or platform.machine()

@@ -44,7 +44,7 @@ class CsvFile:
             rows = self.read()
             self.columns += new
             self._rewrite(rows)
-        line = _format([[_cell(record.get(name, "")) for name in self.columns]])
+        line = csv_text([[_cell(record.get(name, "")) for name in self.columns]])
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             os.write(descriptor, line.encode())
@@ -54,10 +54,11 @@ class CsvFile:
     def _rewrite(self, rows: list[dict[str, str]]) -> None:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         table = [self.columns, *([row.get(name, "") for name in self.columns] for row in rows)]
-        write_atomically(self.path, _format(table).encode())
+        write_atomically(self.path, csv_text(table).encode())
 
 
-def _format(table: Sequence[Sequence[str]]) -> str:
+def csv_text(table: Sequence[Sequence[str]]) -> str:
+    """Rows as lines of comma-separated cells, quoted where they must be."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(table)
     return buffer.getvalue()
