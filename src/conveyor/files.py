@@ -6,16 +6,22 @@ import os
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
+from typing import BinaryIO
 
 from conveyor.errors import UserError
 
 
 def write_atomically(path: str | Path, content: bytes | str) -> None:
     """Write `content` so that `path` holds the old file or the whole new one, whatever dies in between."""
-    target = Path(path)
-    data = content.encode() if isinstance(content, str) else content
+    with open_replacing(Path(path)) as file:
+        file.write(content.encode() if isinstance(content, str) else content)
+
+
+@contextlib.contextmanager
+def open_replacing(target: Path) -> Iterator[BinaryIO]:
+    """A file to write to, which becomes `target` when the body ends well; otherwise `target` stays as it was."""
     with replacing(target) as temporary, open(temporary, "wb") as file:
-        file.write(data)
+        yield file
         file.flush()
         os.fsync(file.fileno())
 

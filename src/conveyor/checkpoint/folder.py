@@ -12,7 +12,8 @@ import platform
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
+
+import torch
 
 from conveyor.checkpoint import tensors
 from conveyor.checkpoint.state import State
@@ -78,13 +79,6 @@ def verify(folder: Path | str) -> None:
     _checked_files(Path(folder))
 
 
-def progress(folder: Path | str) -> dict[str, Any]:
-    """The checked `progress` part alone (the tensors are not read)."""
-    found = json.loads(_checked_files(Path(folder), only={STATE})[STATE])["progress"]
-    assert isinstance(found, dict)
-    return found
-
-
 def is_checkpoint(folder: Path) -> bool:
     """Whether `folder` looks like a checkpoint, complete or not."""
     return folder.is_dir() and any((folder / name).exists() for name in (MANIFEST, STATE, "model.safetensors"))
@@ -137,8 +131,6 @@ def _write(path: Path, pieces: Iterable[memoryview]) -> str:
 
 
 def _state_json(state: State) -> bytes:
-    import torch
-
     document = {
         "format": FORMAT,
         "progress": state.progress,
@@ -148,15 +140,13 @@ def _state_json(state: State) -> bytes:
     return json.dumps(document, indent=1).encode()
 
 
-def _checked_files(folder: Path, only: set[str] | None = None) -> dict[str, bytes]:
+def _checked_files(folder: Path) -> dict[str, bytes]:
     """`{name: bytes}` of the files in the manifest, each equal to what was written."""
     if not folder.is_dir():
         raise UserError(f"there is no checkpoint at {folder}")
     try:
         content = {}
         for name, (digest, size) in _manifest(folder).items():
-            if only is not None and name not in only:
-                continue
             path = folder / name
             found = path.stat().st_size
             if found != size:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
 from torch import Tensor
 
 
@@ -64,8 +65,6 @@ class Buffers:
         )
 
     def _copy_group(self, group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        import torch
-
         copies = {}
         for name, tensor in tensors.items():
             kept = self._kept.get((group, name))

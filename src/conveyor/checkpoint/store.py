@@ -8,6 +8,7 @@ from pathlib import Path
 from conveyor.checkpoint import folder as one
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
+from conveyor.files import write_atomically
 
 CHECKPOINTS = "checkpoints"
 AVERAGED = "average-"
@@ -37,6 +38,16 @@ def listing(parent: Path | str) -> list[Path]:
     return sorted(found, key=_order)
 
 
+def numbered(parent: Path | str) -> list[Path]:
+    """The checkpoints that training saved, by ascending update: those of `listing` without averages."""
+    return [entry for entry in listing(parent) if is_numbered(entry)]
+
+
+def is_numbered(checkpoint: Path) -> bool:
+    """Whether a checkpoint is named by its update, as those that training saves are."""
+    return checkpoint.name.isdigit()
+
+
 def locate(path: Path | str) -> Found:
     """What `--checkpoint-path` means: a checkpoint, a file in it, a run, or a folder of checkpoints."""
     given = path = Path(path)
@@ -54,15 +65,13 @@ def locate(path: Path | str) -> Found:
     return Found(found, _run_of(found[0]) if found else (path if path.is_dir() else None), single=False)
 
 
-def load_newest(path: Path | str, *, at_most: int | None = None) -> tuple[Path, State]:
-    """The newest complete checkpoint (of a run, or the given one). DamagedError ones are named in the log and passed over."""
+def load_newest(path: Path | str) -> tuple[Path, State]:
+    """The newest complete checkpoint (of a run, or the given one); damaged ones are named in the log and passed over."""
     found = locate(path)
     if found.single:
         return found.checkpoints[0], one.load(found.checkpoints[0])
     damaged: list[str] = []
-    for candidate in reversed([entry for entry in found.checkpoints if entry.name.isdigit()]):
-        if at_most is not None and int(candidate.name) > at_most:
-            continue
+    for candidate in reversed([entry for entry in found.checkpoints if is_numbered(entry)]):
         try:
             return candidate, one.load(candidate)
         except one.DamagedError as problem:
@@ -73,11 +82,6 @@ def load_newest(path: Path | str, *, at_most: int | None = None) -> tuple[Path, 
             f"no complete checkpoint in {path}: {len(damaged)} found, all damaged; the newest: {damaged[0]}"
         )
     raise UserError(f"no checkpoint in {path}: the run ended before its first one; start it again")
-
-
-def newest(run: Path | str) -> Path:
-    """The newest complete checkpoint of a run; damaged ones are named in the log and passed over."""
-    return load_newest(run)[0]
 
 
 def read_best(run: Path) -> tuple[int, float] | None:
@@ -91,8 +95,6 @@ def read_best(run: Path) -> tuple[int, float] | None:
 
 def write_best(run: Path, update: int, accuracy: float) -> None:
     """Remember the best validated checkpoint, so that it is kept."""
-    from conveyor.files import write_atomically
-
     write_atomically(run / BEST, json.dumps({"update": update, "accuracy": accuracy}).encode())
 
 
@@ -100,9 +102,8 @@ def prune(run: Path, keep: int | None) -> list[Path]:
     """Delete all but the newest `keep` checkpoints and the best one; averaged ones stay."""
     if keep is None:
         return []
-    numbered = [entry for entry in listing(run / CHECKPOINTS) if entry.name.isdigit()]
     best = read_best(run)
-    surplus = [entry for entry in numbered[:-keep] if best is None or int(entry.name) != best[0]]
+    surplus = [entry for entry in numbered(run / CHECKPOINTS)[:-keep] if best is None or int(entry.name) != best[0]]
     for entry in surplus:
         one.remove(entry)
     return surplus
@@ -114,4 +115,4 @@ def _run_of(checkpoint: Path) -> Path | None:
 
 
 def _order(path: Path) -> tuple[int, int, str]:
-    return (0, int(path.name), "") if path.name.isdigit() else (1, 0, path.name)
+    return (0, int(path.name), "") if is_numbered(path) else (1, 0, path.name)

@@ -26,7 +26,6 @@ class BackgroundWriter:
         self._thread: threading.Thread | None = None
         self.problem: str | None = None
         """Why the last checkpoint could not be written; None when it was."""
-        self.written: list[Path] = []
 
     def save(self, folder: Path, state: State) -> None:
         """Write `state` as `folder`, in the background."""
@@ -45,7 +44,6 @@ class BackgroundWriter:
         try:
             one.save(folder, state)
             self.problem = None
-            self.written.append(folder)
             if self._after is not None:
                 self._after(folder, state)
         except OSError as problem:

@@ -41,16 +41,13 @@ def restored_options(path: Path, overrides: dict[str, object]) -> Options:
 
     found = store.locate(path)
     run_folder = found.run
-    if not found.single and not any(entry.name.isdigit() for entry in found.checkpoints):
+    if not found.single and not any(store.is_numbered(entry) for entry in found.checkpoints):
         # Nothing was saved yet: begin again with the same options.
         return overridden(rundir.read_options(path), overrides).replace(run_dir=str(path), resume="auto")
     checkpoint, state = store.load_newest(path)
     options = overridden(stored_options(run_folder, state.options), overrides)
-    newer = (
-        []
-        if run_folder is None
-        else [entry for entry in store.listing(run_folder) if entry.name.isdigit() and int(entry.name) > state.update]
-    )
+    saved = [] if run_folder is None else store.numbered(run_folder)
+    newer = [entry for entry in saved if int(entry.name) > state.update]
     elsewhere = (
         "run_dir" in overrides and run_folder is not None and Path(str(overrides["run_dir"])).resolve() != run_folder
     )

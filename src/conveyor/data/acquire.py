@@ -4,6 +4,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import shutil
 import tarfile
 import time
 from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ from conveyor.data.download import fetch
 from conveyor.data.locate import Copy
 from conveyor.data.sources import SOURCES, Source
 from conveyor.errors import UserError
-from conveyor.files import replacing
+from conveyor.files import open_replacing
 from conveyor.options.data import DataOptions
 
 log = logging.getLogger(__name__)
@@ -96,11 +97,8 @@ def _unpack(archive: Path, source: Source, folder: Path) -> None:
                     continue
                 content = tar.extractfile(member)
                 assert content is not None
-                with replacing(folder / name) as temporary, open(temporary, "wb") as file:
-                    while piece := content.read(1 << 20):
-                        file.write(piece)
-                    file.flush()
-                    os.fsync(file.fileno())
+                with open_replacing(folder / name) as file:
+                    shutil.copyfileobj(content, file, 1 << 20)
     except (tarfile.TarError, EOFError) as error:
         raise UserError(f"{archive} is damaged ({error}): remove it and fetch it again") from None
 

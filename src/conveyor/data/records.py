@@ -5,6 +5,7 @@ masked(c) = ((c >> 15 | c << 17) + 0xa282ead8) mod 2^32, c being the CRC-32C.
 """
 
 import hashlib
+import io
 import os
 import struct
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conveyor.errors import UserError
-from conveyor.files import cache_folder, replacing, write_atomically
+from conveyor.files import cache_folder, open_replacing, write_atomically
 from conveyor.monitor.progress import track
 
 Offsets = npt.NDArray[np.int64]
@@ -41,12 +42,10 @@ def frame(data: bytes) -> bytes:
 def write_records(path: Path, records: Iterable[bytes]) -> int:
     """Write a file that is complete or absent; returns the number of records."""
     count = 0
-    with replacing(path) as temporary, open(temporary, "wb") as file:
+    with open_replacing(path) as file:
         for record in records:
             file.write(frame(record))
             count += 1
-        file.flush()
-        os.fsync(file.fileno())
     return count
 
 
@@ -120,8 +119,6 @@ def index_files(paths: list[Path], threads: int = 8) -> list[Offsets]:
 
 
 def _npy(array: Offsets) -> bytes:
-    import io
-
     buffer = io.BytesIO()
     np.save(buffer, array, allow_pickle=False)
     return buffer.getvalue()

@@ -35,15 +35,11 @@ def starting_state(spec: RunSpec, folder: Path, world: World) -> State | None:
 def _choose(spec: RunSpec, folder: Path) -> tuple[Path, State] | None:
     run = spec.options.run
     if (run.resume == "auto" or restarted()) and rundir.holds_run(folder):
-        return store.load_newest(folder) if _numbered(folder) else None
+        return store.load_newest(folder) if store.numbered(folder) else None
     rundir.refuse_taken(folder)
     if run.checkpoint_path is not None and spec.options.events.training:
         return store.load_newest(run.checkpoint_path)
     return None
-
-
-def _numbered(folder: Path) -> bool:
-    return any(entry.name.isdigit() for entry in store.listing(folder))
 
 
 def check_fits(state: State, spec: RunSpec) -> None:
