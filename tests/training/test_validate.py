@@ -11,7 +11,8 @@ from torch import nn
 from conveyor.data.batch import Batch, Target
 from conveyor.data.feed import ValidationFeed
 from conveyor.data.memory import MemoryDataset
-from conveyor.training.validate import Accuracy, evaluating, validate
+from conveyor.models.copies import evaluating
+from conveyor.training.validate import Accuracy, validate
 from conveyor.training.world import World
 
 CLASSES = 5

@@ -1,6 +1,5 @@
 """A model as a list of named units, the places where it can be cut, and what each one costs."""
 
-import copy
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from torch import Tensor, fx, nn
 
 from conveyor.models import catalogue
 from conveyor.models.catalogue import Counts
+from conveyor.models.copies import weightless
 from conveyor.models.dialect_names import dialect_names
 from conveyor.models.graph import final_users, tensor_nodes, trace_graph
 from conveyor.models.registry import build
@@ -72,7 +72,7 @@ def trace(model: nn.Module, image_size: int, in_channels: int = 3) -> list[Unit]
                 parameters=sum(p.numel() for p in module.parameters()) if module is not None and first_call else 0,
                 activation_bytes=_bytes(shapes[node]),
                 crossing_bytes=crossing,
-                multiply_adds=_multiply_adds(module, shapes[node]),
+                multiply_adds=layer_multiply_adds(module, shapes[node]),
             )
         )
     return units
@@ -99,13 +99,14 @@ def model_multiply_adds(model: nn.Module, image_size: int, in_channels: int = 3)
     graph = trace_graph(model)
     shapes = _shapes(model, graph, image_size, in_channels)
     return sum(
-        _multiply_adds(model.get_submodule(str(node.target)), shapes[node])
+        layer_multiply_adds(model.get_submodule(str(node.target)), shapes[node])
         for node in graph.nodes
         if node.op == "call_module"
     )
 
 
-def _multiply_adds(module: nn.Module | None, shape: tuple[int, ...]) -> int:
+def layer_multiply_adds(module: nn.Module | None, shape: tuple[int, ...]) -> int:
+    """Multiply-adds of a convolution or dense layer whose output has this shape; 0 for anything else."""
     if isinstance(module, nn.Conv2d):
         return math.prod(shape) * module.in_channels // module.groups * math.prod(module.kernel_size)
     if isinstance(module, nn.Linear):
@@ -166,14 +167,7 @@ class _ShapeRecorder(fx.Interpreter):
 
 def _shapes(model: nn.Module, graph: fx.Graph, image_size: int, in_channels: int) -> dict[fx.Node, tuple[int, ...]]:
     """Shape of every tensor for one image, in evaluation mode on the meta device; () for what is no tensor."""
-    tensors = [*model.parameters(), *model.buffers()]
-    # With its tensors already "copied" to meta, the deep copy takes no memory for them.
-    memo: dict[int, Any] = {}
-    for tensor in tensors:
-        meta = torch.empty_like(tensor, device="meta")
-        memo[id(tensor)] = nn.Parameter(meta, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else meta
-    twin = copy.deepcopy(model, memo).eval()
-    recorder = _ShapeRecorder(fx.GraphModule(twin, graph))
+    recorder = _ShapeRecorder(fx.GraphModule(weightless(model).eval(), graph))
     with torch.no_grad():
         recorder.run(torch.empty(1, in_channels, image_size, image_size, device="meta"))
     return {node: recorder.shapes.get(node.name, ()) for node in graph.nodes}

@@ -10,6 +10,8 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
+from conveyor.models.copies import evaluating
+
 TO_WIRE = (0, 2, 3, 1)
 FROM_WIRE = (0, 3, 1, 2)
 
@@ -65,17 +67,11 @@ def trace_shapes(stages: Sequence[nn.Module], images: Sequence[int], dtype: torc
     tensors: tuple[Tensor, ...] = (torch.empty(*images, dtype=dtype, device="meta"),)
     found = [tensors]
     for stage in stages:
-        modes = [(module, module.training) for module in stage.modules()]
-        stage.eval()
         state = {
             name: tensor.detach().to("meta") for name, tensor in [*stage.named_parameters(), *stage.named_buffers()]
         }
-        try:
-            with torch.no_grad():
-                tensors = as_tuple(torch.func.functional_call(stage, state, tensors))
-        finally:
-            for module, mode in modes:
-                module.training = mode
+        with evaluating(stage), torch.no_grad():
+            tensors = as_tuple(torch.func.functional_call(stage, state, tensors))
         found.append(tensors)
     return found
 

@@ -1,12 +1,12 @@
 """What each unit of a model costs here: the seconds of its own part of real forward and backward passes."""
 
-import copy
 import time
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
 
+from conveyor.models.copies import apart
 from conveyor.models.graph import tensor_nodes, trace_graph
 
 REPEATS = 3
@@ -20,7 +20,7 @@ def unit_seconds(model: nn.Module, images: Tensor, repeats: int = REPEATS) -> li
     until the next such moment: the engine goes through the units in the opposite order. For the CPU alone: the host's
     clock says nothing about the passes of an accelerator.
     """
-    twin = _apart(model).train()
+    twin = apart(model).train()
     clock = _Clock(twin)
     names = [node.name for node in tensor_nodes(trace_graph(model))]
     best: dict[str, tuple[float, float]] = {}
@@ -63,10 +63,3 @@ class _Clock(fx.Interpreter):
         if isinstance(value, Tensor) and value.requires_grad and n.op != "get_attr":
             value.register_hook(lambda gradient: self._moments.append((n.name, time.perf_counter())))
         return value
-
-
-def _apart(model: nn.Module) -> nn.Module:
-    """A copy without process groups: nobody else takes part in the measurement."""
-    groups = [getattr(module, "span_group", None) for module in model.modules()]
-    twin: nn.Module = copy.deepcopy(model, {id(group): None for group in groups if group is not None})
-    return twin

@@ -1,6 +1,5 @@
 """A lane of several workers: the stages of this worker, and the schedules that run them."""
 
-import copy
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -8,6 +7,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from conveyor.models.copies import weightless
 from conveyor.pipeline.assign import Part, steps
 from conveyor.pipeline.boundary import arrive, as_tuple, depart, trace_shapes, wire_example
 from conveyor.pipeline.schedules import make_schedule
@@ -53,11 +53,13 @@ class Pipeline:
         }
         self.holds_first, self.holds_last = 0 in self.wagons, last in self.wagons
         self._ended: set[int] = set()
+        self._sends: list[tuple[Tensor, Any]] = []
+        """What `forward` sent last, and is kept until it has arrived."""
 
     def release_others(self) -> None:
         """Let go of the other workers' layers; twins without memory stay, for tracing shapes."""
         own = {stage for index in self.mine for stage in self.parts[index].stages}
-        self._stages = [stage if number in own else _weightless(stage) for number, stage in enumerate(self._stages)]
+        self._stages = [stage if number in own else weightless(stage) for number, stage in enumerate(self._stages)]
 
     def peer(self, part: int) -> int:
         """Global rank of the worker that runs `part`."""
@@ -91,7 +93,6 @@ class Pipeline:
         """
         shapes = self.shapes(tuple(shape), dtype)
         result: Tensor | None = None
-        local: tuple[Tensor, ...] | None = None
         for index in self.mine:
             part, wagon = self.parts[index], self.wagons[index]
             if index == 0:
@@ -110,21 +111,16 @@ class Pipeline:
             if index == len(self.parts) - 1:
                 (result,) = tensors
             else:
-                local = depart(tensors)
-                self._wait_for_sends()
-                self._sends = [(one, dist.isend(one, self.peer(index + 1), group=self.group)) for one in local]
+                departing = depart(tensors)
+                self.drain()
+                self._sends = [(one, dist.isend(one, self.peer(index + 1), group=self.group)) for one in departing]
         return result
-
-    _sends: Sequence[tuple[Tensor, Any]] = ()
-
-    def _wait_for_sends(self) -> None:
-        for _, work in self._sends:
-            work.wait()
-        self._sends = ()
 
     def drain(self) -> None:
         """Wait until everything sent by `forward` has arrived."""
-        self._wait_for_sends()
+        for _, work in self._sends:
+            work.wait()
+        self._sends = []
 
     def _last_backward(self, index: int) -> None:
         """Gradients of a worker become final when the last of its parts begins its last backward pass."""
@@ -165,18 +161,6 @@ class Pipeline:
             output_args=outputs if len(outputs) > 1 or not last else outputs[0],
             group=self.group,
         )
-
-
-def _weightless(module: nn.Module) -> nn.Module:
-    """A copy on the meta device that never takes memory for its tensors, without process groups."""
-    memo: dict[int, Any] = {}
-    for tensor in [*module.parameters(), *module.buffers()]:
-        meta = torch.empty_like(tensor, device="meta")
-        memo[id(tensor)] = nn.Parameter(meta, tensor.requires_grad) if isinstance(tensor, nn.Parameter) else meta
-    for part in module.modules():
-        if getattr(part, "span_group", None) is not None:
-            memo[id(part.span_group)] = None
-    return copy.deepcopy(module, memo)
 
 
 class _LateLoss:

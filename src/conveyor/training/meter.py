@@ -115,3 +115,9 @@ def peak_memory(device: torch.device) -> float:
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+
+
+def wait_for(device: torch.device) -> None:
+    """Until the device has done what it was given: a GPU works on while the host's clock runs."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)

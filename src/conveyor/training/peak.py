@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 
 from conveyor.files import cache_folder, write_atomically
+from conveyor.training.meter import wait_for
 
 SIZE = 1024
 SECONDS = 0.2
@@ -43,10 +44,10 @@ def measure(device: torch.device, seconds: float = SECONDS, clock: Callable[[], 
     torch.mm(a, b, out=out)
     best, end = float("inf"), clock() + seconds
     while True:
-        _wait(device)
+        wait_for(device)
         started = clock()
         torch.mm(a, b, out=out)
-        _wait(device)
+        wait_for(device)
         now = clock()
         best = min(best, max(now - started, 1e-9))
         if now >= end:
@@ -66,8 +67,3 @@ def _processor() -> str:
             return next((line for line in file if line.startswith("model name")), "")
     except OSError:
         return platform.processor()
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)

@@ -1,14 +1,14 @@
 """Throughput as a share of the machine's float32 GEMM rate."""
 
-import math
 from collections.abc import Callable
 
 import torch
 from torch import Tensor, nn
 
+from conveyor.models.copies import evaluating
+from conveyor.models.units import layer_multiply_adds
 from conveyor.training.peak import gemm_rate
 from conveyor.training.spec import RunSpec
-from conveyor.training.validate import evaluating
 
 
 def training_flops(model: nn.Module, image_size: int, in_channels: int) -> float:
@@ -20,10 +20,7 @@ def training_flops(model: nn.Module, image_size: int, in_channels: int) -> float
 
     def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
         nonlocal total
-        if isinstance(module, nn.Conv2d):
-            total += output.numel() * module.in_channels // module.groups * math.prod(module.kernel_size)
-        elif isinstance(module, nn.Linear):
-            total += output.numel() * module.in_features
+        total += layer_multiply_adds(module, tuple(output.shape))
 
     hooks = [
         module.register_forward_hook(count) for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)

@@ -2,7 +2,6 @@
 
 import time
 from collections.abc import Callable, Iterable
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -10,7 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from conveyor.data.batch import Batch, Target
+from conveyor.models.copies import evaluating
 from conveyor.training.loss import LOSS, SAMPLES, TOP1, TOP5, Loss, tally
+from conveyor.training.meter import wait_for
 from conveyor.training.world import World
 
 CONFUSION_CLASSES = 200
@@ -80,7 +81,7 @@ def validate(
                 images, target = prepare(batch, False)
                 logits = model(images)[: batch.num_valid].float()
             if latency:
-                _wait(world.device)
+                wait_for(world.device)
                 latencies.append(time.perf_counter() - begun)
             if batch.num_valid == 0 or logits.shape[0] < batch.num_valid:
                 # Nothing valid, or another worker of this lane has the last stage.
@@ -104,20 +105,3 @@ def validate(
         latencies=tuple(latencies),
         confusion=confusion.view(num_classes, num_classes).cpu() if confusion.numel() else None,
     )
-
-
-@contextmanager
-def evaluating(model: nn.Module) -> Any:
-    """Evaluation mode inside, every module's own mode again afterwards."""
-    modes = [(module, module.training) for module in model.modules()]
-    model.eval()
-    try:
-        yield
-    finally:
-        for module, mode in modes:
-            module.training = mode
-
-
-def _wait(device: torch.device) -> None:
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
