@@ -48,7 +48,9 @@ def outcome(name, results, workspace):
 
 
 def together(case):
-    """Cases that use one run stay in one test process."""
+    """Cases that use one run stay in one test process, and so do those that start several hosts at the same port."""
+    if "--host" in case.command:
+        return "hosts"
     return f"{case.folder}-{case.needs or case.id}"
 
 

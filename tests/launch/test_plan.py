@@ -1,10 +1,12 @@
 """What is started where."""
 
+import socket
 import sys
 
 import pytest
 
 from conveyor.errors import UserError
+from conveyor.launch import hosts
 from conveyor.launch.cores import available_cores
 from conveyor.launch.hosts import commands
 from conveyor.launch.plan import LaunchPlan, host_command, ssh_command
@@ -99,3 +101,16 @@ def test_a_shell_behind_ssh_needs_no_path(monkeypatch: pytest.MonkeyPatch) -> No
     (command,) = commands
     assert command[0] == "ssh"
     assert command[-1].count(f"{sys.executable} -m conveyor") == 2
+
+
+def test_the_usual_port_gives_way_and_a_wished_one_does_not() -> None:
+    with socket.socket() as taken:
+        taken.bind(("", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(hosts, "DEFAULT_PORT", port)
+            assert hosts._usable_port(port) not in (0, port)
+        with pytest.raises(UserError, match=f"port {port} is taken"):
+            hosts._usable_port(port)
+    assert hosts._usable_port(port) == port

@@ -2,6 +2,7 @@
 
 import dataclasses
 import logging
+import socket
 import subprocess
 import sys
 import threading
@@ -10,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conveyor.errors import UserError
-from conveyor.launch.plan import LaunchPlan, host_command, local_host_index, ssh_command
+from conveyor.launch.plan import DEFAULT_PORT, LaunchPlan, host_command, local_host_index, ssh_command
 
 log = logging.getLogger(__name__)
 
@@ -37,6 +38,8 @@ def run(argv: Sequence[str], plan: LaunchPlan) -> None:
         run_here(argv, plan)
         return
     here = local_host_index(plan.hosts)
+    if here == 0:
+        plan = dataclasses.replace(plan, port=_usable_port(plan.port))
     others = _start_others(argv, plan, here)
     try:
         if here is not None:
@@ -44,6 +47,24 @@ def run(argv: Sequence[str], plan: LaunchPlan) -> None:
         _wait(others)
     finally:
         _end(others)
+
+
+def _usable_port(port: int) -> int:
+    """The port, or another one when it is the usual one and a job on this machine has it already."""
+    for wanted in (port, 0):
+        with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            try:
+                probe.bind(("", wanted))
+            except OSError:
+                if wanted != DEFAULT_PORT:
+                    raise UserError(f"port {wanted} is taken: choose another --port, or end what uses it.") from None
+                continue
+            found = int(probe.getsockname()[1])
+        if found != port:
+            log.warning("port %d is taken, so the job meets at port %d", port, found)
+        return found
+    raise UserError("no port is free on this machine.")
 
 
 def _start_others(
