@@ -35,7 +35,7 @@ def broken_case(rank: int, text: str, lanes: int, depth: int, broken: str, value
     session.lane.module.train()
     with torch.no_grad():
         for name, parameter in session.lane.module.named_parameters():
-            if session.lane.names[name] == broken:
+            if name == broken:
                 parameter.fill_(value)
     with make_feed(spec, world, Own(), prepare, 0, session.lane.reads_data) as feed:
         tally = session.lane.gradients(iter(feed), 0, 1.0)

@@ -24,7 +24,7 @@ from conveyor.launch.plan import LaunchPlan
 from conveyor.layout import Machine, lanes_per_span
 from conveyor.options import Options
 from conveyor.training.spec import RunSpec, resolve
-from conveyor.training.world import World
+from conveyor.training.world import World, device_for
 
 log = logging.getLogger(__name__)
 
@@ -53,7 +53,7 @@ def start(options: Options, *, run: str = TRAIN, imports: Sequence[str] = ()) ->
             raise
     spec = resolve(options)
     if spec.layout.workers == 1:
-        return load(run)(spec, World.single(device_of(options)))
+        return load(run)(spec, World.single(device_for(options.layout)))
     return _launched(spec, run, imports)
 
 
@@ -68,7 +68,7 @@ def _joined(options: Options, place: Place, run: str) -> Any:
         # Alone for now: machines may join, and must find the same folder.
         if run == TRAIN:
             spec = spec.replace(options=options.replace(run_dir=_run_folder(spec, place)))
-        return load(run)(spec, World.single(device_of(options)))
+        return load(run)(spec, World.single(device_for(options.layout)))
     from conveyor.launch.world import join
 
     note = os.environ.get("CONVEYOR_BUDGET", "")
@@ -76,7 +76,7 @@ def _joined(options: Options, place: Place, run: str) -> Any:
         spec = spec.replace(layout_note=f"{spec.layout_note}; {note}")
     layout = spec.layout
     sharing = lanes_per_span(spec.topology.slots, layout.lanes, options.model.bn_span)
-    world = join(place, layout.lanes, layout.depth, device_of(options), options.layout.device_ids, sharing)
+    world = join(place, layout.lanes, layout.depth, device_for(options.layout).type, options.layout.device_ids, sharing)
     if run == TRAIN:
         folder = world.broadcast_object(_run_folder(spec, place) if world.is_main else None)
         spec = spec.replace(options=options.replace(run_dir=folder))
@@ -174,10 +174,8 @@ def _with(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchPlan:
 
 def _explain(error: Any) -> None:
     """A user's mistake stays one sentence; our own bug comes with the worker's traceback."""
-    from conveyor.launch.failure import USER_ERROR
-
     first = error.failure
-    if first.exit_code == USER_ERROR or first.exit_code < 0:
+    if first.exit_code == failure.USER_ERROR or first.exit_code < 0:
         raise UserError(first.sentence()) from None
     raise RuntimeError(f"{first.sentence()}\n{first.trace}".rstrip()) from None
 
@@ -247,16 +245,3 @@ def under_launcher(options: Options, environment: Mapping[str, str]) -> Options:
         return options
     log.warning("the launcher says %s replicas in all: this overrules --replicas %d", text, options.batch.replicas)
     return options.replace(replicas=int(text))
-
-
-def device_of(options: Options) -> str:
-    """`cpu` or `cuda`; a UserError when CUDA is asked for and absent."""
-    wanted = options.layout.device
-    if wanted == "cpu":
-        return "cpu"
-    import torch
-
-    available = torch.cuda.is_available()
-    if wanted == "cuda" and not available:
-        raise UserError("--device cuda: no CUDA device is usable here; use --device cpu or leave it out.")
-    return "cuda" if available else "cpu"

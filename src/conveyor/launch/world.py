@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from conveyor.launch.place import Place
 from conveyor.pipeline.buckets import BucketReducer
-from conveyor.training.world import GradientReducer, World
+from conveyor.training.world import GradientReducer, NothingToReduce, World
 
 TIMEOUT = timedelta(minutes=30)
 
@@ -52,8 +52,8 @@ class ProcessWorld(World):
     def reducer(self, parameters: Iterable[nn.Parameter], bucket_bytes: int) -> GradientReducer:
         """Buckets over the lanes of this stage."""
         if self.lanes == 1:
-            return GradientReducer()
-        return _Reducer(BucketReducer(parameters, bucket_bytes, self.lane_group))
+            return NothingToReduce()
+        return BucketReducer(parameters, bucket_bytes, self.lane_group)
 
     def broadcast_object(self, value: Any) -> Any:
         """The main worker's JSON-like `value` on every worker."""
@@ -80,12 +80,6 @@ class ProcessWorld(World):
                 union[name] = tensor
         return union
 
-    def any(self, flag: bool) -> bool:
-        """Whether `flag` is true on at least one worker."""
-        told = torch.tensor([int(flag)], dtype=torch.int32)
-        dist.all_reduce(told, op=dist.ReduceOp.MAX)
-        return bool(told.item())
-
     def barrier(self) -> None:
         """Wait for all workers."""
         dist.all_reduce(torch.zeros(1))
@@ -105,22 +99,6 @@ class ProcessWorld(World):
             buffer.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
         dist.broadcast(buffer, source, group=group)
         return value if self.rank == source else json.loads(bytes(buffer.numpy().tobytes()))
-
-
-class _Reducer(GradientReducer):
-    """The buckets behind the loop's interface."""
-
-    def __init__(self, buckets: BucketReducer) -> None:
-        self.buckets = buckets
-
-    def start(self) -> None:
-        self.buckets.start()
-
-    def finish(self) -> None:
-        self.buckets.finish()
-
-    def close(self) -> None:
-        self.buckets.close()
 
 
 def join(

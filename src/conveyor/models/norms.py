@@ -17,6 +17,7 @@ from conveyor.numerics import norm_act as fused
 from conveyor.numerics.context import current, frozen_statistics, statistics_are_frozen
 
 __all__ = [
+    "FUSED_ACTIVATIONS",
     "BatchNorm",
     "GroupNorm",
     "NormChoice",
@@ -116,7 +117,9 @@ class BatchNorm(nn.BatchNorm2d):
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"none": lambda y: y, "relu": F.relu_, "silu": F.silu}
-_KINDS = {nn.ReLU: "relu", nn.SiLU: "silu", nn.Identity: "none"}
+FUSED_ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.SiLU: "silu"}
+"""Activations that a batch norm can do itself, by the name it knows them under."""
+_KINDS = {**FUSED_ACTIVATIONS, nn.Identity: "none"}
 
 
 def norm_act(norm: nn.Module, act: nn.Module, x: Tensor, residual: Tensor | None = None) -> Tensor:

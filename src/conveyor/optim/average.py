@@ -17,14 +17,13 @@ from conveyor.errors import UserError
 class Ema:
     """V = d V + (1 - d) w after every update, for parameters and norm statistics, in float32.
 
-    The decay starts small, d_t = min(d, t / (9 + t)) in update t = 1, 2, ..., so that the first updates do not keep the random weights
-    alive. The average starts as a copy of the model.
+    The decay starts small, d_t = min(d, t / (9 + t)) in update t = 1, 2, ..., so that the first updates do not keep the
+    random weights alive. The average starts as a copy of the model.
     """
 
-    def __init__(self, model: nn.Module, decay: float, names: Mapping[str, str] | None = None) -> None:
-        """`names` maps the model's names to those of the whole network, for a stage of a pipeline."""
+    def __init__(self, model: nn.Module, decay: float) -> None:
         self._decay = decay
-        self._sources = {(names or {}).get(name, name): value for name, value in model.state_dict().items()}
+        self._sources = dict(model.state_dict())
         self._averages = {
             name: value.detach().to(torch.float32, copy=True) if value.is_floating_point() else value.clone()
             for name, value in self._sources.items()

@@ -13,21 +13,17 @@ from torch import Tensor, fx, nn
 
 from conveyor.errors import UserError
 from conveyor.models.graph import final_users, is_number, mutates, out_of_place, source, tensor_nodes, trace_graph
-from conveyor.models.norms import BatchNorm
-
-FUSED: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.SiLU: "silu"}
-"""Activations that a batch norm can do itself, by the name it knows them under."""
+from conveyor.models.norms import FUSED_ACTIVATIONS, BatchNorm
 
 
 class Stage(nn.Module):
     """A run of consecutive units: takes and returns tuples of live tensors, in the order of their making.
 
-    The layers' attribute names are those of the whole model, so `named_parameters` and `state_dict` give full names;
-    `full_names` says it as a mapping. A tensor that only later stages need is handed through. The last
-    stage returns a tuple of the model's output alone.
+    The layers' attribute names are those of the whole model, so `named_parameters` and `state_dict` give full names. A
+    tensor that only later stages need is handed through. The last stage returns a tuple of the model's output alone.
     """
 
-    def __init__(self, module: fx.GraphModule, number: int, units: range, received: list[str], sent: list[str]) -> None:
+    def __init__(self, module: fx.GraphModule, number: int, units: range) -> None:
         super().__init__()
         for name, child in module.named_children():
             self.add_module(name, child)
@@ -36,13 +32,7 @@ class Stage(nn.Module):
         for name, buffer in module.named_buffers(recurse=False):
             self.register_buffer(name, buffer)
         self.stage_number, self.stage_units = number, units
-        self.received_names, self.sent_names = received, sent
         self._code: Callable[..., tuple[Tensor, ...]] = type(module).forward
-
-    @property
-    def full_names(self) -> dict[str, str]:
-        """Name of each parameter in the stage to its name in the whole model."""
-        return {name: name for name, _ in self.named_parameters()}
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         return self._code(self, *tensors)
@@ -138,13 +128,13 @@ def _stage(
         if node.op in ("call_module", "get_attr")
     }
     module = fx.GraphModule({**parts, **spared}, graph)
-    return Stage(module, index, units, [node.name for node in received], [node.name for node in sent])
+    return Stage(module, index, units)
 
 
 def _fuse_norms(model: nn.Module, graph: fx.Graph) -> None:
     """Batch norms that may run in one operation with what follows do so where a stage has both: norm, sum, activation."""
     for act in list(graph.nodes):
-        kind = FUSED.get(type(model.get_submodule(str(act.target)))) if act.op == "call_module" else None
+        kind = FUSED_ACTIVATIONS.get(type(model.get_submodule(str(act.target)))) if act.op == "call_module" else None
         if kind is None:
             continue
         norm: fx.Node = act.prev

@@ -15,7 +15,7 @@ from conveyor.training.checkpoints import validate_checkpoints
 from conveyor.training.events import Events
 from conveyor.training.mistakes import write_confusion, write_mistakes
 from conveyor.training.session import Session
-from conveyor.training.validators import Validation
+from conveyor.training.validation import Validation
 
 
 class Result(TypedDict):
@@ -39,53 +39,67 @@ def finish(
     received: signal.Signals | None,
 ) -> Result:
     """Leave the run folder complete; every worker calls it."""
-    spec, world, stopping = session.spec, session.world, session.stopping
-    options = spec.options.events
-    reason = session.reason or "done"
-    if reason != "interrupted":
-        if world.is_main:
-            average_after_training(folder, spec)
-        world.barrier()
-        if validation is not None and (
-            options.validation_mode == "after" or options.average_last or options.average_decay
-        ):
-            only_averages = options.validation_mode != "after"
-            validate_checkpoints(session, folder, validation, observers, only_averages=only_averages)
+    stopping = session.stopping
+    if session.reason != "interrupted":
+        _average_and_validate(session, folder, validation, observers)
     validated = stopping.best_update >= 0
     result = Result(
         folder=str(folder),
         updates=session.update,
-        reason=reason,
+        reason=session.reason or "done",
         accuracy=session.last_accuracy,
         best_accuracy=stopping.best_accuracy if validated else None,
         best_update=stopping.best_update if validated else None,
         signal=None if received is None else int(received),
     )
-    if world.is_main:
-        write_atomically(folder / "timing.json", json.dumps(session.timing.seconds))
-        if events.last_result is not None and events.last_result.confusion is not None:
-            write_confusion(folder, events.last_result.confusion, spec.data.class_names)
-        if validation is not None:
-            write_mistakes(folder, validation.mistakes.kept)
-        record: dict[str, Any] = {
-            "updates": session.update,
-            "epochs": session.epoch,
-            "seconds": stopping.seconds,
-            "images_per_second": session.meter.mean_rate(),
-            "reason": reason,
-        }
-        if session.last_accuracy is not None:
-            record["accuracy"] = session.last_accuracy
-        if validated:
-            record |= {"best_accuracy": stopping.best_accuracy, "best_update": stopping.best_update}
+    if session.world.is_main:
+        _write_files(session, folder, events, validation)
+        record = _last_record(session, result)
         for observer in observers:
             observer.end(record)
-        if reason in ("interrupted", "time") and not spec.options.run.json_logs:
-            cause = received.name if received is not None and reason == "interrupted" else "--max-time"
+        if result["reason"] in ("interrupted", "time") and not session.spec.options.run.json_logs:
+            cause = received.name if received is not None and result["reason"] == "interrupted" else "--max-time"
             say(
                 f"{cause}: stopped after update {session.update}, saved; go on with conveyor restore --checkpoint-path {folder}"
             )
     return result
+
+
+def _average_and_validate(
+    session: Session, folder: Path, validation: Validation | None, observers: Sequence[Observer]
+) -> None:
+    options = session.spec.options.events
+    if session.world.is_main:
+        average_after_training(folder, session.spec)
+    session.world.barrier()
+    if validation is not None and (options.validation_mode == "after" or options.average_last or options.average_decay):
+        only_averages = options.validation_mode != "after"
+        validate_checkpoints(session, folder, validation, observers, only_averages=only_averages)
+
+
+def _write_files(session: Session, folder: Path, events: Events, validation: Validation | None) -> None:
+    """What the report reads besides the observers' files."""
+    write_atomically(folder / "timing.json", json.dumps(session.timing.seconds))
+    if events.last_result is not None and events.last_result.confusion is not None:
+        write_confusion(folder, events.last_result.confusion, session.spec.data.class_names)
+    if validation is not None:
+        write_mistakes(folder, validation.mistakes.kept)
+
+
+def _last_record(session: Session, result: Result) -> dict[str, Any]:
+    """What the observers hear at the end."""
+    record: dict[str, Any] = {
+        "updates": session.update,
+        "epochs": session.epoch,
+        "seconds": session.stopping.seconds,
+        "images_per_second": session.meter.mean_rate(),
+        "reason": result["reason"],
+    }
+    if result["accuracy"] is not None:
+        record["accuracy"] = result["accuracy"]
+    if result["best_update"] is not None:
+        record |= {"best_accuracy": result["best_accuracy"], "best_update": result["best_update"]}
+    return record
 
 
 def best_checkpoint(folder: Path) -> Path | None:
@@ -94,5 +108,5 @@ def best_checkpoint(folder: Path) -> Path | None:
     path = folder / store.CHECKPOINTS / str(best[0]) if best is not None else None
     if path is not None and path.is_dir():
         return path
-    numbered = [entry for entry in store.listing(folder) if entry.name.isdigit()]
+    numbered = store.numbered(folder)
     return numbered[-1] if numbered else None

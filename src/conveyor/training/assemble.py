@@ -25,7 +25,7 @@ from conveyor.training.start import check_fits
 from conveyor.training.stopping import Stopping
 from conveyor.training.throughput import training_flops
 from conveyor.training.update import Updater
-from conveyor.training.validators import Validation
+from conveyor.training.validation import Validation
 from conveyor.training.world import World
 
 
@@ -61,7 +61,6 @@ def make_session(spec: RunSpec, world: World, own: Own, state: State | None, pre
     flops = training_flops(model, spec.image_size, spec.in_channels) if world.is_main else 0.0
     model = build.place_model(model, spec, world.device)
     lane = build.build_lane(spec, world, model, prepare, timing)
-    named = [(lane.names[name], parameter) for name, parameter in lane.module.named_parameters()]
     decay = options.optimizer.ema_decay
     session = Session(
         spec=spec,
@@ -70,10 +69,10 @@ def make_session(spec: RunSpec, world: World, own: Own, state: State | None, pre
         updater=Updater(
             lane,
             world,
-            optim.make_optimizer(options, named, rmsprop_decay=spec.rmsprop_decay),
+            optim.make_optimizer(options, lane.module.named_parameters(), rmsprop_decay=spec.rmsprop_decay),
             make_loss_scale(options, updates_total=spec.updates_total),
             options.optimizer.clip_norm,
-            None if decay is None else Ema(lane.module, decay, lane.names),
+            None if decay is None else Ema(lane.module, decay),
         ),
         meter=Meter(world.device, world, timing),
         stopping=Stopping.from_options(options),

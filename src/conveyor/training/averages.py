@@ -31,20 +31,18 @@ def average_checkpoints(paths: Sequence[Path], *, decay: float | None = None) ->
     return State(model=model, progress={**last.progress, "averaged": names, "decay": decay}, options=last.options)
 
 
-def average_after_training(folder: Path, spec: RunSpec) -> list[Path]:
+def average_after_training(folder: Path, spec: RunSpec) -> None:
     """The averages that `--average-last` and `--average-decay` ask for, saved beside the checkpoints."""
-    written = []
-    numbered = [path for path in store.listing(folder) if path.name.isdigit()]
+    numbered = store.numbered(folder)
     for epochs in spec.options.events.average_last:
         newest = int(numbered[-1].name) if numbered else 0
         first = newest - epochs * spec.updates_per_epoch
         chosen = [path for path in numbered if int(path.name) > first]
-        written.append(save_average(folder, f"last-{epochs}", average_checkpoints(chosen)))
+        save_average(folder, f"last-{epochs}", average_checkpoints(chosen))
     for decay in spec.options.events.average_decay:
         if not math.isfinite(decay) or not 0 <= decay < 1:
             raise UserError(f"--average-decay {decay:g} is not between 0 and 1")
-        written.append(save_average(folder, f"exponential-{decay:g}", average_checkpoints(numbered, decay=decay)))
-    return written
+        save_average(folder, f"exponential-{decay:g}", average_checkpoints(numbered, decay=decay))
 
 
 def save_average(folder: Path, name: str, state: State) -> Path:
@@ -63,7 +61,7 @@ def average_folder(
 ) -> tuple[Path, list[str]]:
     """Average the checkpoints of a run or folder; (where it was written, the names that went in)."""
     found = store.locate(path)
-    chosen = [entry for entry in found.checkpoints if entry.name.isdigit()]
+    chosen = [entry for entry in found.checkpoints if store.is_numbered(entry)]
     if discard_last:
         chosen = chosen[:-1]
     if last is not None:

@@ -3,15 +3,16 @@
 weights (init, load, or resume) -> memory format -> precision -> fast kernels -> recompute -> cut into stages -> lane
 """
 
-from typing import TYPE_CHECKING
-
 import torch
 from torch import nn
 
 from conveyor import models
+from conveyor.checkpoint.state import State
 from conveyor.data.prepare import Prepare
 from conveyor.layout import deal_slots
 from conveyor.models import norms
+from conveyor.numerics import convolution, recompute
+from conveyor.numerics.precision import Precision
 from conveyor.options.units import size_in_bytes
 from conveyor.training.lane import Lane
 from conveyor.training.loss import Loss
@@ -23,11 +24,8 @@ from conveyor.training.step import FoldedLane
 from conveyor.training.weights import load_into, start_weights
 from conveyor.training.world import World
 
-if TYPE_CHECKING:
-    from conveyor.checkpoint.state import State
 
-
-def build_model(spec: RunSpec, *, own: nn.Module | None = None, state: "State | None" = None) -> nn.Module:
+def build_model(spec: RunSpec, *, own: nn.Module | None = None, state: State | None = None) -> nn.Module:
     """The network with its weights, on the CPU: from the seed, from `--weights`, or from a checkpoint."""
     options = spec.options
     if own is not None:
@@ -51,9 +49,6 @@ def build_model(spec: RunSpec, *, own: nn.Module | None = None, state: "State | 
 
 def place_model(model: nn.Module, spec: RunSpec, device: torch.device, *, train: bool = True) -> nn.Module:
     """Memory format, precision, fast kernels and recomputation, in this order; the model is changed in place."""
-    from conveyor.numerics import convolution, recompute
-    from conveyor.numerics.precision import Precision
-
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     Precision.from_options(spec.options.precision).apply(model)
     if train and device.type == "cpu" and spec.options.precision.precision == "32.32":
@@ -70,9 +65,8 @@ def build_lane(spec: RunSpec, world: World, model: nn.Module, prepare: Prepare, 
     span = options.model.bn_span
     slots = deal_slots(topology.slots, world.lanes, span)[world.lane]
     loss = Loss.from_options(options, spec.num_classes)
-    for module in model.modules():
-        if isinstance(module, norms.BatchNorm):
-            module.span_group = world.span_group
+    for norm in norms.batch_norms(model):
+        norm.span_group = world.span_group
     if world.depth > 1:
         from conveyor.training.pipelined import StageLane
 

@@ -10,7 +10,7 @@ from conveyor.checkpoint import store
 from conveyor.checkpoint.state import State
 from conveyor.monitor.observers import Observer
 from conveyor.training.session import Session
-from conveyor.training.validators import Validation
+from conveyor.training.validation import Validation
 
 _logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def records(paths: Sequence[Path], validation: Validation, repeat: int = 1) -> I
     """Validate the checkpoints in their order, each `repeat` times; every worker runs this in step."""
     for path, state in readable(paths):
         model = validation.loaded(state)
-        update = state.update if path.name.isdigit() else -1
+        update = state.update if store.is_numbered(path) else -1
         for _ in range(repeat):
             yield validation.measure(model).record(path.name, update, float(state.progress.get("epoch", 0.0))), state
 
@@ -37,7 +37,7 @@ def validate_checkpoints(
     session: Session, folder: Path, validation: Validation, observers: Sequence[Observer], *, only_averages: bool
 ) -> None:
     """After training: every checkpoint of the run, or only the averaged ones."""
-    paths = [path for path in store.listing(folder) if not (only_averages and path.name.isdigit())]
+    paths = [path for path in store.listing(folder) if not (only_averages and store.is_numbered(path))]
     for record, state in records(paths, validation):
         if record["update"] >= 0:
             session.last_accuracy = record["accuracy"]

@@ -25,10 +25,10 @@ def describe(spec: RunSpec) -> str:
         f"optimiser   {options.optimizer.optimizer}, precision {options.precision.precision}, loss scale {options.precision.loss_scale}",
         f"rate        {rate}",
         f"events      {periods}, {events.calls} host calls of {events.updates_per_call}",
-        spec.layout_note.replace("layout ", "layout      ", 1),
     ]
     if options.events.validation:
-        lines.insert(7, f"validation  {spec.validation_images:,} images in batches of {spec.validation_batch}")
+        lines.append(f"validation  {spec.validation_images:,} images in batches of {spec.validation_batch}")
+    lines.append(spec.layout_note.replace("layout ", "layout      ", 1))
     lines += [f"note        {note}" for note in spec.notes]
     lines.append(f"command     {options.command_text('train')}")
     return "\n".join(lines)

@@ -11,7 +11,7 @@ from conveyor.checkpoint.writer import BackgroundWriter
 from conveyor.monitor.observers import Observer
 from conveyor.training.session import Session
 from conveyor.training.validate import Accuracy
-from conveyor.training.validators import Validation
+from conveyor.training.validation import Validation
 
 
 class Events:

@@ -13,10 +13,7 @@ class Lane(Protocol):
     """One worker's share of a data-parallel lane: the whole model (folded) or one stage of it (pipelined)."""
 
     module: nn.Module
-    """The part of the model that this worker holds; its parameters are the ones it updates."""
-
-    names: dict[str, str]
-    """Local state-dict name -> full name in the whole model; the identity when the lane is folded."""
+    """The part of the model that this worker holds, under the names of the whole; its parameters are the ones it updates."""
 
     @property
     def reads_data(self) -> bool:
@@ -35,8 +32,4 @@ class Lane(Protocol):
 
     def find_bad_layer(self, update: int, loss_scale: float) -> Finding | None:
         """What is not finite first on this worker when the last update is repeated; all workers call it together."""
-        ...
-
-    def logits(self, images: Tensor) -> Tensor:
-        """Forward pass for validation (the module is in evaluation mode); folded lanes only need the module itself."""
         ...

@@ -6,12 +6,10 @@ import torch
 
 from conveyor.data.batch import Batch
 from conveyor.training.events import Events
-from conveyor.training.health import NotFiniteError, check_finite, watched
+from conveyor.training.health import check_finite, watched
 from conveyor.training.loss import BAD
 from conveyor.training.session import Session
 from conveyor.training.signals import Signals
-
-__all__ = ["NotFiniteError", "train"]
 
 
 def train(session: Session, batches: Iterator[Batch], events: Events, signals: Signals) -> None:

@@ -12,6 +12,7 @@ from conveyor.numerics.precision import Precision
 from conveyor.training.spec import RunSpec
 
 SAMPLES = 2
+"""Images of the measured pass; what a pass keeps grows with them."""
 
 
 def recompute_note(model: nn.Module, spec: RunSpec, device: torch.device) -> str | None:

@@ -13,7 +13,9 @@ from conveyor.data.batch import Batch
 from conveyor.files import write_atomically
 
 KEPT = 24
+"""Mistakes of one validation that are shown."""
 LARGEST = 64
+"""Pixels of the longer side of a shown image."""
 
 
 @dataclass(frozen=True, slots=True)

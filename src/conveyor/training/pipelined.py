@@ -150,7 +150,6 @@ class StageLane:
         )
         mine = [number for index in self.pipeline.mine for number in parts[index].stages]
         self.module = together([stages[number] for number in mine])
-        self.names = {name: name for name in self.module.state_dict()}
         self.split_names = options.batch.splits
         self.pipeline.release_others()
         self._reducer = world.reducer(self.module.parameters(), size_in_bytes(options.layout.bucket_size))

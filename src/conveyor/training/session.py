@@ -1,6 +1,6 @@
 """All that changes while a run goes on, as one object that can be saved and restored."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
@@ -35,7 +35,6 @@ class Session:
     last_accuracy: float | None = None
     validated_at: int = -1
     """The update after which `last_accuracy` was measured."""
-    notes: list[str] = field(default_factory=list)
 
     @property
     def epoch(self) -> float:
@@ -44,8 +43,7 @@ class Session:
 
     def model_state(self) -> dict[str, Tensor]:
         """The whole model under its full names, on every worker of the lane."""
-        local = {self.lane.names[name]: tensor for name, tensor in self.lane.module.state_dict().items()}
-        return self.world.full_state(local)
+        return self.world.full_state(dict(self.lane.module.state_dict()))
 
     def state(self) -> State:
         """Everything, for a checkpoint; every worker must call it."""

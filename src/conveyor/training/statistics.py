@@ -18,7 +18,7 @@ def recompute_statistics(state: State, batches: int) -> dict[str, Tensor]:
     spec, world = resolve(options), World.single()
     model = build.place_model(build.build_model(spec, state=state), spec, world.device)
     prepare = make_prepare(spec, world)
-    layers = [module for module in model.modules() if isinstance(module, norms.BatchNorm)]
+    layers = norms.batch_norms(model)
     momenta = [layer.momentum for layer in layers]
     model.train()
     with make_feed(spec, world, Own(), prepare, start_update=0) as feed, torch.no_grad():
@@ -26,7 +26,7 @@ def recompute_statistics(state: State, batches: int) -> dict[str, Tensor]:
             model(prepare(next(feed), True)[0])
     for layer in layers:
         layer.momentum = 1.0
-    norms.commit(model)
+    norms.commit(layers)
     for layer, momentum in zip(layers, momenta, strict=True):
         layer.momentum = momentum
     return {name: value.to(state.model[name].dtype) for name, value in model.state_dict().items()}

@@ -37,7 +37,6 @@ class FoldedLane:
         metrics: bool = True,
     ) -> None:
         self.module = module
-        self.names = {name: name for name in module.state_dict()}
         self._groups = slots_of_passes(slots, span, spans_per_pass)
         self._span = span
         self._total_slots = total_slots
@@ -86,12 +85,6 @@ class FoldedLane:
 
     def _keyed(self, update: int, group: tuple[int, ...]) -> AbstractContextManager[None]:
         return stochastic.keyed(self._seed, update, group, norm_batches=max(1, len(group) // self._span))
-
-    def logits(self, images: Tensor) -> Tensor:
-        """The forward pass alone."""
-        result = self.module(images)
-        assert isinstance(result, Tensor)
-        return result
 
 
 def joined_inputs(prepare: Prepare, parts: Sequence[Batch]) -> tuple[Tensor, Target]:

@@ -26,7 +26,7 @@ class Updater:
         self._world = world
         self.optimizer, self.loss_scale, self.ema = optimizer, loss_scale, ema
         self._clip_norm = clip_norm
-        named = {lane.names[name]: parameter for name, parameter in lane.module.named_parameters()}
+        named = dict(lane.module.named_parameters())
         self._parameters = [named[name] for name in optimizer.names]
         self._norms = norms.batch_norms(lane.module)
         self.gradient_norm: Tensor | None = None

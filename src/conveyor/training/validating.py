@@ -13,9 +13,9 @@ from conveyor.training.assemble import Own, make_prepare, make_validation
 from conveyor.training.signals import Signals
 from conveyor.training.spec import RunSpec
 from conveyor.training.stored import is_weights_file
-from conveyor.training.validators import Validation
-from conveyor.training.worker import device_for, threads
-from conveyor.training.world import World
+from conveyor.training.validation import Validation
+from conveyor.training.worker import threads
+from conveyor.training.world import World, device_for
 
 _logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ Records = list[dict[str, Any]]
 
 def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Records:
     """Validate what the options name; one record per checkpoint and repetition, the same on every worker."""
-    world, own = world or World.single(device_for(spec)), own or Own()
+    world, own = world or World.single(device_for(spec.options.layout)), own or Own()
     with threads(spec.layout.threads), contextlib.ExitStack() as stack:
         if world.size == 1:
             stack.enter_context(Signals())

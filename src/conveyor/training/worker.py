@@ -25,12 +25,12 @@ from conveyor.training.signals import Signals
 from conveyor.training.spec import RunSpec
 from conveyor.training.start import starting_state
 from conveyor.training.throughput import share_of_peak
-from conveyor.training.world import World
+from conveyor.training.world import World, device_for
 
 
 def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Result:
     """Run `spec` to its end as one worker of `world`. Several workers need `run_dir` set, so that they agree on it."""
-    world, own = world or World.single(device_for(spec)), own or Own()
+    world, own = world or World.single(device_for(spec.options.layout)), own or Own()
     folder = rundir.choose(spec)
     spec = spec.replace(options=rundir.resolved_options(spec, folder))
     lock = RunLock(folder) if world.is_main else contextlib.nullcontext()
@@ -81,16 +81,6 @@ def announce(session: Session) -> None:
         lines.append(recompute_note(session.lane.module, session.spec, session.world.device) or "")
     for line in filter(None, lines):
         say(line)
-
-
-def device_for(spec: RunSpec) -> torch.device:
-    """The device of a run in one process."""
-    wanted = spec.options.layout.device
-    if wanted == "cuda" and not torch.cuda.is_available():
-        raise UserError("--device cuda: PyTorch finds no CUDA device here; use --device cpu or install a CUDA build")
-    if wanted == "cpu" or not torch.cuda.is_available():
-        return torch.device("cpu")
-    return torch.device("cuda", (spec.options.layout.device_ids or (0,))[0])
 
 
 @contextlib.contextmanager

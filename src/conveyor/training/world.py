@@ -10,17 +10,20 @@ methods that communicate; none of them is called while another is pending, and a
 """
 
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
+from conveyor.errors import UserError
+from conveyor.options.batch import LayoutOptions
 
-class GradientReducer:
+
+class GradientReducer(Protocol):
     """Sums gradients over the lanes, possibly while the backward pass of the last slot still runs.
 
     `start` is called before the backward pass of the update's last slot, `finish` after it. Between `finish` and the
-    next `start` the gradients `p.grad` are the sums over all lanes. The single worker has nothing to do.
+    next `start` the gradients `p.grad` are the sums over all lanes.
     """
 
     def start(self) -> None:
@@ -29,8 +32,15 @@ class GradientReducer:
     def finish(self) -> None:
         """Wait until every gradient is the sum over all lanes."""
 
-    def close(self) -> None:
-        """Remove hooks and buffers."""
+
+class NothingToReduce:
+    """The reducer of a single lane: its gradients are the sums."""
+
+    def start(self) -> None:
+        pass
+
+    def finish(self) -> None:
+        pass
 
 
 class World:
@@ -67,11 +77,6 @@ class World:
         """Whether this worker writes the run folder and talks to the user."""
         return self.rank == 0
 
-    @property
-    def is_last_stage(self) -> bool:
-        """Whether this worker sees the logits and the labels."""
-        return self.stage == self.depth - 1
-
     # --- reductions, all in place and equal on every participant afterwards ---
 
     def all_reduce_sum(self, tensors: Sequence[Tensor]) -> None:
@@ -85,7 +90,7 @@ class World:
 
     def reducer(self, parameters: Iterable[nn.Parameter], bucket_bytes: int) -> GradientReducer:
         """What sums the gradients of `parameters` over the lanes; made once for a run."""
-        return GradientReducer()
+        return NothingToReduce()
 
     # --- objects and states ---
 
@@ -97,12 +102,16 @@ class World:
         """The union over the stages of this lane of `{full name: tensor}`, on every worker of the lane."""
         return local
 
-    def any(self, flag: bool) -> bool:
-        """Whether `flag` is true on at least one worker; the answer is the same everywhere."""
-        return flag
-
     def barrier(self) -> None:
         """Wait for all workers."""
 
     def close(self) -> None:
         """Leave the process groups."""
+
+
+def device_for(options: LayoutOptions) -> torch.device:
+    """The device of a worker that is alone; of several GPUs the first one that was asked for."""
+    usable = options.device != "cpu" and torch.cuda.is_available()
+    if options.device == "cuda" and not usable:
+        raise UserError("--device cuda: PyTorch finds no CUDA device here; use --device cpu or install a CUDA build")
+    return torch.device("cuda", (options.device_ids or (0,))[0]) if usable else torch.device("cpu")

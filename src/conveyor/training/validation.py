@@ -1,6 +1,7 @@
 """Validation of a run's current weights, of a checkpoint's, or of any model's, on the run's validation set."""
 
 import contextlib
+import copy
 
 from torch import Tensor, nn
 
@@ -87,8 +88,6 @@ class Validation:
     def _loaded(self, tensors: dict[str, Tensor]) -> nn.Module:
         """A second model for weights that are not the ones in training; made once."""
         if self._spare is None:
-            import copy
-
             fresh = copy.deepcopy(self._own) if self._own is not None else None
             self._spare = build.place_model(
                 build.build_model(self._spec, own=fresh), self._spec, self._world.device, train=False
