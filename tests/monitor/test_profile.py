@@ -75,7 +75,7 @@ def test_a_run_of_two_updates_is_still_profiled(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "layers.json").read_text()) == []
 
 
-def test_a_run_of_one_update_says_that_it_was_too_short(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_run_without_updates_says_that_it_was_too_short(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     train(tmp_path / "new", "layers", updates=0)
     assert "too short" in caplog.text
     assert not (tmp_path / "new").exists()

@@ -1,13 +1,9 @@
 """Run folders for the report's tests."""
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
-
-from make_run import make_run
+from tests.report.make_run import make_run
 
 
 @pytest.fixture(scope="session")

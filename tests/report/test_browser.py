@@ -4,7 +4,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from browser import Browser, started
+from tests.browser import Browser, started
+from tests.report.make_run import make_run
 
 from conveyor.report.page import write_report
 
@@ -100,8 +101,6 @@ def test_dark_and_light(browser: Browser, page: Path) -> None:
 
 
 def test_a_comparison_sorts_its_runs(browser: Browser, run_folder: Path, tmp_path: Path) -> None:
-    from make_run import make_run
-
     others = [make_run(tmp_path / f"run{index}", shift=float(index), mistakes=0) for index in (1, 2)]
     browser.open(write_report([run_folder, *others], tmp_path / "all.html"))
     browser.script("document.querySelectorAll('#runs th')[2].click()")

@@ -8,7 +8,7 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 
 import pytest
-from make_run import make_run
+from tests.report.make_run import make_run
 
 from conveyor.cli import main
 from conveyor.errors import UserError

@@ -169,13 +169,6 @@ def end_line(record: Record) -> str:
     return text
 
 
-class DialectLines(Terminal):
-    """A `Terminal` whose lines have the form of one of the original programs: tensorflow1, tensorflow2, pytorch or popart."""
-
-    def __init__(self, style: str, *, quiet: bool = False, log_file: Path | None = None, screen: bool = True) -> None:
-        super().__init__(quiet=quiet, style=dialect(style), log_file=log_file, screen=screen)
-
-
 class CsvWriter(Observer):
     """`metrics.csv` and `validation.csv` of the run; with a dialect also its `training.csv` and its validation columns."""
 

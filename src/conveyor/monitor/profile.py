@@ -139,7 +139,8 @@ class TorchProfiler:
 class LayerTimes:
     """Forward time of every leaf module, bytes of its outputs, and the memory in use when it ended.
 
-    Memory in use is, on CUDA, what is allocated; on the CPU, the sum of the outputs of the micro-batch so far, which is what the backward pass will find (an upper bound: what is changed in place counts once for each layer).
+    Memory in use is, on CUDA, what is allocated; on the CPU, the sum of the outputs of the micro-batch so far, which is
+    what the backward pass will find (an upper bound: what is changed in place counts once for each layer).
     """
 
     def __init__(self, model: Any) -> None:
@@ -150,7 +151,7 @@ class LayerTimes:
         self._seen: set[str] = set()
         self._handles: list[Any] = []
         for name, module in model.named_modules():
-            if not any(True for _ in module.children()):
+            if next(module.children(), None) is None:
                 self._handles.append(module.register_forward_pre_hook(self._before(name)))
                 self._handles.append(module.register_forward_hook(self._after(name)))
 

@@ -56,11 +56,10 @@ def table(runs: Sequence[Run]) -> dict[str, Any]:
 
 def charts(runs: Sequence[Run]) -> list[dict[str, Any]]:
     """One chart per measure, one colour per run."""
-    percent = lambda value: f"{value:g} %"  # noqa: E731
     wanted = [
-        ("Validation accuracy", "accuracy", True, "epoch", (None, None), percent),
+        ("Validation accuracy", "accuracy", True, "epoch", (None, None), svg.percent),
         ("Training loss", "loss", False, "epoch", (None, None), svg.compact),
-        ("Validation accuracy over time in seconds", "accuracy", True, "total", (None, None), percent),
+        ("Validation accuracy over time in seconds", "accuracy", True, "total", (None, None), svg.percent),
         ("Throughput in images per second", "images_per_second", False, "epoch", (0.0, None), svg.compact),
     ]
     drawn = []

@@ -17,7 +17,6 @@ timeline-N.json   a list of {"worker", "stage", "slot", "phase", "start", "end"}
 profile/          what `monitor.profile` leaves: operators.json, layers.json, trace-<worker>.json.gz
 """
 
-import csv
 import json
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,6 +26,7 @@ import yaml
 
 from conveyor.errors import UserError
 from conveyor.monitor import timeline
+from conveyor.monitor.csvfile import CsvFile
 
 Row = dict[str, float | str]
 
@@ -116,11 +116,8 @@ def read_run(folder: str | Path) -> Run:
 
 def read_rows(path: Path) -> list[Row]:
     """Rows of a CSV file with numbers as floats; a torn last line is left out."""
-    if not path.exists():
-        return []
-    text = path.read_text(encoding="utf-8")
-    lines = text[: text.rfind("\n") + 1].splitlines()
-    return [{name: _number(value) for name, value in row.items() if name and value} for row in csv.DictReader(lines)]
+    rows = CsvFile(path, (), "update").read()
+    return [{name: _number(value) for name, value in row.items() if name and value} for row in rows]
 
 
 def _number(text: str) -> float | str:

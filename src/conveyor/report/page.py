@@ -14,6 +14,11 @@ from conveyor.version import __version__
 TEMPLATES = Path(__file__).parent / "template"
 SIZE_LIMIT = 300_000
 IMAGE_BUDGET = 110_000
+"""Bytes for the misclassified images; halved until the page fits."""
+PARTS = (
+    "tiles", "comparison", "charts", "time_split", "layout", "gantt", "classes", "mistakes", "options", "command", "notes",
+)  # fmt: skip
+"""Values of the template that a page may lack."""
 
 
 def write_report(folders: Sequence[str | Path], target: str | Path | None = None) -> Path:
@@ -27,7 +32,7 @@ def write_report(folders: Sequence[str | Path], target: str | Path | None = None
 
 
 def render(runs: Sequence[Run], now: datetime.datetime | None = None) -> str:
-    """The HTML text. Images are left out one by one until the page is below the limit."""
+    """The HTML text, with as many of the misclassified images as the limit of its size allows."""
     budget = IMAGE_BUDGET
     while True:
         page = _fill(sections.of_run(runs[0], budget) if len(runs) == 1 else compare.of_runs(runs), now)
@@ -48,23 +53,8 @@ def _fill(context: dict[str, Any], now: datetime.datetime | None) -> str:
         undefined=jinja2.StrictUndefined,
     )
     written = (now or datetime.datetime.now().astimezone()).strftime("%Y-%m-%d %H:%M")
-    defaults: dict[str, Any] = dict.fromkeys(
-        (
-            "tiles",
-            "comparison",
-            "charts",
-            "time_split",
-            "layout",
-            "gantt",
-            "classes",
-            "mistakes",
-            "options",
-            "command",
-            "notes",
-        )
-    )
     return environment.get_template("page.html").render(
-        **(defaults | {"tables": []} | context),
+        **(dict.fromkeys(PARTS) | {"tables": []} | context),
         style=Markup(environment.get_template("style.css").render()),
         script=Markup((TEMPLATES / "script.js").read_text(encoding="utf-8")),
         version=__version__,

@@ -103,10 +103,9 @@ def tiles(run: Run) -> list[dict[str, str]]:
 
 def charts(run: Run) -> list[dict[str, Any]]:
     """Learning curves, rates and memory over the epochs; charts without values are left out."""
-    percent = lambda value: f"{value:g} %"  # noqa: E731
     wanted = [
         ("Loss", [("training", "loss", False, 0), ("validation", "loss", True, 1)], (None, None), svg.compact),
-        ("Accuracy", [("training", "accuracy", False, 0), ("validation", "accuracy", True, 1), ("validation, top 5", "accuracy_top5", True, 2)], (None, None), percent),
+        ("Accuracy", [("training", "accuracy", False, 0), ("validation", "accuracy", True, 1), ("validation, top 5", "accuracy_top5", True, 2)], (None, None), svg.percent),
         ("Learning rate", [("learning rate", "lr", False, 4)], (0.0, None), svg.compact),
         ("Throughput in images per second", [("training", "images_per_second", False, 2)], (0.0, None), svg.compact),
         ("Loss scale", [("loss scale", "loss_scale", False, 4)], (0.0, None), svg.compact),

@@ -69,6 +69,10 @@ def compact(value: float) -> str:
     return f"{float(mantissa):g}e{int(exponent)}"
 
 
+def percent(value: float) -> str:
+    return f"{value:g} %"
+
+
 def line_chart(
     series: Sequence[Series],
     *,
@@ -102,30 +106,11 @@ def line_chart(
         up = (y - y_ticks[0]) / (y_ticks[-1] - y_ticks[0])
         return round(LEFT + across * (WIDTH - LEFT - RIGHT), 1), round(TOP + (1 - up) * (HEIGHT - TOP - BOTTOM), 1)
 
-    parts: list[str] = []
-    for tick in y_ticks:
-        _, y = at(x_low, tick)
-        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
-        parts.append(
-            f'<text class="tick" x="{LEFT - 7}" y="{y + 4}" text-anchor="end">{html.escape(y_format(tick))}</text>'
-        )
-    for tick in x_ticks:
-        x, _ = at(tick, y_ticks[0])
-        parts.append(
-            f'<text class="tick" x="{x}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle">{compact(tick)}</text>'
-        )
-    parts.append(
-        f'<text class="tick" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 3}" text-anchor="middle">{html.escape(x_label)}</text>'
-    )
+    parts = _axes(x_ticks, y_ticks, at, x_label, y_format)
     data = []
     for one in drawn:
         placed = [at(x, y) for x, y in one.points]
-        if len(placed) > 1:
-            path = " ".join(f"{x},{y}" for x, y in placed)
-            parts.append(f'<polyline class="line c{one.colour % 8}" points="{path}"/>')
-        if one.dots or len(placed) == 1:
-            radius = 2.6 if len(placed) <= 40 else 1.4
-            parts += [f'<circle class="dot c{one.colour % 8}" cx="{x}" cy="{y}" r="{radius}"/>' for x, y in placed]
+        parts += _line(one, placed)
         data.append(
             {
                 "n": one.name,
@@ -138,6 +123,44 @@ def line_chart(
         f'<svg class="chart" viewBox="0 0 {WIDTH:g} {HEIGHT:g}" role="img" aria-label="{html.escape(label, quote=True)}" '
         f'data-x="{html.escape(x_label, quote=True)}" data-series="{encoded}">{"".join(parts)}</svg>'
     )
+
+
+def _axes(
+    x_ticks: Sequence[float],
+    y_ticks: Sequence[float],
+    at: Callable[[float, float], Point],
+    x_label: str,
+    y_format: Callable[[float], str],
+) -> list[str]:
+    """Lines across and numbers at the y ticks, numbers at the x ticks, the name of the x axis; `at` places a value."""
+    parts = []
+    for tick in y_ticks:
+        _, y = at(0.0, tick)
+        parts.append(f'<line class="grid" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y}" y2="{y}"/>')
+        parts.append(
+            f'<text class="tick" x="{LEFT - 7}" y="{y + 4}" text-anchor="end">{html.escape(y_format(tick))}</text>'
+        )
+    for tick in x_ticks:
+        x, _ = at(tick, y_ticks[0])
+        parts.append(
+            f'<text class="tick" x="{x}" y="{HEIGHT - BOTTOM + 15}" text-anchor="middle">{compact(tick)}</text>'
+        )
+    parts.append(
+        f'<text class="tick" x="{(LEFT + WIDTH - RIGHT) / 2}" y="{HEIGHT - 3}" text-anchor="middle">{html.escape(x_label)}</text>'
+    )
+    return parts
+
+
+def _line(one: Series, placed: Sequence[Point]) -> list[str]:
+    """A line through its placed points, and dots where they are wanted or there is only one."""
+    parts = []
+    if len(placed) > 1:
+        path = " ".join(f"{x},{y}" for x, y in placed)
+        parts.append(f'<polyline class="line c{one.colour % 8}" points="{path}"/>')
+    if one.dots or len(placed) == 1:
+        radius = 2.6 if len(placed) <= 40 else 1.4
+        parts += [f'<circle class="dot c{one.colour % 8}" cx="{x}" cy="{y}" r="{radius}"/>' for x, y in placed]
+    return parts
 
 
 def stacked_bar(parts: Sequence[tuple[str, float, int]], *, label: str) -> str:

@@ -27,7 +27,8 @@ class Browser:
         made = self._call("/session", {"capabilities": {"alwaysMatch": wanted}})
         self._session = f"/session/{made['sessionId']}"
 
-    def open(self, path: Path, *, width: int = 1200, height: int = 900, dark: bool = False) -> None:
+    def open(self, page: Path | str, *, width: int = 1200, height: int = 900, dark: bool = False) -> None:
+        """Load a file or an address in a window of this size; a narrow one is a telephone's."""
         self._cdp(
             "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=width < 600
         )
@@ -35,11 +36,16 @@ class Browser:
             "Emulation.setEmulatedMedia",
             features=[{"name": "prefers-color-scheme", "value": "dark" if dark else "light"}],
         )
-        self._call(f"{self._session}/url", {"url": path.resolve().as_uri()})
+        self._call(f"{self._session}/url", {"url": page if isinstance(page, str) else page.resolve().as_uri()})
 
     def script(self, body: str, *arguments: Any) -> Any:
         """Run `body` as a function in the page and return what it returns."""
         return self._call(f"{self._session}/execute/sync", {"script": body, "args": list(arguments)})
+
+    def script_that_waits(self, body: str, *arguments: Any) -> Any:
+        """Run `body`, whose last argument is the function to call with the result; 30 seconds at most."""
+        self._call(f"{self._session}/timeouts", {"script": 30_000})
+        return self._call(f"{self._session}/execute/async", {"script": body, "args": list(arguments)})
 
     def errors(self) -> list[str]:
         """Warnings and errors of the console since the last call."""
