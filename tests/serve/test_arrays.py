@@ -15,9 +15,12 @@ SHAPE = (4, 4, 3)
 
 
 def encoded(width: int, height: int, form: str = "PNG", mode: str = "RGB", **more: object) -> bytes:
-    values = np.random.default_rng(0).integers(0, 256, (height, width, 3), dtype=np.uint8)
-    buffer = io.BytesIO()
-    Image.fromarray(values).convert(mode).save(buffer, form, **more)
+    rng, buffer = np.random.default_rng(0), io.BytesIO()
+    if mode == "I;16":
+        image = Image.fromarray(rng.integers(0, 1 << 16, (height, width), dtype=np.uint16))
+    else:
+        image = Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)).convert(mode)
+    image.save(buffer, form, **more)
     return buffer.getvalue()
 
 
@@ -93,7 +96,8 @@ class TestDecode:
 
     @pytest.mark.parametrize("mode", ["L", "RGBA", "P", "1", "LA", "I;16"])
     def test_colour_modes(self, mode: str) -> None:
-        content = encoded(20, 20, mode="I" if mode == "I;16" else mode) if mode != "I;16" else encoded(20, 20, mode="L")
+        content = encoded(20, 20, mode=mode)
+        assert Image.open(io.BytesIO(content)).mode == mode
         assert decode(content, self.PREPROCESSING, 10**6).shape == (16, 16, 3)
         grey = Preprocessing(image_size=8, channels=1, in_channels=1)
         assert decode(content, grey, 10**6).shape == (8, 8, 1)

@@ -10,7 +10,6 @@ from urllib.parse import urlsplit
 from conveyor.errors import UserError
 
 HELP = "Ask a running server, or serve a model and load it with many clients."
-SECTION = "Use"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -58,7 +57,7 @@ def run(arguments: argparse.Namespace) -> int:
     from conveyor.serve.launcher import running
     from conveyor.serve.settings import ServeSettings
 
-    if arguments.target.startswith(("http://", "https://")):
+    if _is_address(arguments.target):
         parts = urlsplit(arguments.target)
         port = parts.port or (443 if parts.scheme == "https" else 80)
         return _ask(
@@ -76,6 +75,10 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"there is nothing at {arguments.target}: give http://HOST:PORT, a run or an export")
     with running(settings) as server:
         return _ask(arguments, server.url, "127.0.0.1", server.port, server.grpc_port or 0)
+
+
+def _is_address(target: str) -> bool:
+    return target.startswith(("http://", "https://"))
 
 
 def _ask(arguments: argparse.Namespace, url: str, host: str, port: int, grpc_port: int) -> int:
@@ -124,14 +127,15 @@ def _real_images(arguments: argparse.Namespace) -> Any:
     from conveyor.infer import accuracy
     from conveyor.infer.load import load
     from conveyor.options import Options
+    from conveyor.serve.client import SAMPLE
 
-    if arguments.target.startswith(("http://", "https://")):
+    if _is_address(arguments.target):
         raise UserError(
             "--data real needs the model's folder, which says what data it was trained on: give it instead of a URL"
         )
     loaded = load(arguments.target)
     options = Options.from_mapping(loaded.spec.get("options", {}), where=arguments.target)
-    return accuracy.sample(options, "validation", loaded.preprocessing, 64).images
+    return accuracy.sample(options, "validation", loaded.preprocessing, SAMPLE).images
 
 
 def _classify(client: Any, files: list[str], as_json: bool) -> int:

@@ -1,7 +1,7 @@
 """Numbers that a stranger sent, as images: shape, type and range are checked, and nothing is guessed silently."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -90,6 +90,11 @@ def split_strings(content: bytes | memoryview, count: int) -> list[bytes]:
     if position != len(view):
         raise Refused(f"{len(view) - position} bytes are left behind the last string")
     return found
+
+
+def join_strings(strings: Iterable[bytes]) -> bytes:
+    """The inverse of `split_strings`."""
+    return b"".join(len(string).to_bytes(4, "little") + string for string in strings)
 
 
 def softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:

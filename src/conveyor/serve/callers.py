@@ -45,7 +45,7 @@ def make_caller(
     token: str | None = None,
     tls: bool = False,
 ) -> Caller:
-    """A function that sends one batch; it keeps one connection open until it is closed."""
+    """A caller of the model `name` at HOST:PORT in one of the `PROTOCOLS`."""
     if protocol.startswith("grpc"):
         return _grpc_caller(protocol, f"{host}:{port}", name, input_name, token, tls)
     return _http_caller(protocol, f"{'https' if tls else 'http'}://{host}:{port}", name, input_name, token)
@@ -68,18 +68,16 @@ def _grpc_caller(protocol: str, address: str, name: str, input_name: str, token:
         else grpc.insecure_channel(address, options)
     )
     tensorflow = protocol == "grpc-tensorflow"
-    service, method, kind = (
-        (PREDICTION_SERVICE, "Predict", "Predict") if tensorflow else (INFERENCE_SERVICE, "ModelInfer", "ModelInfer")
-    )
+    service, method = (PREDICTION_SERVICE, "Predict") if tensorflow else (INFERENCE_SERVICE, "ModelInfer")
     rpc = channel.unary_unary(
         f"/{service}/{method}",
         request_serializer=lambda message: message.SerializeToString(),
-        response_deserializer=MESSAGES[f"{kind}Response"].FromString,
+        response_deserializer=MESSAGES[f"{method}Response"].FromString,
     )
     metadata = [("authorization", f"Bearer {token}")] if token else None
 
     def call(images: NDArray[np.uint8], timeout: float) -> NDArray[np.float32]:
-        request = MESSAGES[f"{kind}Request"]()
+        request = MESSAGES[f"{method}Request"]()
         if tensorflow:
             request.model_spec.name, request.model_spec.signature_name = name, "serving_default"
             request.inputs[input_name].CopyFrom(to_proto(images))

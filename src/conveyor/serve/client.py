@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.errors import UserError, did_you_mean
+from conveyor.infer.preprocessing import Preprocessing
 from conveyor.infer.statistics import Latency
 from conveyor.options import Options
 from conveyor.serve.callers import PROTOCOLS
@@ -161,9 +162,6 @@ def export_and_request(
     num_images: int = 1000,
     use_async: bool = False,
     verbose: bool = False,
-    form: str = "onnx",
-    protocol: str = "grpc-tensorflow",
-    input_name: str = "input",
     say: Callable[[str], None] = lambda text: None,
 ) -> LoadReport:
     """Export the model of `options` as `folder/001` (an old one is removed), serve it, send requests, report.
@@ -172,7 +170,6 @@ def export_and_request(
     them to exactly that batch (500 microseconds, 1000 waiting batches); otherwise each request is one batch.
     `port` is the gRPC port, 0 a free one; an address of all interfaces is served on the loopback one.
     """
-    from conveyor.infer import accuracy
     from conveyor.infer.export import export
     from conveyor.infer.load import from_options, load
 
@@ -182,14 +179,9 @@ def export_and_request(
         say("note: no checkpoint was given, so the weights are random")
     target = Path(folder) / "001"
     shutil.rmtree(target, ignore_errors=True)
-    say(export(loaded, target, form, batch=model_batch).text())
-    generated = options.data.generated_data or options.data.synthetic_data
-    if generated:
-        images = random_images(loaded.preprocessing.image_shape, 1)
-    else:
-        images = accuracy.sample(options, "validation", loaded.preprocessing, SAMPLE).images
+    say(export(loaded, target, "onnx", batch=model_batch).text())
+    images = _images(options, loaded.preprocessing)
     local = "127.0.0.1" if host in ("0.0.0.0", "localhost", "") else host
-    joining = batch_size != model_batch
     settings = ServeSettings(
         path=str(folder),
         name=name,
@@ -197,27 +189,33 @@ def export_and_request(
         port=0,
         grpc_port=port,
         batch_sizes=(model_batch,),
-        delay_us=MODEL_BATCH_DELAY_US if joining else 0,
+        delay_us=0 if batch_size == model_batch else MODEL_BATCH_DELAY_US,
         queue=QUEUED_BATCHES * model_batch,
         poll=0,
         drain_delay=0.0,
-        engine={"onnx": "onnxruntime", "openvino": "openvino", "torch": "torch"}[form],
+        engine="onnxruntime",
     )
     with running(settings) as server:
         say(f"serving {name} at {local} port {server.grpc_port}")
-        http = not protocol.startswith("grpc")
-        return run_load(
-            LoadSettings(
-                host=local,
-                port=server.port if http else server.grpc_port or 0,
-                name=name,
-                protocol=protocol,
-                input_name=input_name,
-                batch_size=batch_size,
-                clients=clients,
-                num_images=num_images,
-                use_async=use_async,
-                verbose=verbose,
-            ),
-            images,
+        load_settings = LoadSettings(
+            host=local,
+            port=server.grpc_port or 0,
+            name=name,
+            protocol="grpc-tensorflow",
+            input_name="input",
+            batch_size=batch_size,
+            clients=clients,
+            num_images=num_images,
+            use_async=use_async,
+            verbose=verbose,
         )
+        return run_load(load_settings, images)
+
+
+def _images(options: Options, preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """What the clients send: images of the options' data set, or a random one where they ask for generated data."""
+    from conveyor.infer import accuracy
+
+    if options.data.generated_data or options.data.synthetic_data:
+        return random_images(preprocessing.image_shape, 1)
+    return accuracy.sample(options, "validation", preprocessing, SAMPLE).images

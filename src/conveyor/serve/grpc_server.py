@@ -1,6 +1,5 @@
 """The gRPC side: the Open Inference Protocol, TensorFlow Serving's Predict, and the standard health check."""
 
-import hmac
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,7 +10,7 @@ from google.protobuf.message import DecodeError
 from numpy.typing import NDArray
 
 from conveyor.serve import http_v2
-from conveyor.serve.arrays import as_images, checked_shape, from_bytes, softmax, split_strings
+from conveyor.serve.arrays import as_images, checked_shape, from_bytes, join_strings, softmax, split_strings
 from conveyor.serve.model import ServedModel
 from conveyor.serve.protos import HEALTH_SERVICE, INFERENCE_SERVICE, MESSAGES, PREDICTION_SERVICE
 from conveyor.serve.refused import Refused
@@ -101,11 +100,8 @@ class Rpc:
         return call
 
     def _allowed(self, context: Any) -> bool:
-        token = self._service.settings.token
-        if token is None:
-            return True
         given = dict(context.invocation_metadata() or ()).get("authorization", "")
-        return hmac.compare_digest(str(given).encode(), f"Bearer {token}".encode())
+        return self._service.allows(str(given).encode())
 
     async def server_live(self, request: Any) -> Any:
         return MESSAGES["ServerLiveResponse"](live=True)
@@ -198,7 +194,7 @@ def _v2_answer(model: ServedModel, request: Any, logits: NDArray[np.float32]) ->
         if classes:
             words = http_v2.classification(model, values, classes)
             response.outputs.add(name=name, datatype="BYTES", shape=[len(values), len(words) // len(values)])
-            response.raw_output_contents.append(b"".join(len(word).to_bytes(4, "little") + word for word in words))
+            response.raw_output_contents.append(join_strings(words))
         else:
             response.outputs.add(name=name, datatype="FP32", shape=list(values.shape))
             response.raw_output_contents.append(values.astype("<f4").tobytes())

@@ -6,13 +6,14 @@ import numpy as np
 import orjson
 from numpy.typing import NDArray
 
-from conveyor.serve.arrays import DTYPES, as_images, checked_shape, from_bytes, softmax, split_strings
+from conveyor.infer import metadata
+from conveyor.serve.arrays import DTYPES, as_images, checked_shape, from_bytes, join_strings, softmax, split_strings
 from conveyor.serve.model import ServedModel
 from conveyor.serve.refused import Refused
 from conveyor.serve.service import Service
 from conveyor.version import __version__
 
-INPUT, LOGITS, PROBABILITIES = "images", "logits", "probabilities"
+INPUT, LOGITS, PROBABILITIES = metadata.INPUT, metadata.OUTPUT, "probabilities"
 INPUT_NAMES = (INPUT, "input", "input_0")
 """The input's name and those that clients of the original programs use."""
 BINARY_HEADER = "Inference-Header-Content-Length"
@@ -149,7 +150,7 @@ def _answer(model: ServedModel, request: dict[str, Any], logits: NDArray[np.floa
         if classes:
             words = classification(model, values, classes)
             described |= {"datatype": "BYTES", "shape": [len(values), len(words) // len(values)]}
-            raw = b"".join(len(word).to_bytes(4, "little") + word for word in words)
+            raw = join_strings(words)
             data: Any = [word.decode() for word in words]
         else:
             described |= {"datatype": "FP32", "shape": list(values.shape)}

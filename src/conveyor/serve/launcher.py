@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import json
-import os
 import signal
 import subprocess
 import sys
@@ -56,7 +55,6 @@ def running(settings: ServeSettings, ready_seconds: float = READY_SECONDS) -> It
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,
                 text=True,
-                env=dict(os.environ),
             )
         server = None
         try:

@@ -18,7 +18,7 @@ class ServedModel:
     """Started once, asked many times, closed when the last answer is out."""
 
     def __init__(self, version: Version, settings: ServeSettings, metrics: Metrics) -> None:
-        self.source = version
+        self.stamp = version.stamp
         self._settings, self._metrics = settings, metrics
         self.pool = Pool(
             str(version.path),
@@ -33,6 +33,7 @@ class ServedModel:
         self._watch: asyncio.Task[None]
         self.name = self.version = ""
         self.labels: tuple[str, ...] = ()
+        self.sizes: tuple[int, ...] = ()
         self.preprocessing: Preprocessing
         self.described: dict[str, Any] = {}
         self.requests = 0
@@ -43,7 +44,6 @@ class ServedModel:
         await self.pool.start()
         described = self.described = self.pool.described
         self.name = self._settings.name or described["name"]
-        # A numbered checkpoint or export is its own version; anything else says it in its description.
         self.version = described["version"]
         self.labels = tuple(described["labels"])
         self.preprocessing = Preprocessing.from_json(described["preprocessing"])

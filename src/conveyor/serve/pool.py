@@ -164,9 +164,6 @@ class Pool:
     def alive(self) -> int:
         return sum(worker.process.poll() is None for worker in self._all)
 
-    def process_ids(self) -> list[int]:
-        return [worker.process.pid for worker in self._all]
-
     async def run(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Logits of a batch of an allowed size, from whichever worker is free first."""
         for _ in range(2):

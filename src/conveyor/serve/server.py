@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import json
-import logging
 import os
 import signal
 import socket
@@ -23,7 +22,6 @@ from conveyor.serve.grpc_server import make_server
 from conveyor.serve.service import Service
 from conveyor.serve.settings import NO_GRPC, ServeSettings
 
-_logger = logging.getLogger(__name__)
 Say = Callable[[str], None]
 
 

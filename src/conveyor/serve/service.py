@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import hmac
 import logging
 import time
 from collections.abc import Callable, Iterator
@@ -82,6 +83,11 @@ class Service:
 
         return await asyncio.to_thread(all_of_them)
 
+    def allows(self, authorization: bytes) -> bool:
+        """Whether a request with this `authorization` header may pass: it carries the token, or none is needed."""
+        token = self.settings.token
+        return token is None or hmac.compare_digest(authorization, f"Bearer {token}".encode())
+
     def hold(self, count: int) -> None:
         """Account for bytes of a body in memory; refuses when all bodies together exceed the limit."""
         if self.bytes_held + count > self.settings.max_inflight:
@@ -125,7 +131,7 @@ class Service:
     async def _watch(self) -> None:
         """Take newer versions into service; one that cannot be loaded is named once and left alone until it changes."""
         assert self._current is not None
-        seen = self._current.source.stamp
+        seen = self._current.stamp
         while True:
             await asyncio.sleep(self.settings.poll)
             try:

@@ -68,8 +68,6 @@ def _open(order: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         "engine": name,
         "note": note,
         "sizes": sizes,
-        "precision": loaded.spec.get("precision", "float32"),
-        "format": loaded.spec.get("format", "torch"),
     }
     return engine, described
 
