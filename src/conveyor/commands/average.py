@@ -6,7 +6,6 @@ from pathlib import Path
 from conveyor.errors import UserError
 
 HELP = "Average checkpoints: the mean of the last ones, or exponential."
-SECTION = "Train"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,12 +3,12 @@
 import argparse
 import json
 
+from conveyor.errors import UserError
 from conveyor.options import Options
 from conveyor.options.coerce import to_plain
 from conveyor.options.file import shipped
 
 HELP = "List the named configurations; `configs show NAME` prints one resolved."
-SECTION = "Look"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -18,8 +18,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from conveyor.errors import UserError
-
     if arguments.action == "show":
         if arguments.name is None:
             raise UserError("which configuration? Write: conveyor configs show NAME")

@@ -16,7 +16,6 @@ if TYPE_CHECKING:
     from conveyor.data.measure import Rate
 
 HELP = "List, fetch, verify, convert and measure data sets."
-SECTION = "Tools"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

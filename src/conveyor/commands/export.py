@@ -1,11 +1,11 @@
 """`conveyor export`: a run as ONNX, OpenVINO or PyTorch files."""
 
 import argparse
+import dataclasses
 
 from conveyor.errors import UserError
 
 HELP = "Write a trained model as ONNX, OpenVINO or PyTorch files, compared with the original."
-SECTION = "Use"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -34,17 +34,10 @@ def run(arguments: argparse.Namespace) -> int:
     batch = _batch(arguments.batch)
     from conveyor.infer.export import export
     from conveyor.infer.load import load
-    from conveyor.infer.loaded import Loaded
 
     loaded = load(arguments.model)
     if arguments.name:
-        loaded = Loaded(
-            loaded.module,
-            loaded.class_names,
-            loaded.preprocessing,
-            {**loaded.spec, "name": arguments.name},
-            loaded.artifact,
-        )
+        loaded = dataclasses.replace(loaded, spec={**loaded.spec, "name": arguments.name})
     quantizer = images = None
     if arguments.int8:
         from conveyor.infer import accuracy

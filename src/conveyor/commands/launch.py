@@ -4,11 +4,14 @@ import argparse
 import os
 import shlex
 import sys
+from typing import TYPE_CHECKING
 
 from conveyor.errors import UserError
 
+if TYPE_CHECKING:
+    from conveyor.launch.plan import LaunchPlan
+
 HELP = "Start any program as several workers: here, on many machines, or as a SLURM or Kubernetes job."
-SECTION = "Tools"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -104,13 +107,11 @@ def run(arguments: argparse.Namespace) -> int:
     return run_job(argv, plan)
 
 
-def run_job(argv: list[str], plan: "object") -> int:
+def run_job(argv: list[str], plan: "LaunchPlan") -> int:
     """Run the job; returns the exit code and has said why when it is not 0."""
     from conveyor.launch import hosts
     from conveyor.launch.agent import JobFailedError, JobInterruptedError
-    from conveyor.launch.plan import LaunchPlan
 
-    assert isinstance(plan, LaunchPlan)
     try:
         hosts.run(argv, plan)
     except JobFailedError as error:

@@ -9,7 +9,6 @@ if TYPE_CHECKING:
     from conveyor.models.units import Unit
 
 HELP = "List the models; `models show NAME` prints the layers at which one can be split."
-SECTION = "Look"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

@@ -3,7 +3,6 @@
 import argparse
 
 HELP = "Write one self-contained HTML page about a run, or a comparison of several."
-SECTION = "Look"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

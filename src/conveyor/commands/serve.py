@@ -8,7 +8,6 @@ from conveyor.errors import UserError
 from conveyor.options.units import size_in_bytes
 
 HELP = "Serve a model over HTTP and gRPC, with a page to drop photographs on."
-SECTION = "Use"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

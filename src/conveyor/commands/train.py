@@ -8,7 +8,6 @@ from conveyor.options import Options
 from conveyor.options.parser import add_config, add_options, options_from
 
 HELP = "Train a network; without any option a small one on the embedded digits."
-SECTION = "Train"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:

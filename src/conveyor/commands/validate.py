@@ -10,7 +10,6 @@ from conveyor.options import Options
 from conveyor.options.parser import add_config, add_options, options_from
 
 HELP = "Validate a checkpoint, every checkpoint of a run, or plain weights."
-SECTION = "Train"
 RUN = "conveyor.training.validating:run"
 
 
