@@ -83,13 +83,3 @@ def test_a_real_run_is_measured() -> None:
     asked = planner.wanted(options.replace(layout="1x1"), 1, None)
     best = planner.plan(model, hardware, asked)[0]
     assert check.measure(options, about, best, updates=3) > 0
-
-
-def test_automatic_splits_are_names_that_training_accepts(capsys: pytest.CaptureFixture[str]) -> None:
-    options = Options().replace(model="cifar_resnet8", data="cifar10", micro_batch_size=4)
-    names = planner.auto_splits(options, 3)
-    assert len(names) == 2
-    assert (
-        main(["train", "--model", "cifar_resnet8", "--data", "cifar10", "--splits", *names, "--dry-run", "--json"]) == 0
-    )
-    assert json.loads(capsys.readouterr().out)["stages"] == 3

@@ -62,7 +62,7 @@ def test_measured_times_add_up_to_the_whole_pass() -> None:
         costs = estimated(meta, 16, 3, this_cpu(2, 1e11), times)
     finally:
         torch.set_num_threads(before)
-    assert set(times) == {node for node in times if times[node][0](4) >= 0}
+    assert all(forward(4) >= 0 for forward, _ in times.values())
     assert len(times) == len(costs)
     forward, backward = costs.seconds(0, len(costs), 4)
     assert forward == pytest.approx(sum(times[name][0](4) for name in times))

@@ -1,11 +1,12 @@
 """Failures and checkpoints: the event simulation against the closed formulas."""
 
+import math
+
 import numpy as np
 import pytest
 
 from conveyor.plan.failures import (
     Reliability,
-    best_interval,
     daly_interval,
     expected_time,
     simulate_run,
@@ -14,6 +15,28 @@ from conveyor.plan.failures import (
 )
 
 JOB = Reliability(mtbf=4 * 3600, save=60, restart=180)
+
+
+def best_interval(job: Reliability, tolerance: float = 1e-6) -> float:
+    """The interval that minimises `expected_time`, by golden-section search (it has one minimum)."""
+    ratio = (math.sqrt(5) - 1) / 2
+    low, high = 1e-6 * job.mtbf, 20.0 * max(job.mtbf, young_interval(job))
+    one, other = high - ratio * (high - low), low + ratio * (high - low)
+    while high - low > tolerance * job.mtbf:
+        if log_cost(job, one) < log_cost(job, other):
+            high, other = other, one
+            one = high - ratio * (high - low)
+        else:
+            low, one = one, other
+            other = low + ratio * (high - low)
+    return (low + high) / 2
+
+
+def log_cost(job: Reliability, interval: float) -> float:
+    """log of the time per second of work without the constant factor; the logarithm cannot overflow."""
+    x = (interval + job.save) / job.mtbf
+    growth = x + math.log1p(-math.exp(-x)) if x > 1 else math.log(math.expm1(x))
+    return growth - math.log(interval)
 
 
 @pytest.mark.parametrize("job", [JOB, Reliability(600, 30, 60), Reliability(1e6, 10, 100)])

@@ -42,10 +42,9 @@ def estimated(
     `element_bytes` is 2 for activations in half precision; `again` is the price of recomputation (see `Model`).
     """
     units, saved = describe(model, image_size, in_channels)
-    owners = _owners(units, blocks(model))
     scale = element_bytes / 4
     costs = []
-    for unit, block in zip(units, owners, strict=True):
+    for unit, block in zip(units, owners(units, blocks(model)), strict=True):
         forward = _forward(unit, hardware, scale)
         measured = (times or {}).get(unit.name, (forward, forward.scaled(2.0)))
         costs.append(
@@ -67,8 +66,6 @@ def _forward(unit: Unit, hardware: Hardware, scale: float) -> Linear:
     return Linear(hardware.overhead, 2 * unit.multiply_adds / hardware.flops + moved / hardware.bandwidth)
 
 
-def _owners(units: Sequence[Unit], names: Sequence[str]) -> list[str | None]:
-    """The residual block that each unit belongs to."""
-    return [
-        next((name for name in names if unit.path == name or unit.path.startswith(name + ".")), None) for unit in units
-    ]
+def owners(units: Sequence[Unit], names: Sequence[str]) -> list[str | None]:
+    """The residual block of `names` that each unit belongs to, if any."""
+    return [next((name for name in names if f"{unit.path}.".startswith(f"{name}.")), None) for unit in units]

@@ -6,7 +6,6 @@ the last complete checkpoint; it then takes `restart` seconds (during which it m
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -31,7 +30,7 @@ def daly_interval(job: Reliability) -> float:
     if job.save >= 2 * job.mtbf:
         return job.mtbf
     ratio = job.save / (2 * job.mtbf)
-    return math.sqrt(2 * job.save * job.mtbf) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - job.save
+    return young_interval(job) * (1 + math.sqrt(ratio) / 3 + ratio / 9) - job.save
 
 
 def expected_time(job: Reliability, work: float, interval: float) -> float:
@@ -40,29 +39,6 @@ def expected_time(job: Reliability, work: float, interval: float) -> float:
         return work + job.save * work / interval
     segment = job.mtbf * math.exp(job.restart / job.mtbf) * math.expm1((interval + job.save) / job.mtbf)
     return segment * work / interval
-
-
-def best_interval(job: Reliability, tolerance: float = 1e-6) -> float:
-    """The interval that minimises `expected_time`, by golden-section search (it has one minimum)."""
-    ratio = (math.sqrt(5) - 1) / 2
-    low, high = 1e-6 * job.mtbf, 20.0 * max(job.mtbf, young_interval(job))
-    cost: Callable[[float], float] = lambda interval: _log_rate(job, interval)  # noqa: E731
-    one, other = high - ratio * (high - low), low + ratio * (high - low)
-    while high - low > tolerance * job.mtbf:
-        if cost(one) < cost(other):
-            high, other = other, one
-            one = high - ratio * (high - low)
-        else:
-            low, one = one, other
-            other = low + ratio * (high - low)
-    return (low + high) / 2
-
-
-def _log_rate(job: Reliability, interval: float) -> float:
-    """log of the time per second of work without the constant factor; the logarithm cannot overflow."""
-    x = (interval + job.save) / job.mtbf
-    growth = x + math.log1p(-math.exp(-x)) if x > 1 else math.log(math.expm1(x))
-    return growth - math.log(interval)
 
 
 @dataclass(frozen=True, slots=True)

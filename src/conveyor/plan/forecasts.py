@@ -18,7 +18,6 @@ from conveyor.plan.splits import split_model
 from conveyor.plan.timetable import SCHEDULES, in_flight
 from conveyor.topology import Topology
 
-IMAGENET_IMAGES = 1_281_167
 DEFAULT_EPOCHS = 90.0
 
 
@@ -94,11 +93,9 @@ def _units(options: Options, about: Subject) -> list[Unit]:
 
 
 def images_of_run(options: Options) -> float:
-    """Images that the whole run sees: epochs x images, of ImageNet when no data set is named."""
-    images = datasets.info(options.data).train_images if options.data.data is not None else IMAGENET_IMAGES
+    """Images that the whole run sees: updates x global batch, or epochs x images (of ImageNet when no data set is named)."""
     if options.length.updates is not None:
-        return (
-            float(options.length.updates)
-            * Topology.from_options(replace(options.batch, device_mapping=()))[0].global_batch
-        )
-    return images * (options.length.epochs if options.length.epochs is not None else DEFAULT_EPOCHS)
+        topology, _ = Topology.from_options(replace(options.batch, device_mapping=()))
+        return float(options.length.updates) * topology.global_batch
+    info = datasets.info(options.data) if options.data.data is not None else datasets.known()["imagenet"]
+    return info.train_images * (options.length.epochs if options.length.epochs is not None else DEFAULT_EPOCHS)

@@ -14,7 +14,7 @@ THREAD_GAIN = 0.55
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
-    """One kind of device, `flops` of them sustained in convolutions, `bandwidth` bytes per second to its memory.
+    """One kind of device: operations per second sustained in convolutions, bytes per second to its memory, and its links.
 
     `cores` limits how many workers of a CPU really run at the same time (0: every device is a device of its own).
     """

@@ -12,6 +12,7 @@ from conveyor.models.registry import blocks
 from conveyor.models.units import trace
 from conveyor.pipeline.boundary import as_tuple
 from conveyor.pipeline.cut import Stage, cut
+from conveyor.plan.estimate import owners
 
 REPEATS = 3
 
@@ -29,8 +30,7 @@ def median(values: Sequence[float]) -> float:
 def block_pieces(model: nn.Module) -> tuple[list[Stage], list[str | None]]:
     """The model cut wherever a residual block begins or ends, and the block of each unit."""
     units = trace(copy.deepcopy(model).to("meta"), 32, _channels(model))
-    names = blocks(model)
-    inside = [next((name for name in names if f"{unit.path}.".startswith(f"{name}.")), None) for unit in units]
+    inside = owners(units, blocks(model))
     bounds = [place for place in range(1, len(units)) if inside[place] != inside[place - 1]]
     return cut(model, bounds), inside
 

@@ -14,8 +14,6 @@ from conveyor.options import Options
 from conveyor.plan.choose import Proposal, Wanted, no_proposal, optimiser_copies, proposals
 from conveyor.plan.costs import RECOMPUTE, Model
 from conveyor.plan.hardware import Hardware, accelerator, this_cpu
-from conveyor.plan.splits import split_model
-from conveyor.plan.timetable import in_flight
 from conveyor.topology import Topology
 
 if TYPE_CHECKING:
@@ -175,7 +173,7 @@ def wanted(options: Options, devices: int, memory: float | None, given: Containe
     if options.layout.layout != "auto":
         lanes, depth = parse_layout(options.layout.layout)
         depths, devices = (depth,), lanes * depth
-    recompute: tuple[str, ...] = ("none", "block", "stage")
+    recompute: tuple[str, ...] = RECOMPUTE
     if batch.recompute:
         recompute = tuple("stage" if name == "stage" else "block" for name in batch.recompute[:1])
     return Wanted(
@@ -202,29 +200,6 @@ def plan(model: Model, hardware: Hardware, asked: Wanted) -> list[Proposal]:
     if not found:
         raise no_proposal(model, asked, hardware)
     return found
-
-
-def auto_splits(
-    options: Options, stages: int, *, memory: float | None = None, schedule: str = "1f1b"
-) -> tuple[str, ...]:
-    """The best split points by estimated costs, as names for `--splits`, with every stage inside `memory`."""
-    about, hardware = subject(options), hardware_here(options)
-    model = cost_model(options, about, hardware, measure=False)
-    topology, _ = Topology.from_options(dataclasses.replace(options.batch, splits=(), stages=None, device_mapping=()))
-    split = split_model(
-        model,
-        stages,
-        topology.micro_batch,
-        in_flight=in_flight(schedule, stages, topology.slots),
-        memory=memory,
-        copies_of_weights=optimiser_copies(options.optimizer.optimizer),
-        seconds_per_byte=1 / hardware.network.inner.bandwidth,
-    )
-    if split is None:
-        raise UserError(
-            f"{about.name} cannot be cut into {stages} stages that fit: ask for other stages or more memory"
-        )
-    return tuple(model.units[cut].name for cut in split.cuts[1:-1])
 
 
 def command_of(options: Options, chosen: Proposal) -> str:
