@@ -1,1 +1,1 @@
-"""Number formats, rounding, losses, loss scale, recompute: the arithmetic around a model."""
+"""Number formats, rounding, random numbers, convolutions, norms, loss scale, recompute: the arithmetic around a model."""

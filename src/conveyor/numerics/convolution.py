@@ -28,7 +28,7 @@ FEWEST_CHANNELS = 64
 def install(model: nn.Module) -> None:
     """Let every plain convolution of `model` compute as the functions here do while it trains; in place."""
     for module in model.modules():
-        if isinstance(module, nn.Conv2d) and _is_plain(module) and way(module.weight, Geometry.of(module)) != "library":
+        if isinstance(module, nn.Conv2d) and is_plain(module) and way(module.weight, Geometry.of(module)) != "library":
             module._conv_forward = types.MethodType(_layer_forward, module)  # type: ignore[method-assign]
 
 
@@ -108,8 +108,8 @@ def _library_gradient(which: int, dy: Tensor, x: Tensor, weight: Tensor, geometr
     return cast(Tensor, found[which])
 
 
-def _is_plain(layer: nn.Conv2d) -> bool:
-    """Whether the layer is torch's own, padded with zeros by numbers."""
+def is_plain(layer: nn.Conv2d) -> bool:
+    """Whether the layer is torch's own, padded with zeros by numbers, so that `_conv_forward` is all it does."""
     return (
         type(layer).forward is nn.Conv2d.forward and layer.padding_mode == "zeros" and isinstance(layer.padding, tuple)
     )

@@ -34,11 +34,6 @@ def is_finite(values: Tensor) -> Tensor:
     return low.isfinite() & high.isfinite()
 
 
-def all_finite(tensors: Sequence[Tensor]) -> Tensor:
-    """Whether every value of every tensor is finite, a bool scalar on the device."""
-    return torch.stack([is_finite(values) for values in tensors]).all()
-
-
 def bad_weight(named: Iterable[tuple[str, Tensor]]) -> str | None:
     """The name of the first tensor with a value that is not finite."""
     floating = [(name, value) for name, value in named if value.is_floating_point()]

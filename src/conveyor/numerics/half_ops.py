@@ -84,21 +84,17 @@ class _Convolution(torch.autograd.Function):
         if policy.half_partials and geometry.groups == 1:
             outputs = list(_pieces(weight.shape[0], _PARTIAL_TERMS))
             samples = list(_pieces(x.shape[0], -(-_PARTIAL_TERMS // max(1, g[0, 0].numel()))))
-            none: list[Tensor | None] = [None, None, None]
-            dx, dw, db = none
-            if wants_x:
-                dx = _half_sum(
-                    (fast.input_gradient(g[:, p], wide, filters[p], geometry) for _, p in outputs),
-                    policy,
-                )
-            if wants_weight:
-                dw = _half_sum(
-                    (fast.weight_gradient(g[p], wide[p], filters, geometry) for _, p in samples),
-                    policy,
-                )
-            if wants_bias:
-                db = _half_sum((g[p].sum((0, 2, 3)) for _, p in samples), policy)
-            return dx, dw, db, None, None, None
+            parts_x = (fast.input_gradient(g[:, p], wide, filters[p], geometry) for _, p in outputs)
+            parts_weight = (fast.weight_gradient(g[p], wide[p], filters, geometry) for _, p in samples)
+            parts_bias = (fast.bias_gradient(g[p]) for _, p in samples)
+            return (
+                _half_sum(parts_x, policy) if wants_x else None,
+                _half_sum(parts_weight, policy) if wants_weight else None,
+                _half_sum(parts_bias, policy) if wants_bias else None,
+                None,
+                None,
+                None,
+            )
         dx = fast.input_gradient(g, wide, filters, geometry) if wants_x else None
         dw = fast.weight_gradient(g, wide, filters, geometry) if wants_weight else None
         db = fast.bias_gradient(g) if wants_bias else None

@@ -63,7 +63,7 @@ def fold(seed: int, *keys: Key) -> int | Tensor:
             scaled = _signed(state * 3) if isinstance(state, int) else state * 3
             state = _mix_tensor(mixed + scaled)
         elif isinstance(state, int):
-            state = _mix_int(state * 3 + _mix_int(key + _GOLDEN))
+            state = state_after(state, key)
         else:
             state = _mix_tensor(state * 3 + _signed(_mix_int(key + _GOLDEN)))
     return state
@@ -108,21 +108,11 @@ def uniform_number(state: int, number: int) -> float:
     return (_mix_int(state + (number + 1) * _GOLDEN) >> 11) * 2.0**-53
 
 
-def integers(seed: int, *keys: Key, high: int, count: int, device: torch.device | str | None = None) -> Tensor:
-    """`count` integers in [0, high) per key; the bias of the modulo is below high / 2^63."""
-    return _shifted(bits(seed, *keys, count=count, device=device), 1).remainder_(high)
-
-
 def state_of(seed: int, *keys: int | str) -> int:
     """`fold` of a key without tensors: an unsigned int of 64 bits."""
     state = fold(seed, *keys)
     assert isinstance(state, int)
     return state
-
-
-def seed_of(seed: int, *keys: int | str) -> int:
-    """A seed for another generator: 63 bits from the key."""
-    return state_of(seed, *keys) >> 1
 
 
 def generator(seed: int, *keys: int | str, device: torch.device | str = "cpu") -> torch.Generator:
@@ -131,5 +121,5 @@ def generator(seed: int, *keys: int | str, device: torch.device | str = "cpu") -
     Trap: torch's CPU generator keeps 32 bits of its seed, so among many millions of keys two may share a stream.
     """
     made = torch.Generator(device=device)
-    made.manual_seed(seed_of(seed, *keys))
+    made.manual_seed(state_of(seed, *keys) >> 1)
     return made

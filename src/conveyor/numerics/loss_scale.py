@@ -2,11 +2,12 @@
 
     a number        fixed
     16..128         16, 32, 64, 128, each for an equal part of the run
-    auto            halved and the update skipped when a gradient overflowed, doubled after 2000 good updates in a row
-    histogram       every 8 updates: halved if more than one gradient value in 100,000 lies above 2^13, else doubled
+    auto            halved when a gradient overflowed, doubled after 2000 good updates in a row
+    histogram       every 8 updates: halved if more than one gradient value in 100,000 lies above 2^13, else doubled;
+                    halved when a gradient overflowed as well
 
-The automatic forms need finite gradients only to decide whether the update is made; the two never read a value back
-to the host otherwise than through `update`'s arguments.
+With the two automatic forms an update whose gradients overflowed is skipped. What `measure` counts stays on the device
+until `update` reads it.
 """
 
 import dataclasses
@@ -56,6 +57,9 @@ class LossScale:
                 setattr(self, field.name, state[field.name])
 
 
+# A class with slots is made twice, so `super()` without arguments does not find its parent: the others name it.
+
+
 @dataclasses.dataclass(slots=True)
 class ScheduledLossScale(LossScale):
     """Doubles from `first` to `last` in equal spans of the run."""
@@ -68,8 +72,7 @@ class ScheduledLossScale(LossScale):
         self._set()
 
     def update(self, found_inf: bool, measured: Tensor | None = None) -> None:
-        self.updates += 1
-        self.skipped += found_inf
+        LossScale.update(self, found_inf)
         self._set()
 
     def load(self, state: Mapping[str, Any]) -> None:
@@ -97,8 +100,7 @@ class OverflowLossScale(LossScale):
         return True
 
     def update(self, found_inf: bool, measured: Tensor | None = None) -> None:
-        self.updates += 1
-        self.skipped += found_inf
+        LossScale.update(self, found_inf)
         self.good = 0 if found_inf else self.good + 1
         if found_inf:
             self.value = max(self.value / 2, self.smallest)
@@ -128,8 +130,7 @@ class HistogramLossScale(LossScale):
         return gradient_histogram(gradients, self.edge)
 
     def update(self, found_inf: bool, measured: Tensor | None = None) -> None:
-        self.updates += 1
-        self.skipped += found_inf
+        LossScale.update(self, found_inf)
         if found_inf:
             self.value = max(self.value / 2, 1.0)
         elif measured is not None:

@@ -17,7 +17,7 @@ ACTIVATIONS = {"none": 0, "relu": 1, "silu": 2}
 
 def available() -> bool:
     """Whether the kernels can be had on this machine."""
-    return library() is not None
+    return library("norm_act") is not None
 
 
 def fits(x: Tensor, residual: Tensor | None = None, act: str = "none") -> bool:
@@ -114,7 +114,7 @@ class _NormAct(torch.autograd.Function):
 
 
 def _kernels() -> Any:
-    found = library()
+    found = library("norm_act")
     assert found is not None, "norm_act needs the C kernels: ask available() first"
     return found
 

@@ -24,9 +24,8 @@ import torch
 from torch import Tensor, nn
 
 from conveyor.numerics import half_ops
-from conveyor.numerics.convolution import Geometry
+from conveyor.numerics.convolution import Geometry, is_plain
 from conveyor.numerics.half_policy import HalfPolicy
-from conveyor.numerics.rounding import round_nearest
 from conveyor.options.numerics import PrecisionOptions
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
@@ -69,12 +68,6 @@ class Precision:
             _override(module, name, self.policy)
         return model
 
-    def round_(self, values: Tensor) -> Tensor:
-        """Round a tensor in place to numbers that the arithmetic's format holds; its type stays."""
-        if self.is_half:
-            values.copy_(round_nearest(values, self.compute, saturate=self.policy.saturate))
-        return values
-
     def describe(self, device: torch.device) -> str:
         """One phrase for the run's first lines."""
         if not self.is_half:
@@ -87,20 +80,13 @@ class Precision:
 
 def _override(module: nn.Module, name: str, policy: HalfPolicy) -> None:
     """Give one layer its forward in half precision; containers and layers without parameters need none."""
-    if isinstance(module, nn.Conv2d) and _is_plain(module):
+    if isinstance(module, nn.Conv2d) and is_plain(module):
         module._conv_forward = types.MethodType(_ConvForward(policy, name), module)  # type: ignore[method-assign]
     elif type(module) is nn.Linear:
         module.forward = types.MethodType(_LinearForward(policy, name), module)  # type: ignore[method-assign]
     elif next(module.parameters(recurse=False), None) is not None and next(module.children(), None) is None:
         forward = _NormForward if isinstance(module, _NORMS) else _WideForward
         module.forward = types.MethodType(forward(policy, name, type(module).forward), module)
-
-
-def _is_plain(layer: nn.Conv2d) -> bool:
-    """Whether the layer is torch's own, padded with zeros by numbers; any other goes the general way."""
-    return (
-        type(layer).forward is nn.Conv2d.forward and layer.padding_mode == "zeros" and isinstance(layer.padding, tuple)
-    )
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

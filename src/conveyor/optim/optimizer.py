@@ -13,7 +13,7 @@ from conveyor.numerics.rounding import stochastic_round_into
 from conveyor.optim.kinds import excluded
 from conveyor.optim.lars import Lars
 from conveyor.optim.muon import Muon, is_filter
-from conveyor.optim.rules import Adam, Momentum, RmsProp, Rule
+from conveyor.optim.rules import Adam, Momentum, RmsProp, Rule, add_l2
 from conveyor.options.optimizer import OptimizerOptions
 
 if TYPE_CHECKING:
@@ -125,9 +125,8 @@ class Optimizer:
         l2 = group.l2 / group.factor
         if group.decay:
             # The L2 term sees the weight from before the decay: w - L (O(g + l2 w) + decay w).
-            if l2:
-                torch._foreach_add_(gradients, weights, alpha=l2)
-                l2 = 0.0
+            add_l2(weights, gradients, l2)
+            l2 = 0.0
             torch._foreach_mul_(weights, 1.0 - lr * group.decay)
         group.rule.update(weights, gradients, state, rate=lr * group.factor, l2=l2, step=self.steps)
 

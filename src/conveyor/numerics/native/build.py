@@ -32,7 +32,7 @@ SWITCH = "CONVEYOR_NATIVE"
 
 
 @functools.cache
-def library(name: str = "norm_act") -> ctypes.CDLL | None:
+def library(name: str) -> ctypes.CDLL | None:
     """The kernels of the source file `name`.c, or None where they cannot be had."""
     # torch has loaded its OpenMP runtime by now; the kernels bind to the same one, so there is one set of threads.
     import torch  # noqa: F401
@@ -60,9 +60,9 @@ def load(source: Path, flags: Sequence[str], otherwise: str) -> ctypes.CDLL | No
 
 def _compiled(compiler: str, source: Path, flags: Sequence[str]) -> Path:
     """The shared library for this source, compiler and processor, from the cache or made now."""
-    key = hashlib.sha256(
-        b"\0".join([source.read_bytes(), compiler.encode(), " ".join(flags).encode(), _processor().encode()])
-    ).hexdigest()
+    texts = [path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))]
+    settings = [compiler.encode(), " ".join(flags).encode(), _processor().encode()]
+    key = hashlib.sha256(b"\0".join([*texts, *settings])).hexdigest()
     folder = cache_folder() / "native"
     target = folder / f"{source.stem}-{key[:20]}.so"
     if target.exists() and _is_ours(target):

@@ -4,16 +4,14 @@
  * value, so that a large mean costs no accuracy; the moments of a group follow from those of its channels. Samples are
  * shared out among threads and never cut, so the number of threads does not change a result.
  */
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <math.h>
 #include <omp.h>
 
-#define BLOCK 128        /* places summed in float before they are added up in double */
-#define SERIAL (1 << 14) /* elements below which threads cost more than they save */
+#include "sums.h"
 
-/* s[j] += sum of u, q[j] += sum of u * v over the places, with u = x - first and v = u, or u = dy and v = x - first. */
+/* s[j] = sum of u, q[j] = sum of u * v over the places, with u = v = x - first, or with dy: u = dy, v = x - first. */
 static void sums(const float *restrict x, const float *restrict dy, const float *restrict first, ptrdiff_t places,
                  ptrdiff_t c, float *restrict a, float *restrict b, double *restrict s, double *restrict q) {
     memset(s, 0, c * sizeof(double));
@@ -23,24 +21,10 @@ static void sums(const float *restrict x, const float *restrict dy, const float 
         memset(a, 0, c * sizeof(float));
         memset(b, 0, c * sizeof(float));
         for (ptrdiff_t place = start; place < end; place++) {
-            const float *restrict in = x + place * c;
-            if (dy) {
-                const float *restrict g = dy + place * c;
-#pragma omp simd
-                for (ptrdiff_t j = 0; j < c; j++) {
-                    a[j] += g[j];
-                    b[j] += g[j] * (in[j] - first[j]);
-                }
-            } else {
-#pragma omp simd
-                for (ptrdiff_t j = 0; j < c; j++) {
-                    float d = in[j] - first[j];
-                    a[j] += d;
-                    b[j] += d * d;
-                }
-            }
+            if (dy) add_products(a, b, dy + place * c, x + place * c, first, c);
+            else add_moments(a, b, x + place * c, first, c);
         }
-        for (ptrdiff_t j = 0; j < c; j++) { s[j] += a[j]; q[j] += b[j]; }
+        add_block(s, q, a, b, c);
     }
 }
 
@@ -136,11 +120,8 @@ int conveyor_group_norm_backward(const float *restrict x, const float *restrict 
         }
     }
     for (ptrdiff_t j = 0; j < c; j++) {
-        double shift = 0, scale = 0;
-        for (ptrdiff_t sample = 0; sample < n; sample++) {
-            shift += all[(size_t)sample * 2 * c + j];
-            scale += all[(size_t)sample * 2 * c + c + j];
-        }
+        double shift, scale;
+        sum_parts(&shift, &scale, all, n, c, j);
         dbeta[j] = (float)shift;
         dgamma[j] = (float)scale;
     }

@@ -8,13 +8,11 @@
  * costs no accuracy. The work is split statically, so equal thread counts give equal bits. Comparisons are written so
  * that a NaN stays a NaN.
  */
-#include <stddef.h>
 #include <stdlib.h>
 #include <string.h>
 #include <omp.h>
 
-#define BLOCK 128        /* rows summed in float before they are added up in double */
-#define SERIAL (1 << 14) /* elements below which threads cost more than they save */
+#include "sums.h"
 
 enum { NONE = 0, RELU = 1, SILU = 2 };
 
@@ -59,21 +57,13 @@ int conveyor_moments(const float *restrict x, ptrdiff_t rows, ptrdiff_t c, doubl
         for (ptrdiff_t block = 0; block < blocks; block++) {
             ptrdiff_t end = (block + 1) * BLOCK < rows ? (block + 1) * BLOCK : rows;
             memset(a, 0, 2 * c * sizeof(float));
-            for (ptrdiff_t row = block * BLOCK; row < end; row++) {
-                const float *restrict in = x + row * c;
-#pragma omp simd
-                for (ptrdiff_t j = 0; j < c; j++) {
-                    float d = in[j] - x[j];
-                    a[j] += d;
-                    b[j] += d * d;
-                }
-            }
-            for (ptrdiff_t j = 0; j < c; j++) { s[j] += a[j]; q[j] += b[j]; }
+            for (ptrdiff_t row = block * BLOCK; row < end; row++) add_moments(a, b, x + row * c, x, c);
+            add_block(s, q, a, b, c);
         }
     }
     for (ptrdiff_t j = 0; j < c; j++) {
-        double s = 0, q = 0;
-        for (int t = 0; t < threads; t++) { s += partial[(size_t)t * 2 * c + j]; q += partial[(size_t)t * 2 * c + c + j]; }
+        double s, q;
+        sum_parts(&s, &q, partial, threads, c, j);
         s /= rows;
         q = q / rows - s * s;
         mean[j] = s + x[j];
@@ -145,9 +135,9 @@ static inline void local_gradient(float *restrict g, const float *restrict dy, c
  *   dx = gamma inv (g - sum g / rows - (x - mean) inv^2 sum g (x - mean) / rows)
  * y is needed for ReLU with a residual; dresidual may be null. Returns 0, or 1 if memory is short. */
 int conveyor_backward(const float *restrict x, const float *restrict dy, const float *restrict y, float *restrict dx,
-                      float *restrict dresidual, ptrdiff_t rows, ptrdiff_t c, const float *restrict mean, const float *restrict inv, const float *restrict gamma,
-                      const float *restrict scale, const float *restrict shift, int act, float *restrict dgamma,
-                      float *restrict dbeta) {
+                      float *restrict dresidual, ptrdiff_t rows, ptrdiff_t c, const float *restrict mean,
+                      const float *restrict inv, const float *restrict gamma, const float *restrict scale,
+                      const float *restrict shift, int act, float *restrict dgamma, float *restrict dbeta) {
     int threads = rows * c < SERIAL ? 1 : omp_get_max_threads();
     double *partial = calloc((size_t)threads * 2 * c, sizeof(double));
     float *sums = malloc((size_t)threads * 3 * c * sizeof(float));
@@ -169,19 +159,15 @@ int conveyor_backward(const float *restrict x, const float *restrict dy, const f
                 const float *restrict in = x + row * c;
                 float *restrict g = keep ? dx + row * c : row_g;
                 local_gradient(g, dy + row * c, in, y ? y + row * c : NULL, c, scale, shift, act);
-#pragma omp simd
-                for (ptrdiff_t j = 0; j < c; j++) {
-                    a[j] += g[j];
-                    b[j] += g[j] * (in[j] - mean[j]);
-                }
+                add_products(a, b, g, in, mean, c);
             }
-            for (ptrdiff_t j = 0; j < c; j++) { s[j] += a[j]; q[j] += b[j]; }
+            add_block(s, q, a, b, c);
         }
     }
     float *restrict k0 = factors, *restrict k1 = factors + c, *restrict k2 = factors + 2 * c;
     for (ptrdiff_t j = 0; j < c; j++) {
-        double s = 0, q = 0;
-        for (int t = 0; t < threads; t++) { s += partial[(size_t)t * 2 * c + j]; q += partial[(size_t)t * 2 * c + c + j]; }
+        double s, q;
+        sum_parts(&s, &q, partial, threads, c, j);
         double factor = (double)gamma[j] * inv[j];
         dbeta[j] = (float)s;
         dgamma[j] = (float)(q * inv[j]);

@@ -1,0 +1,41 @@
+/* What the norms' kernels share: sums per channel over blocks of rows, in float, added up over the blocks in double. */
+#include <stddef.h>
+
+#define BLOCK 128        /* rows summed in float before they are added up in double */
+#define SERIAL (1 << 14) /* elements below which threads cost more than they save */
+
+/* a += d, b += d^2 with d = in - centre, for one row of c channels. */
+static inline void add_moments(float *restrict a, float *restrict b, const float *restrict in,
+                               const float *restrict centre, ptrdiff_t c) {
+#pragma omp simd
+    for (ptrdiff_t j = 0; j < c; j++) {
+        float d = in[j] - centre[j];
+        a[j] += d;
+        b[j] += d * d;
+    }
+}
+
+/* a += g, b += g (in - centre), for one row. */
+static inline void add_products(float *restrict a, float *restrict b, const float *restrict g, const float *restrict in,
+                                const float *restrict centre, ptrdiff_t c) {
+#pragma omp simd
+    for (ptrdiff_t j = 0; j < c; j++) {
+        a[j] += g[j];
+        b[j] += g[j] * (in[j] - centre[j]);
+    }
+}
+
+/* A block is done: its sums go to s and q. */
+static inline void add_block(double *restrict s, double *restrict q, const float *restrict a, const float *restrict b,
+                             ptrdiff_t c) {
+    for (ptrdiff_t j = 0; j < c; j++) { s[j] += a[j]; q[j] += b[j]; }
+}
+
+/* The sums of channel j over parts[count][2][c]: of threads, or of samples. */
+static inline void sum_parts(double *s, double *q, const double *parts, ptrdiff_t count, ptrdiff_t c, ptrdiff_t j) {
+    *s = *q = 0;
+    for (ptrdiff_t part = 0; part < count; part++) {
+        *s += parts[part * 2 * c + j];
+        *q += parts[part * 2 * c + c + j];
+    }
+}
