@@ -120,19 +120,16 @@ def test_a_caller_that_gave_up_costs_nothing() -> None:
 
 
 def test_a_failing_model_fails_only_its_own_batch() -> None:
-    async def test(batcher: Batcher, model: Model) -> None:
+    async def model(batch: np.ndarray) -> np.ndarray:
+        if batch[0] == 255:
+            raise ZeroDivisionError
+        return batch.reshape(len(batch), 1).astype(np.float32)
+
+    async def run() -> None:
+        batcher = Batcher(model, sizes=(1,), parallel=1, delay=0, limit=10)
         with pytest.raises(Unavailable, match="ZeroDivisionError"):
             await batcher.submit(images(255))
         assert (await batcher.submit(images(3))).tolist() == [[3]]
-
-    async def run() -> None:
-        async def model(batch: np.ndarray) -> np.ndarray:
-            if batch[0] == 255:
-                raise ZeroDivisionError
-            return batch.reshape(len(batch), 1).astype(np.float32)
-
-        batcher = Batcher(model, sizes=(1,), parallel=1, delay=0, limit=10)
-        await test(batcher, Model())
         await batcher.close()
 
     asyncio.run(run())

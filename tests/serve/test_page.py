@@ -63,7 +63,8 @@ def test_a_dropped_photograph_gets_five_bars(browser: Browser, server: Running, 
     wide = browser.script("return document.documentElement.scrollWidth - document.documentElement.clientWidth")
     assert wide <= 0, "no sideways scrolling on a telephone"
     browser.screenshot(tmp_path / "page.png")
-    assert Image.open(tmp_path / "page.png").size[0] == TELEPHONE["width"]
+    with Image.open(tmp_path / "page.png") as picture:
+        assert picture.width == TELEPHONE["width"]
 
 
 def test_a_file_that_is_no_photograph_is_explained(browser: Browser, server: Running) -> None:
