@@ -158,7 +158,6 @@ def features_of(path: Path, label: int, class_name: str, options: BuildOptions) 
 
 
 def _as_jpeg(image: Encoded) -> bytes:
-    pixels = image.crop(np.array([0.0, 0.0, image.width, image.height]), max(image.width, image.height), 3)
     buffer = io.BytesIO()
-    Image.fromarray(np.ascontiguousarray(pixels)).save(buffer, "JPEG", quality=_QUALITY, subsampling=0)
+    Image.fromarray(np.ascontiguousarray(image.pixels(3))).save(buffer, "JPEG", quality=_QUALITY, subsampling=0)
     return buffer.getvalue()

@@ -95,7 +95,7 @@ class CropRule:
 def resized_side(options: DataOptions, size: int) -> int:
     """Shorter side before a central crop of `size`."""
     if options.validation_resize is not None:
-        # The option speaks of the full validation size; a smaller training size keeps the proportion by the default.
+        # Progressive sizes are smaller than what the option speaks of; never less than the crop itself.
         return max(size, options.validation_resize)
     return int(size * VALIDATION_RATIO)
 

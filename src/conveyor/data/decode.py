@@ -52,6 +52,10 @@ class Encoded:
                 self._open_by_pillow()
         return self._by_pillow(channels)[top:bottom, left:right]
 
+    def pixels(self, channels: int) -> Pixels:
+        """The whole picture in its full size."""
+        return self.crop((0.0, 0.0, self.width, self.height), max(self.width, self.height), channels)
+
     def crop_into(self, out: Tensor, box: Floats | Box) -> float:
         """The pixels of `box` resized into `out`, uint8 [S, S, C] contiguous; returns the seconds of a separate resize."""
         if self.header is not None:

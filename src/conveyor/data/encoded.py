@@ -150,7 +150,7 @@ class EncodedDataset:
             try:
                 data, label = self._store.fetch(candidate)
                 encoded = Encoded(data)
-                encoded.crop(np.array([0.0, 0.0, encoded.width, encoded.height]), encoded.width, self._channels)
+                encoded.pixels(self._channels)
             except BadImageError:
                 continue
             with self._lock:

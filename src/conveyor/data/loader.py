@@ -5,6 +5,7 @@ nothing runs further ahead than that, there is no thread that could be left hang
 comes out of `next()` as it was raised.
 """
 
+import dataclasses
 import threading
 import time
 from collections import deque
@@ -115,17 +116,15 @@ class Loader:
         return batch.pinned() if self._pin else batch
 
 
+@dataclasses.dataclass(slots=True)
 class Job:
     """The samples of one batch and what they are for; `batch` > len(indices) asks for padding."""
 
-    __slots__ = ("batch", "epoch", "indices", "slot", "update")
-
-    def __init__(self, indices: Indices, batch: int, update: int, slot: int, epoch: int) -> None:
-        self.indices = indices
-        self.batch = batch
-        self.update = update
-        self.slot = slot
-        self.epoch = epoch
+    indices: Indices
+    batch: int
+    update: int
+    slot: int
+    epoch: int
 
 
 class _Assembly:

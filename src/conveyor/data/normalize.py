@@ -14,6 +14,7 @@ MEANS_AND_DEVIATIONS = {
 CHANNEL_MEANS = (123.68, 116.78, 103.94)
 """Of x in 0..255, for `mean`."""
 LUMA = (0.299, 0.587, 0.114)
+"""Shares of red, green and blue in grey."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Other loaders on the same files: 224-pixel random-resized crops as 8-bit batches. Each is optional.
+"""Other loaders on the same files: random-resized crops as 8-bit batches. Each is optional.
 
 A peer is a function (files, size, batch, threads) that sets everything up and returns a function that delivers every file
 once and returns the number of images; what is set up (worker processes, traced graphs) is kept from round to round. All
@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from PIL import Image
 
-from conveyor.data.crops import CropRule
+from conveyor.data.crops import ATTEMPTS, CropRule, Floats
 from conveyor.data.encoded import EncodedDataset
 from conveyor.data.feed import TrainingFeed
 from conveyor.data.folders import Listing
@@ -80,11 +80,15 @@ class PillowDataset(torch.utils.data.Dataset[torch.Tensor]):
     def __getitem__(self, index: int) -> torch.Tensor:
         with Image.open(self._files[index]) as opened:
             image = opened.convert("RGB")
-        draws = np.random.default_rng(index).random((1, 10, 4))
-        box = self._rule.boxes(np.array([float(image.height)]), np.array([float(image.width)]), draws)[0]
-        left, top, right, bottom = (float(edge) for edge in box)
+        left, top, right, bottom = _random_box(self._rule, index, image.height, image.width).tolist()
         resized = image.resize((self._size, self._size), Image.Resampling.BILINEAR, box=(left, top, right, bottom))
         return torch.from_numpy(np.array(resized))
+
+
+def _random_box(rule: CropRule, index: int, height: int, width: int) -> Floats:
+    draws = np.random.default_rng(index).random((1, ATTEMPTS[rule.mode], 4))
+    box: Floats = rule.boxes(np.array([float(height)]), np.array([float(width)]), draws)[0]
+    return box
 
 
 def data_loader(files: Sequence[Path], size: int, batch: int, threads: int) -> Deliver:
@@ -143,8 +147,7 @@ def _spdl_functions(files: Sequence[Path], size: int) -> tuple[Callable[[int], A
         data = files[index].read_bytes()
         with Image.open(io.BytesIO(data)) as header:
             width, height = header.size
-        draws = np.random.default_rng(index).random((1, 10, 4))
-        box = rule.boxes(np.array([float(height)]), np.array([float(width)]), draws)[0].astype(int)
+        box = _random_box(rule, index, height, width).astype(int)
         crop = f"crop={box[2] - box[0]}:{box[3] - box[1]}:{box[0]}:{box[1]}"
         scale = f"scale={size}:{size}:flags=bilinear,format=pix_fmts=rgb24"
         return spdl.io.decode_packets(spdl.io.demux_image(data), filter_desc=f"{crop},{scale}")

@@ -54,7 +54,7 @@ class Prepare:
     def __call__(self, batch: Batch, train: bool) -> tuple[Tensor, Target]:
         if self._data.synthetic_data:
             return self._make_synthetic(len(batch), self.size(batch.epoch, train))
-        batch = self._moved(batch)
+        batch = self._on_device(batch)
         if not batch.prepared:
             batch = self._pixels(batch, train)
         if train and self.mixing and batch.mixed is None and not self._mixes_on_host():
@@ -79,7 +79,7 @@ class Prepare:
     def _mixes_on_host(self) -> bool:
         return self._data.mix_on == "host"
 
-    def _moved(self, batch: Batch) -> Batch:
+    def _on_device(self, batch: Batch) -> Batch:
         if self.device.type == "cpu":
             return batch
         moved = {
@@ -133,14 +133,15 @@ class Prepare:
             return geometry.crop_boxes(images, self._boxes(batch, height, width, size), size)
         return geometry.resize(images, size)
 
-    def _moved_alike(self, train: bool) -> bool:
+    def _is_varied(self, train: bool) -> bool:
+        """Whether random crops and flips are wanted: in training, and in validation when it is to look alike."""
         return train or self._data.validation_transform == "train"
 
     def _cuts_boxes(self, train: bool) -> bool:
-        return self._moved_alike(train) and self._info.kind == "memory" and self.crop in crops.ATTEMPTS
+        return self._is_varied(train) and self._info.kind == "memory" and self.crop in crops.ATTEMPTS
 
     def _moves_of(self, batch: Batch, train: bool) -> geometry.Moves:
-        if not self._moved_alike(train) or not (self._pads or self.flip != "none"):
+        if not self._is_varied(train) or not (self._pads or self.flip != "none"):
             return None, None
         return self._moves(batch.epoch, batch.samples)
 

@@ -11,6 +11,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from conveyor.data.normalize import LUMA
 from conveyor.numerics import keyed
 
 FILL = 128.0
@@ -30,7 +31,6 @@ OPERATIONS = (
     "sharpness",
     *AFFINE,
 )
-_LUMA = (0.299, 0.587, 0.114)
 
 
 def randaugment(images: Tensor, seed: int, epoch: int, samples: Tensor, *, operations: int, magnitude: float) -> Tensor:
@@ -153,6 +153,6 @@ def _blend(plain: Tensor, pixels: Tensor, signed: Tensor) -> Tensor:
 
 
 def _grey(pixels: Tensor) -> Tensor:
-    if pixels.shape[1] != len(_LUMA):
+    if pixels.shape[1] != len(LUMA):
         return pixels.mean(1, keepdim=True)
-    return (pixels * torch.tensor(_LUMA, device=pixels.device).view(1, 3, 1, 1)).sum(1, keepdim=True)
+    return (pixels * torch.tensor(LUMA, device=pixels.device).view(1, 3, 1, 1)).sum(1, keepdim=True)

@@ -5,7 +5,6 @@ import hashlib
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import numpy as np
 import simplejpeg
 
 from conveyor.data import catalogue, folders, jpeg, locate, recordfiles
@@ -62,7 +61,7 @@ def check_image(data: bytes) -> str | None:
             return None
         if jpeg.is_jpeg(data) and not jpeg.is_complete(data):
             return "the file ends too early"
-        image.crop(np.array([0.0, 0.0, image.width, image.height]), max(image.width, image.height), 3)
+        image.pixels(3)
     except BadImageError as error:
         return str(error)
     return None

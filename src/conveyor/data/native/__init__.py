@@ -1,1 +1,1 @@
-"""Decoding, cropping and resizing a JPEG in one C function, compiled once for this processor."""
+"""C functions compiled once for this processor: a crop of a JPEG, and shifting, mirroring and normalising a batch."""
