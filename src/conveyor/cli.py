@@ -8,14 +8,11 @@ import sys
 from collections.abc import Sequence
 
 from conveyor import commands
-from conveyor.errors import UserError, did_you_mean
+from conveyor.errors import INTERRUPTED, USER_ERROR, UserError, did_you_mean
 from conveyor.layout import wait_politely
 from conveyor.models import own
 from conveyor.options.parser import Parser, width
 from conveyor.version import __version__
-
-USAGE_MISTAKE = 2
-INTERRUPTED = 130
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -27,7 +24,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _dispatch(words)
     except UserError as error:
         print(f"conveyor: error: {error}", file=sys.stderr)
-        return USAGE_MISTAKE
+        return USER_ERROR
     except KeyboardInterrupt:
         print("conveyor: interrupted", file=sys.stderr)
         return INTERRUPTED

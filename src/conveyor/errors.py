@@ -3,11 +3,14 @@
 import difflib
 from collections.abc import Iterable
 
+USER_ERROR, INTERRUPTED = 2, 130
+"""Exit codes: of a mistake the user can mend, and after Ctrl-C."""
+
 
 class UserError(Exception):
     """Something the user can mend: one sentence with the cause and the cure.
 
-    The command line prints the sentence and exits with code 2; a traceback is for our own bugs only.
+    The command line prints the sentence and exits with `USER_ERROR`; a traceback is for our own bugs only.
     """
 
 

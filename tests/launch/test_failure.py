@@ -5,11 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.errors import UserError
+from conveyor.errors import USER_ERROR, UserError
 from conveyor.launch.failure import (
     LOST_PEER,
     OWN_ERROR,
-    USER_ERROR,
     Failure,
     exit_code,
     first,

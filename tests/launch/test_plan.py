@@ -14,7 +14,7 @@ from conveyor.launch.plan import LaunchPlan, host_command, ssh_command
 
 def test_instances_keep_their_meaning() -> None:
     plan = LaunchPlan(instances=8, replicas=16)
-    assert (plan.local_replicas, plan.num_workers) == (2, 8)
+    assert plan.num_workers == 8
     assert LaunchPlan(instances=4, hosts=("a", "b")).workers_per_host == 2
 
 
@@ -32,13 +32,6 @@ def test_instances_keep_their_meaning() -> None:
 def test_impossible_plans_say_what_to_do(wrong: dict[str, object], message: str) -> None:
     with pytest.raises(UserError, match=message):
         LaunchPlan(**wrong)  # type: ignore[arg-type]
-
-
-def test_fewer_cores_than_instances_fold_evenly() -> None:
-    plan = LaunchPlan(instances=8, replicas=16).fold(3)
-    assert (plan.num_workers, plan.instances, plan.local_replicas) == (2, 8, 2)
-    assert LaunchPlan(instances=4, hosts=("a", "b")).fold(1).num_workers == 2
-    assert LaunchPlan(instances=4).fold(16).num_workers == 4
 
 
 def test_the_worker_environment() -> None:

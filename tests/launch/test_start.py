@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.errors import UserError
 from conveyor.launch.place import Place
-from conveyor.launch.start import goes_on, import_module, load, machine_of, under_launcher
+from conveyor.launch.start import goes_on, machine_of, under_launcher
 from conveyor.layout import Machine
 from conveyor.options import Options
 from conveyor.training.spec import resolve
@@ -118,12 +117,3 @@ def test_when_a_job_goes_on() -> None:
     assert goes_on(place(restarts=1), {})
     assert goes_on(place(), {"CONVEYOR_STARTS": "1"})
     assert goes_on(place(), {"CONVEYOR_ELASTIC": "1"})
-
-
-def test_workers_import_the_users_modules(tmp_path: Path) -> None:
-    module = tmp_path / "my_own_module_for_workers.py"
-    module.write_text("VALUE = 7\n")
-    import_module(str(module))
-    assert load("my_own_module_for_workers:VALUE") == 7
-    with pytest.raises(UserError, match="does not exist"):
-        import_module(str(tmp_path / "absent.py"))

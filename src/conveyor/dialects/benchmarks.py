@@ -5,10 +5,8 @@ import sys
 from collections.abc import Sequence
 
 from conveyor.dialects.running import run_command
-from conveyor.errors import UserError
+from conveyor.errors import USER_ERROR, UserError
 from conveyor.options.parser import Parser
-
-USAGE_MISTAKE = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -20,7 +18,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return run_command(translated)
     except UserError as error:
         print(f"examples_utils: error: {error}", file=sys.stderr)
-        return USAGE_MISTAKE
+        return USER_ERROR
 
 
 def translate(words: Sequence[str]) -> list[str]:

@@ -17,7 +17,7 @@ from pathlib import Path
 from conveyor.dialects import scripts
 from conveyor.dialects.running import run, run_command
 from conveyor.dialects.translation import Launcher
-from conveyor.errors import UserError, did_you_mean
+from conveyor.errors import INTERRUPTED, USER_ERROR, UserError, did_you_mean
 
 COUNTS = ("--num-instances", "--num-replicas", "--ipus-per-replica")
 TEXTS = ("--host", "--numa-aware", "--mpi-global-args", "--mpi-local-args", "--executable-cache-path")
@@ -80,16 +80,29 @@ def read_poprun(words: Sequence[str]) -> Request:
     if "--executable-cache-path" in given:
         notes.append("--executable-cache-path has no effect here: there is nothing to compile")
     options = shlex.split(given.get("--mpi-global-args", "")) + shlex.split(given.get("--mpi-local-args", ""))
-    variables = dict(pair.split("=", 1) for flag, pair in itertools.pairwise(options) if flag == "-x" and "=" in pair)
     return Request(
         launcher,
         tuple(queue),
-        variables,
+        _variables(options),
         tuple(notes),
         numa=given.get("--numa-aware", "no").lower() in ("1", "yes", "true", "on"),
         tagged="--tag-output" in options or "--tag-output" in switches,
         switches=tuple(switches),
     )
+
+
+def _variables(options: Sequence[str]) -> dict[str, str]:
+    """What `-x NAME=VALUE` among the options of mpirun sets in every worker."""
+    pairs = [value for flag, value in itertools.pairwise(options) if flag == "-x" and "=" in value]
+    return dict(pair.split("=", 1) for pair in pairs)
+
+
+def _is_python(word: str) -> bool:
+    return re.fullmatch(r"python(\d+(\.\d+)?)?", Path(word).name) is not None
+
+
+def _with_this_interpreter(program: Sequence[str]) -> list[str]:
+    return [sys.executable, *program[1:]] if _is_python(program[0]) else list(program)
 
 
 def _full_name(name: str, known: Sequence[str]) -> str:
@@ -139,7 +152,7 @@ def find_script(program: Sequence[str], folder: Path | None = None) -> Script | 
     A command without a script means train.py, and a path that does not exist here is judged by its words.
     """
     words = list(program)
-    if not words or not re.fullmatch(r"python(\d+(\.\d+)?)?", Path(words[0]).name):
+    if not words or not _is_python(words[0]):
         return None
     words.pop(0)
     here = folder or Path.cwd()
@@ -184,10 +197,10 @@ def poprun(argv: Sequence[str] | None = None) -> int:
         return _launch(request)
     except UserError as error:
         print(f"poprun: error: {str(error).removeprefix('poprun: ')}", file=sys.stderr)
-        return scripts.USAGE_MISTAKE
+        return USER_ERROR
     except KeyboardInterrupt:
         print("poprun: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 def _launch(request: Request) -> int:
@@ -210,23 +223,24 @@ def _launch(request: Request) -> int:
     os.environ.update(request.variables)
     if translation.dry_run or len(request.launcher.hosts) < 2:
         return run(translation)
-    for note in request.notes:
-        print(f"note: {note}", file=sys.stderr)
+    _print_notes(request)
     program = [sys.executable, str(script.folder / f"{script.name}.py"), *script.words]
     # A restored run keeps its own replicas, whatever the launcher says.
     return run_command(launch_words(request, program, with_replicas=translation.command != "restore"))
 
 
 def _launch_other(request: Request) -> int:
-    program = list(request.program)
-    if re.fullmatch(r"python(\d+(\.\d+)?)?", Path(program[0]).name):
-        program[0] = sys.executable
-    for note in request.notes:
-        print(f"note: {note}", file=sys.stderr)
+    program = _with_this_interpreter(request.program)
+    _print_notes(request)
     if "--dry-run" in request.switches:
         print(shlex.join(["conveyor", *launch_words(request, program)]))
         return 0
     return run_command(launch_words(request, program))
+
+
+def _print_notes(request: Request) -> None:
+    for note in request.notes:
+        print(f"note: {note}", file=sys.stderr)
 
 
 def launch_words(request: Request, program: Sequence[str], with_replicas: bool = True) -> list[str]:
@@ -255,8 +269,7 @@ def mpirun(argv: Sequence[str] | None = None) -> int:
     """
     words = list(sys.argv[1:] if argv is None else argv)
     options, program = _split_mpirun(words)
-    pairs = [value for flag, value in itertools.pairwise(options) if flag == "-x" and "=" in value]
-    variables = dict(pair.split("=", 1) for pair in pairs)
+    variables = _variables(options)
     try:
         if not program:
             raise UserError("what is to be run? Add the command, such as: python3 train.py")
@@ -269,12 +282,11 @@ def mpirun(argv: Sequence[str] | None = None) -> int:
         return _mpirun(options, program, variables)
     except UserError as error:
         print(f"mpirun: error: {error}", file=sys.stderr)
-        return scripts.USAGE_MISTAKE
+        return USER_ERROR
 
 
 def _mpirun(options: list[str], program: list[str], variables: Mapping[str, str]) -> int:
-    if re.fullmatch(r"python(\d+(\.\d+)?)?", Path(program[0]).name):
-        program = [sys.executable, *program[1:]]
+    program = _with_this_interpreter(program)
     own = Path(sys.argv[0]).resolve().parent
     for folder in os.environ.get("PATH", "").split(os.pathsep):
         found = Path(folder) / "mpirun"
@@ -330,14 +342,13 @@ def gc_profile(argv: Sequence[str] | None = None) -> int:
         script = find_script(program)
         if script is not None:
             return scripts.main(script.dialect, script.name, list(script.words), script.folder)
-        if re.fullmatch(r"python(\d+(\.\d+)?)?", Path(program[0]).name):
-            program = [sys.executable, *program[1:]]
-        os.execvp(program[0], list(program))
+        program = _with_this_interpreter(program)
+        os.execvp(program[0], program)
     except UserError as error:
         print(f"gc-profile: error: {error}", file=sys.stderr)
     except OSError as error:
         print(f"gc-profile: error: cannot start {program[0]}: {error.strerror}", file=sys.stderr)
-    return scripts.USAGE_MISTAKE
+    return USER_ERROR
 
 
 def gc_info(argv: Sequence[str] | None = None) -> int:
@@ -345,9 +356,9 @@ def gc_info(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     if words not in ([], ["-l"], ["--list-devices"]):
         print(f"gc-info: error: there is no option {words[0]}: write gc-info -l", file=sys.stderr)
-        return scripts.USAGE_MISTAKE
+        return USER_ERROR
     try:
         return run_command(["devices", "--list"])
     except UserError as error:
         print(f"gc-info: error: {error}", file=sys.stderr)
-        return scripts.USAGE_MISTAKE
+        return USER_ERROR

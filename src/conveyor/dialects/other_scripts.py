@@ -22,9 +22,15 @@ def _path(values: Values, *keys: str) -> str:
 def _stored(values: Values, style: str, path: str, command: str) -> Translation:
     """A command on a stored run: its options are the run's own."""
     draft = Draft(values, style)
-    plain = {"log_style": style, "checkpoint_path": path}
-    draft.flat = plain
+    draft.flat = {"log_style": style, "checkpoint_path": path}
     return draft.finish(command)
+
+
+def _average(values: Values, style: str, *, path: str, mode: str, decay: float, output: str, last: int) -> Translation:
+    """An average of a run's checkpoints; `last` 0 is all of them."""
+    words = ["--checkpoint-path", path, "--mode", mode, "--decay", f"{decay:g}", "--output", output]
+    words += ["--last", str(last)] if last > 0 else []
+    return dataclasses.replace(Draft(values, style).finish("average"), words=tuple(words))
 
 
 def pytorch_stored(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
@@ -48,10 +54,16 @@ def tensorflow1_average(script: str, values: Values, launcher: Launcher, environ
     positive(values, "N")
     if values["discard_last"] not in (0, 1):
         raise UserError(f"--discard-last {values['discard_last']}: only the newest checkpoint can be left out (1)")
-    words = ["--checkpoint-path", path, "--mode", values["mode"], "--decay", f"{values['decay']:g}", "--output", output]
-    words += ["--last", str(values["N"])] if values["N"] is not None else []
-    words += ["--discard-last"] if values["discard_last"] else []
-    return dataclasses.replace(Draft(values, tensorflow1.STYLE).finish("average"), words=tuple(words))
+    made = _average(
+        values,
+        tensorflow1.STYLE,
+        path=path,
+        mode=values["mode"],
+        decay=values["decay"],
+        output=output,
+        last=values["N"] or 0,
+    )
+    return dataclasses.replace(made, words=(*made.words, "--discard-last")) if values["discard_last"] else made
 
 
 def pytorch_average(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
@@ -59,18 +71,8 @@ def pytorch_average(script: str, values: Values, launcher: Launcher, environment
     del script, launcher, environment
     path, output = _path(values, "checkpoint_input_path"), _path(values, "checkpoint_output_path")
     mode = values["weight_avg_strategy"] if values["weight_avg_strategy"] != "none" else "mean"
-    words = [
-        "--checkpoint-path",
-        path,
-        "--mode",
-        mode,
-        "--decay",
-        f"{values['weight_avg_exp_decay']:g}",
-        "--output",
-        output,
-    ]
-    words += ["--last", str(values["weight_avg_N"])] if values["weight_avg_N"] > 0 else []
-    return dataclasses.replace(Draft(values, pytorch.STYLE).finish("average"), words=tuple(words))
+    decay, last = values["weight_avg_exp_decay"], values["weight_avg_N"]
+    return _average(values, pytorch.STYLE, path=path, mode=mode, decay=decay, output=output, last=last)
 
 
 def tensorflow2_export(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:

@@ -25,9 +25,8 @@ from conveyor.dialects.reader import Values, add_configuration, file_beside, rea
 from conveyor.dialects.running import run
 from conveyor.dialects.table import Table
 from conveyor.dialects.translation import Launcher, Translation, environment_number
-from conveyor.errors import UserError, did_you_mean
+from conveyor.errors import INTERRUPTED, USER_ERROR, UserError, did_you_mean
 
-USAGE_MISTAKE = 2
 Translate = Callable[[str, Values, Launcher, Mapping[str, str]], Translation]
 DIALECTS: dict[str, tuple[Table, ModuleType, Translate]] = {
     "pytorch": (pytorch_table.TABLE, pytorch_table, pytorch.translate),
@@ -123,10 +122,10 @@ def main(dialect: str, script: str, argv: Sequence[str] | None = None, folder: P
         return _run(dialect, script, words, folder)
     except UserError as error:
         print(f"{script}.py: error: {error}", file=sys.stderr)
-        return USAGE_MISTAKE
+        return USER_ERROR
     except KeyboardInterrupt:
         print(f"{script}.py: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
 
 
 def _run(dialect: str, script: str, words: list[str], folder: Path) -> int:

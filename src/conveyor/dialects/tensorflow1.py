@@ -5,6 +5,7 @@ values of the model family and the data set; periods are counted in whole update
 """
 
 import dataclasses
+import json
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from conveyor.dialects import tensorflow1_training as training
 from conveyor.dialects.reader import Values, check_family
 from conveyor.dialects.translation import Draft, Launcher, Translation, positive, share
 from conveyor.errors import UserError, did_you_mean
+from conveyor.launch.place import TF_CONFIG_EXAMPLE
 
 STYLE = "tensorflow1"
 SCHEDULES = {"Grouped": "gpipe", "Interleaved": "1f1b", "Sequential": "sequential"}
@@ -56,7 +58,7 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     training.optimizer(draft, family, dataset, defaults, column)
     images = training.images(draft)
     global_batch = draft.flat["micro_batch_size"] * draft.flat["accumulation"] * replicas
-    epochs = training.length(draft, defaults.epochs[column], images, global_batch)
+    epochs = training.length(draft, defaults.epochs[column])
     training.schedule(draft, defaults, dataset, epochs, global_batch)
     training.events(draft, images, global_batch, epochs)
     if values["compile_only"]:
@@ -191,16 +193,13 @@ def _replicas(draft: Draft, launcher: Launcher, environment: Mapping[str, str]) 
 
 
 def _workers(environment: Mapping[str, str]) -> int:
-    import json
-
-    example = '{"cluster": {"worker": ["host0:3636", "host1:3636"]}, "task": {"type": "worker", "index": 0}}'
     text = environment.get("TF_CONFIG", "")
     if not text:
-        raise UserError(f"--distributed needs the environment variable TF_CONFIG, such as {example}")
+        raise UserError(f"--distributed needs the environment variable TF_CONFIG, such as {TF_CONFIG_EXAMPLE}")
     try:
         return len(json.loads(text)["cluster"]["worker"])
     except (ValueError, KeyError, TypeError):
-        raise UserError(f"TF_CONFIG cannot be read: it should look like {example}") from None
+        raise UserError(f"TF_CONFIG cannot be read: it should look like {TF_CONFIG_EXAMPLE}") from None
 
 
 def _stages(draft: Draft, name: str) -> None:

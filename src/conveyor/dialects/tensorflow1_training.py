@@ -54,7 +54,8 @@ def images(draft: Draft) -> int:
     return data_catalogue.info(Options().updated(chosen).data).train_images
 
 
-def length(draft: Draft, default_epochs: int, images: int, global_batch: int) -> Fraction:
+def length(draft: Draft, default_epochs: int) -> Fraction:
+    """Set the end of the run; the epochs that it is meant to last, 0 if only its updates are given."""
     values = draft.values
     updates, epochs = values["iterations"], values["epochs"]
     if epochs is not None and epochs <= 0:

@@ -23,7 +23,7 @@ SCHEDULES = {"Grouped": "gpipe", "Interleaved": "1f1b", "Sequential": "sequentia
 
 def translate(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
     """Options of train.py (and of the serving scripts) as ours."""
-    del environment
+    del script, environment
     positive(
         values, "micro_batch_size", "gradient_accumulation_count", "global_batch_size", "num_replicas", "num_epochs"
     )

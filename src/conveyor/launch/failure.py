@@ -19,12 +19,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from conveyor.errors import UserError
+from conveyor.errors import INTERRUPTED, USER_ERROR, UserError
 
 OWN_ERROR = 1
-USER_ERROR = 2
 LOST_PEER = 75
-INTERRUPTED = 130
 
 PEER_PHRASES = (
     "connection closed by peer",
@@ -77,7 +75,7 @@ def is_peer_loss(error: BaseException) -> bool:
         if isinstance(seen, UserError):
             return False
         name, text = type(seen).__name__, str(seen).lower()
-        if name in ("DistBackendError", "DistNetworkError", "DistStoreError", "PeerLost"):
+        if name in ("DistBackendError", "DistNetworkError", "DistStoreError"):
             return True
         if isinstance(seen, RuntimeError | OSError) and any(phrase in text for phrase in PEER_PHRASES):
             return True

@@ -1,9 +1,9 @@
 """A job as a batch script for SLURM or as a manifest for Kubernetes, made from a `LaunchPlan`."""
 
+import dataclasses
 import re
 import shlex
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from conveyor.errors import UserError
@@ -12,7 +12,7 @@ from conveyor.launch.plan import DEFAULT_PORT, LaunchPlan, host_command
 KINDS = ("slurm", "k8s", "jobset")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
     """What a cluster wants to know besides the plan."""
 
@@ -71,10 +71,7 @@ def slurm(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> str:
     lines += ["#SBATCH --requeue", "set -euo pipefail", f"export OMP_NUM_THREADS={plan.threads or cluster.cpus}"]
     # Since SLURM 22.05 a step does not take this over from the job by itself.
     lines += ["export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"]
-    variables = dict(plan.environment)
-    if plan.replicas is not None:
-        variables |= {"CONVEYOR_REPLICAS": str(plan.replicas), "CONVEYOR_INSTANCES": str(plan.instances)}
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(variables.items())]
+    lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(_variables(plan).items())]
     if plan.interface:
         lines += [f"export GLOO_SOCKET_IFNAME={plan.interface} NCCL_SOCKET_IFNAME={plan.interface}"]
     label = " --label" if plan.tagged else ""
@@ -116,8 +113,6 @@ def job_set(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> dict[str
     hosts = tuple(f"{name}-workers-0-{index}.{name}" for index in range(cluster.num_hosts))
     per_host = plan.num_workers // cluster.num_hosts
     if cluster.num_hosts > 1:
-        import dataclasses
-
         shared = dataclasses.replace(plan, hosts=hosts, port=plan.port or DEFAULT_PORT, min_hosts=cluster.min_hosts)
         command = host_command(shared, 0, argv)
         # Kubernetes replaces $(NAME) in arguments by the variable's value.
@@ -162,9 +157,7 @@ def _pod(command: Sequence[str], plan: LaunchPlan, cluster: Cluster, per_host: i
     }
     if cluster.gpus:
         amounts["nvidia.com/gpu"] = per_host * cluster.gpus
-    variables = dict(plan.environment)
-    if plan.replicas is not None:
-        variables |= {"CONVEYOR_REPLICAS": str(plan.replicas), "CONVEYOR_INSTANCES": str(plan.instances)}
+    variables = _variables(plan)
     if cluster.min_hosts is not None:
         # Pods that come and go take up the run that they find.
         variables["CONVEYOR_ELASTIC"] = "1"
@@ -176,6 +169,14 @@ def _pod(command: Sequence[str], plan: LaunchPlan, cluster: Cluster, per_host: i
         "resources": {"requests": amounts, "limits": dict(amounts)},
     }
     return {"spec": {"containers": [container]}}
+
+
+def _variables(plan: LaunchPlan) -> dict[str, str]:
+    """What every worker is told, whoever starts it."""
+    variables = dict(plan.environment)
+    if plan.replicas is not None:
+        variables |= {"CONVEYOR_REPLICAS": str(plan.replicas), "CONVEYOR_INSTANCES": str(plan.instances)}
+    return variables
 
 
 def _name(text: str) -> str:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from conveyor.errors import UserError
 
 LOOPBACK = "127.0.0.1"
+TF_CONFIG_EXAMPLE = '{"cluster": {"worker": ["host0:3636", "host1:3636"]}, "task": {"type": "worker", "index": 0}}'
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -139,7 +140,6 @@ def _tf_config(environment: Mapping[str, str]) -> Place | None:
     text = environment.get("TF_CONFIG", "").strip()
     if not text:
         return None
-    example = '{"cluster": {"worker": ["host0:3636", "host1:3636"]}, "task": {"type": "worker", "index": 0}}'
     try:
         config = json.loads(text)
         workers = list(config["cluster"]["worker"])
@@ -147,7 +147,7 @@ def _tf_config(environment: Mapping[str, str]) -> Place | None:
         hosts = [str(worker).rpartition(":")[0] for worker in workers]
         port = int(str(workers[0]).rpartition(":")[2])
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
-        raise UserError(f"TF_CONFIG cannot be read ({error}); it should look like {example}.") from error
+        raise UserError(f"TF_CONFIG cannot be read ({error}); it should look like {TF_CONFIG_EXAMPLE}.") from error
     if len(workers) < 2:
         return None
     if index is None:

@@ -1,6 +1,5 @@
 """What to start: machines, worker processes on each, and what they are given. Pure values, no torch."""
 
-import dataclasses
 import shlex
 import socket
 from collections.abc import Mapping, Sequence
@@ -17,7 +16,7 @@ DEFAULT_PORT = 29400
 class LaunchPlan:
     """One job. Each instance holds `replicas / instances` data-parallel copies and is one worker process.
 
-    `fold` starts fewer processes than instances where there are fewer cores: results do not depend on it.
+    `workers` starts fewer processes than instances where there are fewer cores: results do not depend on it.
     """
 
     instances: int = 1
@@ -92,17 +91,6 @@ class LaunchPlan:
     def workers_per_host(self) -> int:
         """Worker processes on each machine."""
         return self.num_workers // self.num_hosts
-
-    def fold(self, cores: int) -> "LaunchPlan":
-        """The same job with at most one worker process per core of a host, dividing the instances evenly."""
-        per_host = self.instances // self.num_hosts
-        fitting = max(count for count in range(1, per_host + 1) if per_host % count == 0 and count <= max(1, cores))
-        return dataclasses.replace(self, workers=fitting * self.num_hosts)
-
-    @property
-    def local_replicas(self) -> int | None:
-        """Replicas that each instance holds."""
-        return None if self.replicas is None else self.replicas // self.instances
 
     @property
     def meeting_host(self) -> str:

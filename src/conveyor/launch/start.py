@@ -6,17 +6,16 @@ module again: a script needs no `if __name__ == "__main__"`.
 
 import dataclasses
 import importlib
-import importlib.util
 import json
 import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from conveyor.errors import UserError
+from conveyor.errors import USER_ERROR, UserError
 from conveyor.launch import failure
 from conveyor.launch.cores import describe
 from conveyor.launch.place import Place, detect
@@ -34,12 +33,8 @@ Run = Callable[[RunSpec, World], Any]
 TRAIN = "conveyor.training.worker:run"
 
 
-def start(options: Options, *, run: str = TRAIN, imports: Sequence[str] = ()) -> Any:
-    """Run `options` on the layout that fits; returns what the main worker's `run` returned.
-
-    `imports` are modules (or paths of Python files) that every worker imports first, because they register models or
-    data sets.
-    """
+def start(options: Options, *, run: str = TRAIN) -> Any:
+    """Run `options` on the layout that fits; returns what the main worker's `run` returned."""
     place = detect(os.environ)
     if place is not None:
         try:
@@ -54,7 +49,7 @@ def start(options: Options, *, run: str = TRAIN, imports: Sequence[str] = ()) ->
     spec = resolve(options)
     if spec.layout.workers == 1:
         return load(run)(spec, World.single(device_for(options.layout)))
-    return _launched(spec, run, imports)
+    return _launched(spec, run)
 
 
 def _joined(options: Options, place: Place, run: str) -> Any:
@@ -135,7 +130,7 @@ def goes_on(place: Place, environment: Mapping[str, str]) -> bool:
     return place.restarts > 0 or started_before or environment.get("CONVEYOR_ELASTIC") == "1"
 
 
-def _launched(spec: RunSpec, run: str, imports: Sequence[str]) -> Any:
+def _launched(spec: RunSpec, run: str) -> Any:
     """Start `spec.layout.workers` workers on this machine and wait for them."""
     from conveyor.launch.agent import JobFailedError, JobInterruptedError
     from conveyor.launch.agent import run as run_agent
@@ -148,17 +143,17 @@ def _launched(spec: RunSpec, run: str, imports: Sequence[str]) -> Any:
         all_output=False,
         grace=20,
     )
+    plan = dataclasses.replace(plan, environment={"CONVEYOR_BUDGET": describe(plan.budgets())})
     fixed = options.replace(layout=str(layout))
     if run == TRAIN:
         fixed = fixed.replace(run_dir=_run_folder(spec))
     with tempfile.TemporaryDirectory(prefix="conveyor-job-") as folder:
         result = Path(folder) / "result.json"
-        job = {"options": fixed.to_yaml(), "run": run, "imports": list(imports), "result": str(result)}
+        job = {"options": fixed.to_yaml(), "run": run, "result": str(result)}
         path = Path(folder) / "job.json"
         path.write_text(json.dumps(job), encoding="utf-8")
-        environment = {"CONVEYOR_BUDGET": describe(plan.budgets())}
         try:
-            run_agent([sys.executable, "-m", "conveyor.launch.worker", str(path)], _with(plan, environment))
+            run_agent([sys.executable, "-m", "conveyor.launch.worker", str(path)], plan)
         except JobInterruptedError as stopped:
             # A worker that was asked to leave in time saved a checkpoint and has a result that says so.
             if not result.exists():
@@ -168,14 +163,10 @@ def _launched(spec: RunSpec, run: str, imports: Sequence[str]) -> Any:
         return json.loads(result.read_text(encoding="utf-8")) if result.exists() else None
 
 
-def _with(plan: LaunchPlan, environment: Mapping[str, str]) -> LaunchPlan:
-    return dataclasses.replace(plan, environment={**plan.environment, **environment})
-
-
 def _explain(error: Any) -> None:
     """A user's mistake stays one sentence; our own bug comes with the worker's traceback."""
     first = error.failure
-    if first.exit_code == failure.USER_ERROR or first.exit_code < 0:
+    if first.exit_code == USER_ERROR or first.exit_code < 0:
         raise UserError(first.sentence()) from None
     raise RuntimeError(f"{first.sentence()}\n{first.trace}".rstrip()) from None
 
@@ -207,8 +198,6 @@ def work(job: Mapping[str, Any]) -> None:
     place = detect(os.environ)
     if place is None:
         raise UserError("this worker was started without a rank: use `conveyor train` or `conveyor launch`.")
-    for name in job["imports"]:
-        import_module(name)
     from conveyor.options.file import parse_mapping
 
     options = Options.from_mapping(parse_mapping(job["options"], "the job file"), where="the job file")
@@ -222,20 +211,6 @@ def load(name: str) -> Run:
     module, _, function = name.partition(":")
     found: Run = getattr(importlib.import_module(module), function)
     return found
-
-
-def import_module(name: str) -> None:
-    """Import a module by its name, or a Python file by its path."""
-    if not name.endswith(".py"):
-        importlib.import_module(name)
-        return
-    module_name = Path(name).stem
-    spec = importlib.util.spec_from_file_location(module_name, name)
-    if spec is None or spec.loader is None or not Path(name).exists():
-        raise UserError(f"the module file {name!r} does not exist.")
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[module_name] = module
-    spec.loader.exec_module(module)
 
 
 def under_launcher(options: Options, environment: Mapping[str, str]) -> Options:

@@ -1,7 +1,6 @@
 """`python -m conveyor.launch.worker FILE`: one worker of a job that `launch.start` began.
 
-FILE is JSON: the options, modules to import first (they may register models or data sets), and where the main worker
-puts the result. Ending well is exit code 0; every other end is written down as `launch.failure` describes.
+FILE is JSON: the options, what to run, and where the main worker puts the result. Ending well is exit code 0; every other end is written down as `launch.failure` describes.
 """
 
 import json
