@@ -77,8 +77,8 @@ def test_the_loaders_become_a_record(tmp_path: Path, monkeypatch: pytest.MonkeyP
     answer = {
         "failed": {"DALI": "not installed"},
         "loaders": [
-            {"loader": "conveyor", "images_per_second": 200.0, "ours_over_it": 1.0},
-            {"loader": "other", "images_per_second": 100.0, "ours_over_it": 2.1},
+            {"loader": "conveyor", "rates": [200.0], "ratios": [1.0]},
+            {"loader": "other", "rates": [100.0], "ratios": [2.1]},
         ],
     }
     seen: list[Any] = []

@@ -1,4 +1,6 @@
+import functools
 import json
+import threading
 import time
 from pathlib import Path
 
@@ -9,7 +11,7 @@ from tests.infer.small import small_net
 
 from conveyor.errors import UserError
 from conveyor.infer import auto, machine, throughput
-from conveyor.infer.engine import Source, as_source, in_batches, open_engine
+from conveyor.infer.engine import Engine, Source, as_source, in_batches, open_engine
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.infer.replicas import Replicas, core_groups
 from conveyor.infer.statistics import Repeat
@@ -132,11 +134,17 @@ def test_core_groups_share_the_cores() -> None:
     assert core_groups(4, 1) == [4]
 
 
-def test_replicas_keep_the_order(source: Source, expected: np.ndarray) -> None:
+def test_replicas_answer_side_by_side(source: Source, expected: np.ndarray) -> None:
+    both = threading.Barrier(2)
+
+    def work(engine: Engine, index: int) -> np.ndarray:
+        both.wait(60)  # a replica that waited for the other to end would break it
+        return engine(IMAGES[index : index + 1])
+
     with Replicas(lambda threads: open_engine(source, "onnxruntime", 1, threads), cores=2, replicas=2) as group:
-        answers = list(group.map(IMAGES[index % 5 : index % 5 + 1] for index in range(11)))
-    for index, answer in enumerate(answers):
-        np.testing.assert_allclose(answer[0], expected[index % 5], rtol=1e-4, atol=1e-5)
+        answers = [group.submit(functools.partial(work, index=index % 5)) for index in range(12)]
+        for index, answer in enumerate(answers):
+            np.testing.assert_allclose(answer.result()[0], expected[index % 5], rtol=1e-4, atol=1e-5)
 
 
 def test_throughput_counts_every_batch(source: Source) -> None:

@@ -197,8 +197,6 @@ class TestInt8:
         assert again.spec["precision"] == "int8"
         rate = top1(open_engine(again, again.source().engines()[-1], threads=1), self.quantizer(0).check, 4)
         assert rate >= 80
-        size = sum(file.stat().st_size for file in (tmp_path / "out").iterdir())
-        assert size > 0
 
     @pytest.mark.parametrize("form", ["onnx", "openvino"])
     def test_a_great_loss_is_refused_and_nothing_is_written(self, tmp_path: Path, form: str) -> None:
@@ -259,7 +257,7 @@ def test_real_images_come_as_in_validation(digits: Loaded) -> None:
 
 
 def test_a_checkpoint_is_loaded_with_its_averages(digits: Loaded, tmp_path: Path) -> None:
-    from conveyor import checkpoint
+    from conveyor.checkpoint import folder
     from conveyor.checkpoint.state import State
     from conveyor.options.coerce import to_plain
 
@@ -270,7 +268,7 @@ def test_a_checkpoint_is_loaded_with_its_averages(digits: Loaded, tmp_path: Path
     state = State(
         model=weights, optimizer={}, averages={last: weights[last] + 1}, progress={"update": 7}, options=plain
     )
-    checkpoint.save(tmp_path / "my-run" / "checkpoints" / "7", state)
+    folder.save(tmp_path / "my-run" / "checkpoints" / "7", state)
     loaded = load(tmp_path / "my-run")
     assert (loaded.name, loaded.version, loaded.class_names[3]) == ("my-run", "7", "3")
     assert loaded.module is not None

@@ -69,7 +69,7 @@ def _our_training(setting: Setting, threads: int, base: dict[str, Any]) -> list[
 def inference_contestants(setting: Setting, threads: int) -> list[Contestant]:
     """Ours first, then the engines that it chooses from, called directly, and Keras."""
     base = {"model": setting.model, "image_size": setting.image_size, "threads": threads}
-    engines = {
+    engines: dict[str, dict[str, Any]] = {
         OURS: {"engine": "conveyor"},
         "torch eager": {"engine": "torch"},
         "torch channels_last": {"engine": "torch", "channels_last": True},

@@ -140,15 +140,12 @@ def data(plan: Plan, budget: Budget) -> None:
     results: dict[str, Sample] = {}
     for row in found["loaders"]:
         name = row["loader"]
-        rates = tuple(row["rates"] if "rates" in row else [row["images_per_second"]])
-        results[f"{name} rate"] = Sample("img/s", rates)
+        results[f"{name} rate"] = Sample("img/s", tuple(row["rates"]))
         if name != OURS:
-            results[f"ratio to {name}"] = Sample(
-                "x", tuple(row["ratios"] if "ratios" in row else [row["ours_over_it"]])
-            )
+            results[f"ratio to {name}"] = Sample("x", tuple(row["ratios"]))
     make_record(
         "data-photographs-224px", results, kind="data", threads=plan.threads, rounds=rounds, images=count,
-        absent=found.get("failed", {}),
+        absent=found["failed"],
     ).save(plan.records)  # fmt: skip
 
 

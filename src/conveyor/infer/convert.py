@@ -5,6 +5,7 @@ import logging
 import warnings
 import weakref
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -25,8 +26,7 @@ def to_onnx(graph: ServingGraph, batch: int | None = None) -> bytes:
 
 
 def _export(graph: ServingGraph, batch: int | None) -> bytes:
-    example = torch.zeros((batch or 2, *graph.preprocessing.image_shape), dtype=torch.uint8)
-    free = {"images": {0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH)}} if batch is None else None
+    example, free = example_input(graph, batch)
     with quiet():
         program = torch.onnx.export(
             graph,
@@ -40,6 +40,13 @@ def _export(graph: ServingGraph, batch: int | None) -> bytes:
     assert program is not None
     serialised: bytes = program.model_proto.SerializeToString()
     return serialised
+
+
+def example_input(graph: ServingGraph, batch: int | None) -> tuple[torch.Tensor, dict[str, Any] | None]:
+    """Images to trace the graph with, and which of their sizes stay free: that of the batch, unless it is given."""
+    example = torch.zeros((batch or 2, *graph.preprocessing.image_shape), dtype=torch.uint8)
+    free = {"images": {0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH)}} if batch is None else None
+    return example, free
 
 
 @contextlib.contextmanager

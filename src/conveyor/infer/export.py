@@ -1,20 +1,22 @@
 """Write a model as ONNX, OpenVINO or PyTorch files, compared with the original before it is declared good."""
 
+import copy
 import dataclasses
 import datetime
-import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
+from safetensors.torch import load_file, save_file
 
 from conveyor.errors import UserError, did_you_mean
 from conveyor.infer import metadata
-from conveyor.infer.convert import to_onnx
+from conveyor.infer.convert import example_input, quiet, to_onnx
 from conveyor.infer.engine import Source, open_named
-from conveyor.infer.graph import ServingGraph
+from conveyor.infer.graph import ServingGraph, serving_graph
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.metadata import INPUT, OUTPUT
 from conveyor.infer.target import check_target, folder_at_once
@@ -22,8 +24,6 @@ from conveyor.version import __version__
 
 TOLERANCE = 1e-3
 """Largest accepted difference of a logit, relative to the largest logit (float32 sums in another order)."""
-Progress = Callable[[str], None]
-_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -52,7 +52,7 @@ def export(
     form: str = "onnx",
     *,
     batch: int | None = None,
-    quantize: "Callable[[Source, Path, str], list[str]] | None" = None,
+    quantize: Callable[[Source, Path, str], list[str]] | None = None,
     images: NDArray[np.uint8] | None = None,
 ) -> Exported:
     """Write `loaded` to the new folder `out`; `batch` fixes the batch size, none leaves it free.
@@ -84,23 +84,21 @@ def export(
         notes: list[str] = []
         if quantize is not None:
             notes = quantize(source, file, form)
-        difference, compared = compare(source, _stored_source(loaded, file, form, batch), batch, images)
-        largest = difference[1]
-        if quantize is None and difference[0] > TOLERANCE * max(largest, 1.0):
+        stored = _stored_source(loaded, file, form, batch)
+        difference, largest, compared = compare(source, stored, batch, images)
+        if quantize is None and difference > TOLERANCE * max(largest, 1.0):
             raise UserError(
-                f"the exported model differs from the original by {difference[0]:.3g} (largest logit {largest:.3g}): "
+                f"the exported model differs from the original by {difference:.3g} (largest logit {largest:.3g}): "
                 "nothing was written; try another --format"
             )
-        metadata.write(
-            folder, {**document, "max_difference": difference[0], "compared_images": compared, "notes": notes}
-        )
-    return Exported(target, form, batch, difference[0], compared, tuple(notes))
+        metadata.write(folder, {**document, "max_difference": difference, "compared_images": compared, "notes": notes})
+    return Exported(target, form, batch, difference, compared, tuple(notes))
 
 
 def compare(
     model: Source, stored: Source, batch: int | None, images: NDArray[np.uint8] | None = None
-) -> tuple[tuple[float, float], int]:
-    """((largest difference of a logit, largest logit), images) of the stored model against the one in memory.
+) -> tuple[float, float, int]:
+    """(largest difference of a logit, largest logit, images compared) of the stored model against the one in memory.
 
     Random, black and white images; with a free batch also a second batch size, since a fixed one may hide in a graph.
     """
@@ -116,7 +114,7 @@ def compare(
         answers.append(np.concatenate([engine(everything[:1]), answers[0][1:]]))
     engine.close()
     difference = max(float(np.abs(answer - expected).max()) for answer in answers)
-    return (difference, float(np.abs(expected).max())), len(everything)
+    return difference, float(np.abs(expected).max()), len(everything)
 
 
 def _write_model(graph: ServingGraph, loaded: Loaded, file: Path, form: str, batch: int | None) -> None:
@@ -143,16 +141,10 @@ def _write_torch(graph: ServingGraph, loaded: Loaded, file: Path, batch: int | N
 
     Only the safetensors file is ever read back here: a program archive may hold more than numbers.
     """
-    import torch
-    from safetensors.torch import save_file
-
-    from conveyor.infer.convert import LARGEST_BATCH, quiet
-
     assert loaded.module is not None
     state = {name: tensor.detach().contiguous().clone() for name, tensor in loaded.module.state_dict().items()}
     save_file(state, str(file))
-    example = torch.zeros((batch or 2, *loaded.preprocessing.image_shape), dtype=torch.uint8)
-    free = {"images": {0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH)}} if batch is None else None
+    example, free = example_input(graph, batch)
     with quiet():
         torch.export.save(
             torch.export.export(graph, (example,), dynamic_shapes=free), str(file.with_name("program.pt2"))
@@ -162,12 +154,6 @@ def _write_torch(graph: ServingGraph, loaded: Loaded, file: Path, batch: int | N
 def _stored_source(loaded: Loaded, file: Path, form: str, batch: int | None) -> Source:
     """The written file as an engine will see it."""
     if form == "torch":
-        import copy
-
-        from safetensors.torch import load_file
-
-        from conveyor.infer.graph import serving_graph
-
         again = copy.deepcopy(loaded.module)
         assert again is not None
         again.load_state_dict(load_file(str(file)))

@@ -9,12 +9,12 @@ import numpy as np
 from conveyor.infer.engine import open_engine
 from conveyor.infer.load import from_options, load
 from conveyor.infer.loaded import Loaded
-from conveyor.infer.statistics import Repeat
+from conveyor.infer.statistics import Latency, Repeat
 from conveyor.infer.throughput import Measured, measure
 from conveyor.layout import usable_cores
 from conveyor.options import Options
 
-FEWEST_BATCHES_SECONDS = 1.0
+REPEAT_SECONDS = 1.0
 """A repeat lasts this long when `--max-validation-images` does not say how many images it has."""
 
 
@@ -50,7 +50,7 @@ def measure_options(
     found = _against_random_labels(loaded, batch)
 
     def seen(number: int, repeat: Repeat) -> None:
-        say(f"repeat {number}: throughput: {repeat.images_per_second:.2f} samples/sec")
+        say(repeat.text(number))
 
     measured = measure(
         loaded,
@@ -60,7 +60,7 @@ def measure_options(
         replicas=replicas,
         cores=cores,
         batches_per_repeat=None if images is None else -(-images // (batch * replicas)),
-        seconds_per_repeat=FEWEST_BATCHES_SECONDS,
+        seconds_per_repeat=REPEAT_SECONDS,
         on_repeat=seen,
     )
     return measured, [_record(loaded.name, repeat, found) for repeat in measured.throughput.repeats]
@@ -89,8 +89,6 @@ def _against_random_labels(loaded: Loaded, batch: int) -> dict[str, float]:
 
 
 def _record(name: str, repeat: Repeat, found: dict[str, float]) -> dict[str, Any]:
-    from conveyor.infer.statistics import Latency
-
     latency = Latency.of(repeat.latencies)
     return {
         "name": name, "update": -1, "epoch": 0.0, **found, "images": repeat.images, "seconds": repeat.seconds,

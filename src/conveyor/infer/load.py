@@ -10,7 +10,8 @@ from conveyor.errors import UserError
 from conveyor.infer import metadata
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.preprocessing import Preprocessing
-from conveyor.options import Options
+from conveyor.options import Options, specs
+from conveyor.options.coerce import to_plain
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -164,8 +165,6 @@ def _info(options: Options) -> DatasetInfo:
 
 def _known_options(given: Mapping[str, Any]) -> dict[str, Any]:
     """Options that this version knows; where a model came from does not matter once it is trained."""
-    from conveyor.options.options import specs
-
     return {
         name: value
         for name, value in given.items()
@@ -175,6 +174,4 @@ def _known_options(given: Mapping[str, Any]) -> dict[str, Any]:
 
 def _plain(options: Options) -> dict[str, Any]:
     """The changed options as plain JSON."""
-    from conveyor.options.coerce import to_plain
-
     return {name: to_plain(value) for name, value in options.changed().items()}

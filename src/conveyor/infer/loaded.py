@@ -41,10 +41,6 @@ class Loaded:
         """The only batch size that the stored graph takes; none: any."""
         return self.spec.get("batch")
 
-    def label(self, index: int) -> str:
-        """The name of a class, or its number where names are unknown."""
-        return self.class_names[index] if index < len(self.class_names) else str(index)
-
     def source(self) -> Source:
         """What engines are made from; the same object each time, so that a conversion is made once."""
         return self._source

@@ -1,13 +1,9 @@
 """Several copies of an engine, one per group of cores: throughput instead of latency."""
 
 import concurrent.futures
-import functools
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from conveyor.infer.engine import Engine
 
@@ -37,23 +33,9 @@ class Replicas:
         with self._lock:
             self._local.engine = next(self._free)
 
-    @property
-    def image_shape(self) -> tuple[int, int, int]:
-        return self.engines[0].image_shape
-
     def submit(self, work: Callable[[Engine], Any]) -> "concurrent.futures.Future[Any]":
         """Run `work(engine)` on whichever replica is free next."""
         return self._pool.submit(lambda: work(self._local.engine))
-
-    def map(self, batches: Iterable[NDArray[np.uint8]]) -> Iterator[NDArray[np.float32]]:
-        """Logits of each batch, in order; at most two batches per replica are under way."""
-        waiting: list[concurrent.futures.Future[NDArray[np.float32]]] = []
-        for batch in batches:
-            waiting.append(self.submit(functools.partial(_call, images=batch)))
-            if len(waiting) >= 2 * len(self.engines):
-                yield waiting.pop(0).result()
-        for future in waiting:
-            yield future.result()
 
     def close(self) -> None:
         self._pool.shutdown()
@@ -65,7 +47,3 @@ class Replicas:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _call(engine: Engine, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-    return engine(images)

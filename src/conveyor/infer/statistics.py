@@ -60,6 +60,9 @@ class Repeat:
     def images_per_second(self) -> float:
         return self.images / self.seconds
 
+    def text(self, number: int) -> str:
+        return f"repeat {number}: throughput: {self.images_per_second:.2f} samples/sec"
+
 
 def without_first(values: Sequence[Any]) -> Sequence[Any]:
     """The values that count: the first one pays for warming up, unless it is the only one."""
@@ -88,11 +91,3 @@ class Throughput:
     @property
     def latency(self) -> Latency:
         return Latency.of([value for repeat in without_first(self.repeats) for value in repeat.latencies])
-
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "images_per_second": self.images_per_second,
-            "spread": self.spread,
-            "repeats": [repeat.images_per_second for repeat in self.repeats],
-            "latency_ms": self.latency.to_json(),
-        }

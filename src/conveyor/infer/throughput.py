@@ -1,7 +1,6 @@
 """How many images a second, and how long each batch takes: the measurement behind `validate --generated-data`."""
 
 import dataclasses
-import logging
 import time
 from collections.abc import Callable
 from typing import Any
@@ -9,12 +8,9 @@ from typing import Any
 import numpy as np
 
 from conveyor.infer.engine import Engine, as_source, open_engine
-from conveyor.infer.preprocessing import Preprocessing
 from conveyor.infer.replicas import Replicas
 from conveyor.infer.statistics import Repeat, Throughput
 from conveyor.layout import usable_cores
-
-_logger = logging.getLogger(__name__)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -28,21 +24,9 @@ class Measured:
     threads: int
     throughput: Throughput
 
-    def to_json(self) -> dict[str, Any]:
-        return {
-            "engine": self.engine,
-            "batch": self.batch,
-            "replicas": self.replicas,
-            "threads": self.threads,
-            **self.throughput.to_json(),
-        }
-
     def lines(self) -> list[str]:
         """One line for each repeat, then the averages without the first one."""
-        found = [
-            f"repeat {number}: throughput: {repeat.images_per_second:.2f} samples/sec"
-            for number, repeat in enumerate(self.throughput.repeats)
-        ]
+        found = [repeat.text(number) for number, repeat in enumerate(self.throughput.repeats)]
         mean, spread = self.throughput.images_per_second, self.throughput.spread
         several = f"standard deviation {spread:.2f}, first repeat left out"
         note = several if len(self.throughput.repeats) > 1 else "one repeat, warm-up included"
@@ -59,17 +43,16 @@ def measure(
     engine: str = "auto",
     replicas: int = 1,
     cores: int | None = None,
-    preprocessing: Preprocessing | None = None,
     batches_per_repeat: int | None = None,
     seconds_per_repeat: float = 1.0,
     on_repeat: Callable[[int, Repeat], None] | None = None,
 ) -> Measured:
-    """Throughput and latency of a model (anything `open_engine` takes) on random images made once on the host.
+    """Throughput and latency of a model (loaded, a source or a serving graph) on random images made once on the host.
 
     `replicas` engines share the cores and work on different batches. A repeat lasts `batches_per_repeat` batches of
     each replica, or, without it, until `seconds_per_repeat` have passed.
     """
-    source = as_source(model, preprocessing)
+    source = as_source(model)
     cores = cores or usable_cores()
     shape = source.preprocessing.image_shape
     images = np.random.default_rng(0).integers(0, 256, (batch, *shape), dtype=np.uint8)

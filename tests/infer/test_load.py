@@ -1,4 +1,4 @@
-"""The names of the classes travel with the weights: the photographs may be gone when a model is used."""
+"""What a loaded model knows of its training: the names of its classes, which travel with the weights, its normalisation."""
 
 import shutil
 from collections.abc import Callable
