@@ -14,8 +14,9 @@ from tests.data.photos import encoded, picture
 from conveyor.data import catalogue, open_dataset, recordfiles
 from conveyor.data.example import decode_example, encode_example
 from conveyor.data.feed import TrainingFeed
-from conveyor.data.records import index_of, masked_crc, read_record, scan, write_records
+from conveyor.data.records import index_of, read_record, scan, write_records
 from conveyor.errors import UserError
+from conveyor.monitor.wire import masked_crc
 from conveyor.options import Options
 from conveyor.topology import Topology
 

@@ -8,9 +8,10 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from conveyor.monitor.wire import BYTES, FIXED32, FIXED64, VARINT, field, varint
+
 Value: TypeAlias = Sequence[bytes] | Sequence[float] | Sequence[int]
 
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 _BYTES_LIST, _FLOAT_LIST, _INT64_LIST = 1, 2, 3
 
 
@@ -18,9 +19,9 @@ def encode_example(features: Mapping[str, Value]) -> bytes:
     """A serialised Example; a feature's kind follows from its first value, names are sorted as protobuf would."""
     entries = []
     for name in sorted(features):
-        entry = _field(1, name.encode()) + _field(2, _encode_feature(features[name]))
-        entries.append(_field(1, entry))
-    return _field(1, b"".join(entries))
+        entry = field(1, name.encode()) + field(2, _encode_feature(features[name]))
+        entries.append(field(1, entry))
+    return field(1, b"".join(entries))
 
 
 def decode_example(data: bytes, wanted: frozenset[str] | None = None) -> dict[str, Value]:
@@ -46,11 +47,11 @@ def decode_example(data: bytes, wanted: frozenset[str] | None = None) -> dict[st
 def _encode_feature(values: Value) -> bytes:
     first = values[0] if values else 0
     if isinstance(first, bytes):
-        return _field(_BYTES_LIST, b"".join(_field(1, value) for value in values if isinstance(value, bytes)))
+        return field(_BYTES_LIST, b"".join(field(1, value) for value in values if isinstance(value, bytes)))
     if isinstance(first, float):
-        return _field(_FLOAT_LIST, _field(1, struct.pack(f"<{len(values)}f", *values)))
-    packed = b"".join(_varint(int(value) & (1 << 64) - 1) for value in values)
-    return _field(_INT64_LIST, _field(1, packed))
+        return field(_FLOAT_LIST, field(1, struct.pack(f"<{len(values)}f", *values)))
+    packed = b"".join(varint(int(value) & (1 << 64) - 1) for value in values)
+    return field(_INT64_LIST, field(1, packed))
 
 
 def _decode_feature(data: bytes) -> Value:
@@ -71,36 +72,23 @@ def _decode_feature(data: bytes) -> Value:
     return []
 
 
-def _field(number: int, content: bytes) -> bytes:
-    return _varint(number << 3 | _BYTES) + _varint(len(content)) + content
-
-
-def _varint(value: int) -> bytes:
-    parts = bytearray()
-    while value > 0x7F:
-        parts.append(value & 0x7F | 0x80)
-        value >>= 7
-    parts.append(value)
-    return bytes(parts)
-
-
 def _fields(data: bytes) -> Iterator[tuple[int, bytes | int]]:
     """(field number, content) of a message; numbers as int, strings and messages as bytes."""
     position, end = 0, len(data)
     while position < end:
         key, position = _read_varint(data, position)
         kind = key & 7
-        if kind == _BYTES:
+        if kind == BYTES:
             length, position = _read_varint(data, position)
             if position + length > end:
                 raise ValueError("a field reaches beyond its message")
             yield key >> 3, data[position : position + length]
             position += length
-        elif kind == _VARINT:
+        elif kind == VARINT:
             value, position = _read_varint(data, position)
             yield key >> 3, value
-        elif kind in (_FIXED32, _FIXED64):
-            width = 4 if kind == _FIXED32 else 8
+        elif kind in (FIXED32, FIXED64):
+            width = 4 if kind == FIXED32 else 8
             if position + width > end:
                 raise ValueError("a field reaches beyond its message")
             yield key >> 3, int.from_bytes(data[position : position + width], "little")

@@ -1,8 +1,4 @@
-"""TFRecord files: framing, checksums, and an index that makes any record reachable. No TensorFlow.
-
-A record is: length (uint64, little endian), masked CRC of the length (uint32), data, masked CRC of the data (uint32);
-masked(c) = ((c >> 15 | c << 17) + 0xa282ead8) mod 2^32, c being the CRC-32C.
-"""
+"""TFRecord files: sequences of records (see `monitor.wire`), with an index that makes any of them reachable. No TensorFlow."""
 
 import hashlib
 import io
@@ -12,31 +8,18 @@ from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import google_crc32c
 import numpy as np
 import numpy.typing as npt
 
 from conveyor.errors import UserError
 from conveyor.files import cache_folder, open_replacing, write_atomically
 from conveyor.monitor.progress import track
+from conveyor.monitor.wire import CRC, frame, masked_crc
 
 Offsets = npt.NDArray[np.int64]
 
 _HEADER = struct.Struct("<QI")
-_CRC = struct.Struct("<I")
-_FRAME = _HEADER.size + _CRC.size
-_MASK_DELTA = 0xA282EAD8
-
-
-def masked_crc(data: bytes) -> int:
-    crc: int = google_crc32c.value(data)
-    return ((crc >> 15 | crc << 17) + _MASK_DELTA) & 0xFFFFFFFF
-
-
-def frame(data: bytes) -> bytes:
-    """One record as it stands in the file."""
-    length = struct.pack("<Q", len(data))
-    return b"".join((length, _CRC.pack(masked_crc(length)), data, _CRC.pack(masked_crc(data))))
+_FRAME = _HEADER.size + CRC.size
 
 
 def write_records(path: Path, records: Iterable[bytes]) -> int:
@@ -62,7 +45,7 @@ def read_record(path: Path, offset: int, length: int) -> bytes:
     data = whole[_HEADER.size : _HEADER.size + length]
     if len(whole) != length + _FRAME:
         raise _damaged(path, offset, "the file ends inside the record")
-    if _CRC.unpack_from(whole, _HEADER.size + length)[0] != masked_crc(data):
+    if CRC.unpack_from(whole, _HEADER.size + length)[0] != masked_crc(data):
         raise _damaged(path, offset, "the checksum of its data is wrong")
     return data
 
