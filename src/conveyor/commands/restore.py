@@ -8,7 +8,6 @@ from conveyor.options import Options
 from conveyor.options.parser import add_options
 
 HELP = "Go on with a stored run, to its stored end, with its stored options."
-SECTION = "Train"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
