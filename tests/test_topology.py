@@ -16,7 +16,6 @@ from conveyor.topology import (
     divisors,
     host_events,
     updates_per_event,
-    validation_batches,
 )
 
 small = st.integers(1, 40)
@@ -165,12 +164,3 @@ def test_events_divide_the_epoch_or_the_run(per_epoch: int, epochs: int, frequen
         assert per_epoch % period == 0
     else:
         assert (per_epoch * epochs) % period == 0
-
-
-@given(st.integers(0, 500), st.integers(1, 64), st.integers(1, 5))
-def test_validation_takes_every_image_once(images: int, batch: int, lanes: int) -> None:
-    dealt = validation_batches(images, batch, lanes)
-    seen = [first + offset for lane in dealt for first, valid in lane for offset in range(valid)]
-    assert sorted(seen) == list(range(images))
-    assert len({len(lane) for lane in dealt}) == 1
-    assert all(valid <= batch for lane in dealt for _, valid in lane)

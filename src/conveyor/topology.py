@@ -1,4 +1,4 @@
-"""The arithmetic of a run, exact and without torch: batches, updates, epochs, host events, validation batches.
+"""The arithmetic of a run, exact and without torch: batches, updates, epochs, host events.
 
 Symbols: micro-batch `B`, accumulation `A`, replicas `R`, stages `S`. One weight update consumes `G = B A R` samples
 in `A R` slots; slot number `k = a R + r` belongs to replica `r` and accumulation index `a`, so a batch-norm span of
@@ -117,10 +117,6 @@ class Length:
         """Updates that an epoch of time lasts: not whole when epochs are counted in images."""
         return Fraction(self.updates_total) / self.epochs if self.epochs else Fraction(self.updates_per_epoch)
 
-    def position(self, update: int) -> tuple[int, int]:
-        """(epoch, update within the epoch) of an update counted from 0."""
-        return divmod(update, self.updates_per_epoch)
-
 
 def exact(value: float | Fraction | int) -> Fraction:
     """The number a person meant: 0.1 is one tenth, not the nearest binary value."""
@@ -225,15 +221,3 @@ def host_events(
         first_checkpoint=math.floor(first_checkpoint_epoch * per_epoch),
         notes=tuple(notes),
     )
-
-
-def validation_batches(images: int, batch: int, lanes: int = 1) -> list[list[tuple[int, int]]]:
-    """For each lane its batches as (first image, number of valid images): every image once, short batches padded.
-
-    Batches are dealt round robin, and every lane gets the same number of them (the rest with 0 valid images), so that
-    lanes which communicate in each batch stay in step.
-    """
-    spans = [(first, min(batch, images - first)) for first in range(0, images, batch)]
-    rounds = math.ceil(len(spans) / lanes) if spans else 0
-    padded = spans + [(images, 0)] * (rounds * lanes - len(spans))
-    return [padded[lane::lanes] for lane in range(lanes)]

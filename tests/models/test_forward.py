@@ -1,30 +1,14 @@
 """Outputs equal those of independent implementations with the same random weights, loaded by the field's names."""
 
-import importlib.util
-import sys
 from collections.abc import Callable
-from pathlib import Path
-from types import ModuleType
 
 import pytest
 import torch
+from tests.models import independent as nets
 from torch import Tensor, nn
 
 from conveyor import models
 from conveyor.models.weights import load_state
-
-
-def _load() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("independent", Path(__file__).with_name("independent.py"))
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules["independent"] = module
-    spec.loader.exec_module(module)
-    return module
-
-
-nets = _load()
 
 CASES: dict[str, tuple[str, float, Callable[..., Tensor]]] = {
     "resnet50": ("resnet50", 1e-5, lambda book, x: nets.resnet(book, x, (3, 4, 6, 3), 11)),

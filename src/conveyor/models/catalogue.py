@@ -104,7 +104,7 @@ def _cifar_resnets() -> list[Entry]:
     return entries
 
 
-def _mobile_nets() -> list[Entry]:
+def _efficientnets() -> list[Entry]:
     scales = {
         "b0": (1.0, 1.0, 0.2, 224),
         "b1": (1.0, 1.1, 0.2, 240),
@@ -139,30 +139,32 @@ def _mobile_nets() -> list[Entry]:
                 about=f"EfficientNet-{size.capitalize()}",
             )
         )
-    entries.append(
-        Entry(
-            name="mobilenet_v2",
-            family="mobilenet",
-            arguments={"variant": "v2"},
-            image_size=224,
-            aliases=("mobilenet", "mobilenetv2"),
-            norm={"norm_groups": 4},
-            about="MobileNet v2",
-        )
-    )
-    for size in ("small", "large"):
-        entries.append(
-            Entry(
-                name=f"mobilenet_v3_{size}",
-                family="mobilenet",
-                arguments={"variant": f"v3_{size}"},
-                image_size=224,
-                aliases=(f"mobilenetv3_{size}",),
-                norm=_MOBILE_NORM,
-                about=f"MobileNet v3 {size}",
-            )
-        )
     return entries
+
+
+def _mobilenets() -> list[Entry]:
+    v2 = Entry(
+        name="mobilenet_v2",
+        family="mobilenet",
+        arguments={"variant": "v2"},
+        image_size=224,
+        aliases=("mobilenet", "mobilenetv2"),
+        norm={"norm_groups": 4},
+        about="MobileNet v2",
+    )
+    v3 = [
+        Entry(
+            name=f"mobilenet_v3_{size}",
+            family="mobilenet",
+            arguments={"variant": f"v3_{size}"},
+            image_size=224,
+            aliases=(f"mobilenetv3_{size}",),
+            norm=_MOBILE_NORM,
+            about=f"MobileNet v3 {size}",
+        )
+        for size in ("small", "large")
+    ]
+    return [v2, *v3]
 
 
 def _small_nets() -> list[Entry]:
@@ -201,7 +203,8 @@ def _small_nets() -> list[Entry]:
 @cache
 def known() -> dict[str, Entry]:
     """Every shipped model by its name, in the order of the list that `conveyor models` prints."""
-    return {entry.name: entry for entry in (*_resnets(), *_cifar_resnets(), *_mobile_nets(), *_small_nets())}
+    families = (_resnets(), _cifar_resnets(), _efficientnets(), _mobilenets(), _small_nets())
+    return {entry.name: entry for entries in families for entry in entries}
 
 
 @cache

@@ -103,7 +103,8 @@ def _initialise(model: FastNet) -> None:
     if model.head.weight.is_meta:
         return
     model.whiten.weight.copy_(whitening_filters(model.whiten.in_channels))
-    nn.init.zeros_(model.whiten.bias if model.whiten.bias is not None else torch.empty(0))
+    assert model.whiten.bias is not None
+    nn.init.zeros_(model.whiten.bias)
     for module in model.groups.modules():
         if isinstance(module, nn.Conv2d):
             nn.init.dirac_(module.weight[: module.in_channels])

@@ -38,7 +38,7 @@ def scaled_fan_in_(weight: Tensor) -> None:
 
 
 def efficientnet_(weight: Tensor) -> None:
-    """Variance scaling with scale 2: fan out for an ordinary convolution, fan in for a grouped one."""
+    """Variance scaling with scale 2 and fan out, the rule for ordinary convolutions."""
     truncated_normal_(weight, 2.0 / _fans(weight)[1])
 
 

@@ -38,10 +38,7 @@ def round_filters(filters: float, divisor: int = 8) -> int:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BlockPlan:
-    """One block: `expanded` inner channels, `squeezed` channels inside SE (0: no SE), `drop_rate` of drop connect.
-
-    `tf_name` is the stage number and letter that the TensorFlow program gives it (`2a`).
-    """
+    """One block: `expanded` inner channels, `squeezed` channels inside SE (0: no SE), `drop_rate` of drop connect."""
 
     in_channels: int
     out_channels: int

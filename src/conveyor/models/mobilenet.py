@@ -34,7 +34,7 @@ _SMALL: tuple[tuple[_Row, ...], ...] = (
     ((5, 120, 48, True, "hardswish", 1), (5, 144, 48, True, "hardswish", 1)),
     ((5, 288, 96, True, "hardswish", 2), (5, 576, 96, True, "hardswish", 1), (5, 576, 96, True, "hardswish", 1)),
 )
-# (expansion is 1 in the first stage) repeats, output channels, stride of v2's stages.
+# (repeats, output channels, stride) of v2's stages; the first one does not expand.
 _V2 = ((1, 16, 1), (2, 24, 2), (3, 32, 2), (4, 64, 2), (3, 96, 1), (3, 160, 2), (1, 320, 1))
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from conveyor.errors import UserError
 from conveyor.models.dialect_names import dialect_names
 from conveyor.models.grouped import SameConv
-from conveyor.models.norms import BatchNorm
+from conveyor.models.norms import batch_norms
 
 logger = logging.getLogger(__name__)
 
@@ -131,9 +131,13 @@ def _check(own: Mapping[str, Tensor], found: Mapping[str, Tensor], fresh: list[s
         for name, tensor in found.items()
         if name in own and tensor.shape != own[name].shape
     ]
-    told = [_listed("is missing", missing), _listed("does not know", unknown), _listed("has another shape for", shapes)]
-    if any(told):
-        said = "; ".join(part for part in told if part)
+    told = [
+        _listed("is missing", missing),
+        _listed("has names the model lacks:", unknown),
+        _listed("has another shape for", shapes),
+    ]
+    said = "; ".join(part for part in told if part)
+    if said:
         raise UserError(
             f"{where} does not fit the model: it {said}. Choose the --model (and norm) that it was made for."
         )
@@ -143,7 +147,6 @@ def _listed(what: str, names: list[str]) -> str:
     if not names:
         return ""
     more = f" and {len(names) - _SHOWN} more" if len(names) > _SHOWN else ""
-    what = "has names the model lacks:" if what == "does not know" else what
     return f"{what} {', '.join(names[:_SHOWN])}{more}"
 
 
@@ -151,7 +154,7 @@ def _note_differences(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Say when the file's makers used another epsilon or padding than this model: not an error, but it costs accuracy."""
     torchvision = any(name.startswith("features.1.0.block.") for name in state)
     package = any(name.startswith("_blocks.") for name in state)
-    norms = [module for module in model.modules() if isinstance(module, BatchNorm)]
+    norms = batch_norms(model)
     small = sum(parameter.numel() for parameter in model.parameters()) < 25e6
     if torchvision and small and norms and norms[0].eps != 1e-5:
         logger.warning("torchvision trained these weights with --norm-epsilon 1e-5; here it is %g", norms[0].eps)

@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from conveyor.numerics import half_ops
 from conveyor.numerics.convolution import Geometry, is_plain
 from conveyor.numerics.half_policy import HalfPolicy
-from conveyor.options.numerics import PrecisionOptions
+from conveyor.options.precision import PrecisionOptions
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
 

@@ -14,7 +14,7 @@ from conveyor.optim.kinds import excluded
 from conveyor.optim.lars import Lars
 from conveyor.optim.muon import Muon, is_filter
 from conveyor.optim.rules import Adam, Momentum, RmsProp, Rule, add_l2
-from conveyor.options.optimizer import OptimizerOptions
+from conveyor.options.optimizer import DEFAULT_RMSPROP_DECAY, OptimizerOptions
 
 if TYPE_CHECKING:
     from conveyor.options import Options
@@ -256,7 +256,7 @@ def make_rule(chosen: OptimizerOptions, *, rmsprop_decay: float | None = None) -
             default = 0.001 if chosen.rmsprop_form == "tensorflow" else 1e-8
             decay = rmsprop_decay if rmsprop_decay is not None else chosen.rmsprop_decay
             return RmsProp(
-                0.9 if decay is None else decay,
+                DEFAULT_RMSPROP_DECAY if decay is None else decay,
                 chosen.momentum,
                 default if epsilon is None else epsilon,
                 chosen.rmsprop_form,

@@ -22,7 +22,8 @@ class BatchOptions:
     )
     pipeline_schedule: str = option(
         "gpipe",
-        "gpipe: all forwards, then all backwards; 1f1b: alternating; sequential: one micro-batch at a time.",
+        "gpipe: all forwards, then all backwards; 1f1b: alternating; sequential: one micro-batch at a time; the others deal "
+        "several stages to each worker in turn.",
         choices=("gpipe", "1f1b", "sequential", "interleaved-1f1b", "looped-bfs", "zero-bubble"),
         changes_result=False,
     )

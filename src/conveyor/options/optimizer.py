@@ -6,6 +6,8 @@ from fractions import Fraction
 from conveyor.options.field import option
 from conveyor.options.units import Duration
 
+DEFAULT_RMSPROP_DECAY = 0.9
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OptimizerOptions:
@@ -27,7 +29,7 @@ class OptimizerOptions:
         None, "Epsilon of rmsprop (0.001), adam, adamw (1e-8) or lars (0).", minimum=0.0
     )
     rmsprop_decay: float | None = option(
-        None, "Decay of the squared gradient's average; default 0.9.", minimum=0.0, maximum=1.0
+        None, f"Decay of the squared gradient's average; default {DEFAULT_RMSPROP_DECAY}.", minimum=0.0, maximum=1.0
     )
     rmsprop_decay_per_sample: float | None = option(None, "rmsprop decay = 1 - this x global batch.", minimum=0.0)
     rmsprop_form: str = option(

@@ -14,8 +14,8 @@ from conveyor.options.coerce import Kind, coerce, to_plain
 from conveyor.options.data import DataOptions
 from conveyor.options.field import About, about
 from conveyor.options.model import ModelOptions
-from conveyor.options.numerics import PrecisionOptions
 from conveyor.options.optimizer import OptimizerOptions, ScheduleOptions
+from conveyor.options.precision import PrecisionOptions
 from conveyor.options.run import EventOptions, LengthOptions, RunOptions
 
 EXCLUSIVE = (
@@ -92,9 +92,9 @@ class Options:
 
     def check(self) -> "Options":
         """Refuse options that exclude each other."""
+        values = self.flat()
         for one, other in EXCLUSIVE:
             first, second = (specs()[name] for name in (one, other))
-            values = self.flat()
             if values[one] != first.default and values[other] != second.default:
                 raise UserError(
                     f"{first.flag} {values[one]} and {second.flag} {values[other]} exclude each other: give one of them"
@@ -112,9 +112,8 @@ class Options:
         lines: list[str] = []
         for section in section_names():
             lines.append(f"# {section}")
-            values = {name: to_plain(value) for name, value in dataclasses.asdict(getattr(self, section)).items()}
-            for name in values:
-                values[name] = to_plain(getattr(getattr(self, section), name))
+            chosen = getattr(self, section)
+            values = {field.name: to_plain(getattr(chosen, field.name)) for field in dataclasses.fields(chosen)}
             lines.append(yaml.safe_dump(values, sort_keys=False, width=1000).rstrip())
         return "\n".join(lines) + "\n"
 

@@ -52,7 +52,7 @@ class EventOptions:
     validation: bool = option(True, "Measure the accuracy on the validation images.", changes_result=False)
     validation_mode: str = option(
         "during",
-        "during: at log points of whole epochs; after: all checkpoints at the end.",
+        "during: after whole epochs and at the end; after: all checkpoints at the end.",
         choices=("during", "after"),
         changes_result=False,
     )

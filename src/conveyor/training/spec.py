@@ -18,10 +18,11 @@ from conveyor.models import catalogue as models
 from conveyor.models import own as own_models
 from conveyor.optim.schedule import Schedule, make_schedule
 from conveyor.options import Options
+from conveyor.options.optimizer import DEFAULT_RMSPROP_DECAY
 from conveyor.topology import HostEvents, Length, Topology, exact, host_events
 
 SMALL_IMAGE = 64
-DEFAULT_RMSPROP_DECAY = 0.9
+"""Images up to this size get a small network when none is named."""
 TINY_SLOT = 2e9
 """Floating-point operations of one slot below which a second thread costs more in waiting than it brings."""
 OWN_MODEL = "own"
@@ -127,14 +128,7 @@ def resolve(
     options.check()
     data = info or datasets.info(options.data)
     topology, notes = Topology.from_options(options.batch)
-    length = Length.of(
-        max(1, data.train_images),
-        topology.global_batch,
-        epochs=options.length.epochs if options.length.epochs is not None else data.default_epochs,
-        updates=options.length.updates,
-        updates_per_epoch=options.length.updates_per_epoch or (None if options.events.training else 1),
-        by_images=options.length.epochs_by_images,
-    )
+    length = _length(options, data, topology)
     name, image_size = _model(options, data, model_name)
     machine = machine or _machine(options)
     where = options.layout
@@ -142,31 +136,8 @@ def resolve(
         where = dataclasses.replace(where, threads=1)
     layout, layout_note = choose_layout(where, topology, machine, workers)
     _check_span(options.model.bn_span, topology)
-    peak_lr = _peak_rate(options, topology)
-    warmup = int(
-        options.schedule.warmup.updates(
-            updates_per_epoch=length.epoch_length if options.length.epochs_by_images else length.updates_per_epoch,
-            updates_total=length.updates_total,
-            global_batch=topology.global_batch,
-        )
-    )
-    schedule = make_schedule(
-        options,
-        peak_lr=peak_lr,
-        updates_per_epoch=length.updates_per_epoch,
-        updates_total=length.updates_total,
-        global_batch=topology.global_batch,
-        warmup_updates=warmup,
-    )
-    events = host_events(
-        length,
-        logs_per_epoch=options.events.logs_per_epoch,
-        checkpoints_per_epoch=options.events.checkpoints_per_epoch,
-        first_checkpoint_epoch=exact(options.events.first_checkpoint_epoch),
-        updates_per_log=options.events.updates_per_log,
-        updates_per_checkpoint=options.events.updates_per_checkpoint,
-        updates_per_call=options.events.updates_per_call,
-    )
+    schedule = _schedule(options, topology, length)
+    events = _events(options, length)
     return RunSpec(
         options=options,
         data=data,
@@ -179,8 +150,8 @@ def resolve(
         layout=layout,
         layout_note=layout_note,
         length=length,
-        warmup_updates=warmup,
-        peak_lr=peak_lr,
+        warmup_updates=schedule.warmup,
+        peak_lr=schedule.peak,
         rmsprop_decay=_rmsprop_decay(options, topology),
         schedule=schedule,
         events=events,
@@ -188,6 +159,46 @@ def resolve(
         validation_replicas=options.events.validation_replicas or _devices(options, topology),
         validation_images=data.validation_images,
         notes=(*notes, *events.notes, *_held_out(data, options), *_dropped_images(data, topology, length, options)),
+    )
+
+
+def _length(options: Options, data: DatasetInfo, topology: Topology) -> Length:
+    return Length.of(
+        max(1, data.train_images),
+        topology.global_batch,
+        epochs=options.length.epochs if options.length.epochs is not None else data.default_epochs,
+        updates=options.length.updates,
+        updates_per_epoch=options.length.updates_per_epoch or (None if options.events.training else 1),
+        by_images=options.length.epochs_by_images,
+    )
+
+
+def _schedule(options: Options, topology: Topology, length: Length) -> Schedule:
+    warmup = options.schedule.warmup.updates(
+        updates_per_epoch=length.epoch_length if options.length.epochs_by_images else length.updates_per_epoch,
+        updates_total=length.updates_total,
+        global_batch=topology.global_batch,
+    )
+    return make_schedule(
+        options,
+        peak_lr=_peak_rate(options, topology),
+        updates_per_epoch=length.updates_per_epoch,
+        updates_total=length.updates_total,
+        global_batch=topology.global_batch,
+        warmup_updates=int(warmup),
+    )
+
+
+def _events(options: Options, length: Length) -> HostEvents:
+    asked = options.events
+    return host_events(
+        length,
+        logs_per_epoch=asked.logs_per_epoch,
+        checkpoints_per_epoch=asked.checkpoints_per_epoch,
+        first_checkpoint_epoch=exact(asked.first_checkpoint_epoch),
+        updates_per_log=asked.updates_per_log,
+        updates_per_checkpoint=asked.updates_per_checkpoint,
+        updates_per_call=asked.updates_per_call,
     )
 
 
