@@ -257,14 +257,14 @@ def _peers(arguments: argparse.Namespace) -> int:
 
 def _peers_record(rows: list[dict[str, Any]], size: int, conditions: dict[str, Any]) -> "Record":
     """The comparison as a benchmark record; rates are those per CPU second, which other programs disturb least."""
-    from conveyor.bench.records import Sample, make_record
+    from conveyor.bench.records import OURS, Sample, make_record
 
     results = {}
     for row in rows:
         name = row["loader"]
         results[f"{name} rate"] = Sample("img/CPU-s", tuple(row["cpu_rates"]))
         results[f"{name} images per second"] = Sample("img/s", tuple(row["rates"]))
-        if name != "conveyor":
+        if name != OURS:
             results[f"ratio to {name}"] = Sample("x", tuple(row["cpu_ratios"]))
             results[f"ratio to {name} in images per second"] = Sample("x", tuple(row["ratios"]))
     return make_record(f"data-photographs-{size}px", results, kind="data", **conditions)
