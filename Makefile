@@ -7,7 +7,7 @@ PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 JOBS ?= 2
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not conformance"
 
-.PHONY: train install test check format bench conformance docs lock clean
+.PHONY: train install test check format bench conformance lock clean
 
 train: $(VENV)/.core
 	$(BIN)/conveyor train
