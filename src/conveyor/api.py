@@ -16,8 +16,8 @@ from conveyor.infer.load import load as load_for_inference
 from conveyor.models import own
 from conveyor.options import Options
 from conveyor.options.file import configuration
-from conveyor.training import engine
-from conveyor.training.engine import Run
+from conveyor.training import in_process
+from conveyor.training.in_process import Run
 
 __all__ = ["Run", "load", "train", "validate"]
 
@@ -32,7 +32,7 @@ def train(*, model: str | nn.Module | None = None, data: Any = None, config: str
     """
     chosen, own_model, own_data = _options(model, data, config, options)
     if own_model is not None or own_data is not None:
-        return engine.train(chosen, own_model, own_data)
+        return in_process.train(chosen, own_model, own_data)
     from conveyor.launch.start import start
 
     return Run.from_result(start(chosen))
@@ -45,7 +45,7 @@ def validate(
     if (path := options.get("checkpoint_path")) is not None:
         options["checkpoint_path"] = str(path)
     chosen, own_model, own_data = _options(model, data, config, options)
-    return list(engine.validate(chosen, own_model, own_data))
+    return list(in_process.validate(chosen, own_model, own_data))
 
 
 def load(path: str | Path) -> Classifier:

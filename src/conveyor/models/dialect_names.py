@@ -88,6 +88,15 @@ def _with_group_norm(model: ResNet, names: Names) -> Names:
             yield name[:-2] + "gn", path
 
 
+def _keras_layers(prefix: str, path: str, layers: int) -> Names:
+    """The layers of a block, up to the addition."""
+    for layer in range(1, layers + 1):
+        yield f"{prefix}{layer}_conv", f"{path}.conv{layer}"
+        yield f"{prefix}{layer}_bn", f"{path}.bn{layer}"
+        if layer < layers:
+            yield f"{prefix}{layer}_relu", f"{path}.act{layer}"
+
+
 def _keras_resnet(model: ResNet) -> Names:
     def names() -> Names:
         yield "conv1_pad", "conv1"
@@ -100,11 +109,7 @@ def _keras_resnet(model: ResNet) -> Names:
             prefix, layers = f"conv{stage + 1}_block{index + 1}", 3 if isinstance(block, Bottleneck) else 2
             yield f"{prefix}_0_conv", f"{path}.downsample.0"
             yield f"{prefix}_0_bn", f"{path}.downsample.1"
-            for layer in range(1, layers + 1):
-                yield f"{prefix}_{layer}_conv", f"{path}.conv{layer}"
-                yield f"{prefix}_{layer}_bn", f"{path}.bn{layer}"
-                if layer < layers:
-                    yield f"{prefix}_{layer}_relu", f"{path}.act{layer}"
+            yield from _keras_layers(f"{prefix}_", path, layers)
             yield f"{prefix}_add", f"{path}.add"
             yield f"{prefix}_out", f"{path}.act{layers}"
         yield "avg_pool", "avgpool"
@@ -123,11 +128,7 @@ def _keras_small_resnet(model: ResNet) -> Names:
             if stage > 1 and index == 0:
                 yield f"{prefix}_layer1_conv_ds", f"{path}.conv1"
             yield f"{prefix}_shortcut", f"{path}.downsample"
-            for layer in range(1, layers + 1):
-                yield f"{prefix}_layer{layer}_conv", f"{path}.conv{layer}"
-                yield f"{prefix}_layer{layer}_bn", f"{path}.bn{layer}"
-                if layer < layers:
-                    yield f"{prefix}_layer{layer}_relu", f"{path}.act{layer}"
+            yield from _keras_layers(f"{prefix}_layer", path, layers)
             yield f"{prefix}_add", f"{path}.add"
             yield f"{prefix}_post_addition_relu", f"{path}.act{layers}"
         yield "avg_pool", "avgpool"
