@@ -89,7 +89,7 @@ ORIGINALS = {
         ("restore reaches the saved accuracy", "training/test_run.py::test_resume_is_exact_whatever_the_options"),
         ("validate gives the saved accuracy", "training/test_commands.py::test_validate_gives_the_accuracy_of_training_for_every_checkpoint"),
         ("inference: real images, every model, precision and norm", "infer/test_engine.py::test_every_engine_gives_the_models_own_answer"),
-        ("inference: replicas", "infer/test_engine.py::test_replicas_keep_the_order"),
+        ("inference: replicas", "infer/test_engine.py::test_replicas_answer_side_by_side"),
         ("inference gets the pixels of validation from JPEG, image or tensor", "infer/test_export.py::test_real_images_come_as_in_validation"),
         ("loss with smoothing 0, 0.1, 0.5 and 1", "training/test_loss.py::test_the_loss_is_its_definition"),
         ("runs on synthetic data", "data/test_prepare.py::test_synthetic_data_carry_no_pixels"),

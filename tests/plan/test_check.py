@@ -29,6 +29,9 @@ def test_the_timetable_of_two_real_workers_is_the_one_that_was_run(tmp_path: Pat
     spans = timeline.read(tmp_path / "run")
     passes = [span for span in spans if span["phase"] in ("forward", "backward")]
     assert {span["worker"] for span in passes} == {0, 1}
+    timing = json.loads((tmp_path / "run" / "timing.json").read_text())
+    assert min(timing["forward"], timing["backward"], timing["wait"]) > 0
+    assert timing["data"] < timing["forward"] + timing["backward"]
     ends = sorted(span["end"] for span in spans if span["phase"] == "update" and span["worker"] == 0)
     ratios = []
     for begin, end in itertools.pairwise([0.0, *ends]):
@@ -70,7 +73,9 @@ def test_check_predicts_and_runs_every_case(
     monkeypatch.setattr(planner, "cost_model", lambda *args, **more: estimated(*args, **{**more, "measure": False}))
     assert main(["plan", *SMALL, "--devices", "2", "--micro-batch-size", "4", "--check", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)["comparisons"]
-    assert len(found) == len(ran) == 8
+    assert len(found) == 8
+    assert len(ran) == 3 * 8
+    assert all(len(one["predictions"]) == len(one["measurements"]) == 3 for one in found)
     assert {one["layout"] for one in found} == {"1x1", "2x1", "1x2"}
     assert all(one["error"] == pytest.approx(1.0) for one in found)
 

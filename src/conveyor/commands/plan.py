@@ -13,7 +13,6 @@ from conveyor.options.parser import add_config, add_options, options_from
 from conveyor.options.units import size_in_bytes
 
 HELP = "Propose splits, micro-batch, recomputation and layout; forecast throughput, also for clusters."
-SECTION = "Look"
 PICTURE_SLOTS = 16
 SHARED_CORES = (
     "{devices} workers share the {cores} cores of this machine, and so the speed; "
@@ -42,6 +41,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LAYOUT",
         help="Measure, predict some layouts (all, or these), run them, and compare.",
     )
+    asked.add_argument("--rounds", type=int, default=3, metavar="N", help="With --check: how often each is run. [3]")
     asked.add_argument("--top", type=int, default=5, metavar="N", help="Proposals to show. [5]")
     asked.add_argument("--picture", metavar="FILE.svg", help="Draw the best proposal's timetable.")
     asked.add_argument("--json", action="store_true", help="One JSON object on standard output.")
@@ -201,7 +201,7 @@ def check(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
         if layout not in known:
             raise UserError(f"--check {layout}: layouts to check are {', '.join(known)}")
     chosen = [case for case in cases if not arguments.check or f"{case[0]}x{case[1]}" in arguments.check]
-    found = check.compare(options, about, costs, planner.as_measured(hardware), asked, chosen, say)
+    found = check.compare(options, about, costs, planner.as_measured(hardware), asked, chosen, arguments.rounds, say)
     lines = [f"{about.name}, {about.image_size} px, global batch {asked.global_batch}", "", check.as_text(found)]
     return {"text": "\n".join(lines), "json": {"model": about.name, "comparisons": check.as_json(found)}}
 

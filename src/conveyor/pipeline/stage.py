@@ -73,7 +73,8 @@ class KeyedStage(PipelineStage):
             super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
-        with self.context(self.first_micro_batch + bwd_chunk_id):
+        number = self.first_micro_batch + bwd_chunk_id
+        with self.context(number), timeline.here.span("backward", stage=self.stage_index, slot=number):
             super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
 
 

@@ -1,6 +1,7 @@
 """Predictions against real runs on this machine: the same layouts, predicted and then trained for some updates."""
 
 import os
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,20 +20,26 @@ from conveyor.plan.hardware import Hardware
 from conveyor.plan.planner import Subject
 
 UPDATES = 8
+ROUNDS = 3
 LIMIT_SECONDS = 600
 Case = tuple[int, int, int, str]
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One layout: images per second as predicted and as measured."""
+    """One layout: images per second as predicted and as measured, in each round."""
 
     proposal: Proposal
-    measured: float
+    predictions: tuple[float, ...]
+    measurements: tuple[float, ...]
 
     @property
     def predicted(self) -> float:
-        return self.proposal.images_per_second
+        return statistics.median(self.predictions)
+
+    @property
+    def measured(self) -> float:
+        return statistics.median(self.measurements)
 
     @property
     def error(self) -> float:
@@ -57,21 +64,29 @@ def cases(devices: int, micro_batch: int) -> list[Case]:
 
 def compare(
     options: Options, about: Subject, costs: Callable[[int, bool, str], Model], hardware: Hardware, asked: Wanted, chosen: Sequence[Case],
-    report: Callable[[str], None] = lambda text: None,
+    rounds: int = ROUNDS, report: Callable[[str], None] = lambda text: None,
 ) -> list[Comparison]:  # fmt: skip
-    """Predict each case, run it, and compare.
+    """Predict and run each case in turn, `rounds` times over, and compare the medians.
 
     `costs(workers, staged, recompute)` are the units' when so many workers are busy; it is asked before every run, so that
     a machine that changes its speed meanwhile does not count as an error of the prediction.
     """
-    found = []
-    for lanes, depth, micro_batch, recompute in dict.fromkeys(chosen):
-        model = costs(lanes * depth, depth > 1, recompute)
-        one = propose(model, hardware, asked, lanes, depth, micro_batch, "1f1b", recompute)
-        if one is not None:
-            found.append(Comparison(one, measure(options, about, one)))
-            report(" ".join(_cells(found[-1])))
-    return found
+    proposals: dict[Case, Proposal] = {}
+    predicted: dict[Case, list[float]] = {}
+    measured: dict[Case, list[float]] = {}
+    for number in range(rounds):
+        for case in dict.fromkeys(chosen):
+            lanes, depth, micro_batch, recompute = case
+            model = costs(lanes * depth, depth > 1, recompute)
+            one = propose(model, hardware, asked, lanes, depth, micro_batch, "1f1b", recompute)
+            if one is None:
+                continue
+            proposals[case] = one
+            predicted.setdefault(case, []).append(one.images_per_second)
+            measured.setdefault(case, []).append(measure(options, about, one))
+            pair = Comparison(one, (predicted[case][-1],), (measured[case][-1],))
+            report(f"round {number + 1}/{rounds}: {' '.join(_cells(pair))}")
+    return [Comparison(proposals[case], tuple(predicted[case]), tuple(measured[case])) for case in proposals]
 
 
 def environment() -> dict[str, str]:
@@ -80,10 +95,7 @@ def environment() -> dict[str, str]:
 
 
 def measure(options: Options, about: Subject, one: Proposal, updates: int = UPDATES) -> float:
-    """Images per second of a real run on random images: the upper quartile over the updates without the first.
-
-    Other programs only ever make an update slower, and a run of some seconds is short beside their disturbances.
-    """
+    """Images per second of a real run on random images: the median over the updates without the first."""
     with tempfile.TemporaryDirectory(prefix="conveyor-plan-") as folder:
         run_dir = Path(folder) / "run"
         run = planner.run_options(options, about).replace(
@@ -99,16 +111,7 @@ def measure(options: Options, about: Subject, one: Proposal, updates: int = UPDA
                 f"layout {one.layout} could not be run: {(done.stderr or done.stdout).strip().splitlines()[-1]}"
             )
         rates = [row["images_per_second"] for row in CsvFile(run_dir / "metrics.csv", (), "update").read()[1:]]
-    return upper_quartile([float(rate) for rate in rates])
-
-
-def upper_quartile(values: Sequence[float]) -> float:
-    """The value that a quarter of all exceed.
-
-    >>> upper_quartile([5.0, 1.0, 2.0, 3.0, 4.0])
-    4.0
-    """
-    return sorted(values)[round(0.75 * (len(values) - 1))]
+    return statistics.median(float(rate) for rate in rates)
 
 
 def as_text(found: Sequence[Comparison]) -> str:
@@ -128,6 +131,7 @@ def as_json(found: Sequence[Comparison]) -> list[dict[str, object]]:
         {
             "layout": one.proposal.layout, "micro_batch": one.proposal.micro_batch, "recompute": one.proposal.recompute,
             "predicted": one.predicted, "measured": one.measured, "error": one.error,
+            "predictions": list(one.predictions), "measurements": list(one.measurements),
         }
         for one in found
     ]  # fmt: skip

@@ -54,8 +54,8 @@ class Measured:
 def ready(model: nn.Module, options: Options | None = None) -> nn.Module:
     """The model as a run on a CPU has it: `options` are those of a run (`planner.run_options`), without recomputation."""
     keep_freed_memory()
-    spec = resolve((options or Options()).replace(recompute=(), splits=(), stages=None))
-    return place_model(model, spec, torch.device("cpu")).train()
+    whole = (options or Options()).replace(recompute=(), splits=(), stages=None, device_mapping=(), layout="auto")
+    return place_model(model, resolve(whole), torch.device("cpu")).train()
 
 
 def measured(
@@ -107,7 +107,7 @@ def _sample(
     """Seconds of each unit with one batch, and the price of each kind of recomputation."""
     images = torch.randn(batch * together, in_channels, image_size, image_size).to(memory_format=torch.channels_last)
     with keyed(0, 0, range(together), norm_batches=together):
-        found = passes({kind: variant(model, kind, staged) for kind in kinds}, images, repeats)
+        found = passes({kind: variant(model, kind, staged) for kind in kinds}, images, repeats, ahead=int(staged))
     found = {kind: (one / together, other / together) for kind, (one, other) in found.items()}
     forward, backward = found["none"]
     clock = _UnitClock(model, 2)
@@ -151,17 +151,29 @@ def variant(model: nn.Module, kind: str, staged: bool) -> Pass:
     return run
 
 
-def passes(variants: dict[str, Pass], images: Tensor, repeats: int = REPEATS) -> dict[str, tuple[float, float]]:
-    """Seconds of the forward and of the backward pass of one micro-batch: medians, the variants in turn, after a warm-up."""
+def passes(
+    variants: dict[str, Pass], images: Tensor, repeats: int = REPEATS, ahead: int = 0
+) -> dict[str, tuple[float, float]]:
+    """Seconds of the forward and of the backward pass of one micro-batch: medians, the variants in turn, after a warm-up.
+
+    `ahead` forward passes are done before a backward pass gets its turn, as in a pipeline, where a micro-batch's tensors
+    have left the cache by then.
+    """
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
-    for _ in range(repeats + 1):
+    waiting: dict[str, list[tuple[float, Tensor]]] = {name: [] for name in variants}
+    for _ in range(repeats + 1 + ahead):
         for name, run in variants.items():
             start = now()
             logits = run(images)
             loss = nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64))
             middle = now()
+            waiting[name].append((middle - start, loss))
+            if len(waiting[name]) <= ahead:
+                continue
+            forward, loss = waiting[name].pop(0)
+            middle = now()
             torch.autograd.backward(loss)
-            seconds[name].append((middle - start, now() - middle))
+            seconds[name].append((forward, now() - middle))
     return {
         name: (median([one for one, _ in found[1:]]), median([other for _, other in found[1:]]))
         for name, found in seconds.items()

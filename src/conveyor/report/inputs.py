@@ -5,7 +5,7 @@ spec.json         `RunSpec.to_json()`; written by `monitor.observers.RunFiles`
 result.json       the end record; written by `monitor.observers.RunFiles`
 metrics.csv       a row per log point, columns as `log` records in `monitor.records`
 validation.csv    a row per validation, columns as `validation` records there
-timing.json       {"data": seconds, "forward": ..., "backward": ..., "reduce": ..., "update": ...}: mean over the workers
+timing.json       {"data": seconds, "forward": ..., "backward": ..., "wait": ..., "reduce": ..., "update": ...} of the main worker
                   of the time in each phase of the whole run; further phases ("validate", "checkpoint", "start",
                   "other") are shown as well
 confusion.json    of the last validation: {"classes": [names], "matrix": [[count]]}, rows true class, columns predicted;

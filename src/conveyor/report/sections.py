@@ -17,7 +17,7 @@ from conveyor.report import cells, pictures, svg
 from conveyor.report.inputs import Confusion, Mistake, Run
 
 PHASE_NAMES = {
-    "data": "waiting for data", "reduce": "gradient exchange", "update": "optimiser", "validate": "validation",
+    "data": "waiting for data", "wait": "waiting for other stages", "reduce": "gradient exchange", "update": "optimiser", "validate": "validation",
     "checkpoint": "checkpoints", "start": "start-up",
 }  # fmt: skip
 

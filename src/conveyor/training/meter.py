@@ -13,7 +13,8 @@ from conveyor.monitor.watch import Watch
 from conveyor.training.loss import LOSS, SAMPLES, TOP1
 from conveyor.training.world import World
 
-PHASES = ("data", "forward", "backward", "reduce", "update")
+PHASES = ("data", "forward", "backward", "wait", "reduce", "update")
+"""`wait`: for other stages of a pipeline."""
 
 
 class Timing:
@@ -28,6 +29,11 @@ class Timing:
     def begin(self) -> None:
         """The next `mark` measures from here."""
         self._last = time.perf_counter()
+
+    def add(self, phase: str, seconds: float) -> None:
+        """Time that was measured elsewhere; the next `mark` measures from here."""
+        self.seconds[phase] += seconds
+        self.begin()
 
     def mark(self, phase: str) -> None:
         """The time since the last `begin` or `mark` was spent on `phase`."""

@@ -1,7 +1,8 @@
 """A pipelined lane: this worker holds some stages of the model, the lane's other workers the rest."""
 
 import logging
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -12,6 +13,7 @@ from conveyor.data.batch import Batch, Target
 from conveyor.data.prepare import Prepare
 from conveyor.errors import UserError
 from conveyor.models import splits, stochastic, units
+from conveyor.monitor import timeline
 from conveyor.numerics import finite, recompute
 from conveyor.options.units import size_in_bytes
 from conveyor.pipeline.assign import Part, assign
@@ -174,14 +176,15 @@ class StageLane:
         groups = self._groups
         self.recent = []
         self.pipeline.drain()
-        self._timing.begin()
+        started, before = time.perf_counter(), {**timeline.here.seconds, "data": self._timing.seconds["data"]}
 
         def fetch(number: int) -> Tensor:
+            begun = time.perf_counter()
             parts = [next(batches) for _ in groups[number]]
             self.recent.extend(parts)
             images, target = joined_inputs(self._prepare, parts)
             self._send_target(number, target)
-            self._timing.mark("data")
+            self._timing.add("data", time.perf_counter() - begun)
             return images
 
         def loss(logits: Tensor, number: int) -> Tensor:
@@ -203,11 +206,21 @@ class StageLane:
             loss,
             lambda number: stochastic.keyed(self._seed, update, groups[number]),
         )
-        self._timing.mark("backward")
+        self._share_out(time.perf_counter() - started, before)
         self._wait_for_labels()
         self._reducer.finish()
         self._timing.mark("reduce")
         return total
+
+    def _share_out(self, whole: float, before: Mapping[str, float]) -> None:
+        """The time of a pipeline's passes by phase; what no phase has claimed was waiting for the neighbours."""
+        passes = {
+            phase: timeline.here.seconds.get(phase, 0.0) - before.get(phase, 0.0) for phase in ("forward", "backward")
+        }
+        fetching = self._timing.seconds["data"] - before["data"]
+        self._timing.add("forward", passes["forward"] - fetching)  # the first stage takes its images inside its pass
+        self._timing.add("backward", passes["backward"])
+        self._timing.add("wait", max(0.0, whole - passes["forward"] - passes["backward"]))
 
     def find_bad_layer(self, update: int, loss_scale: float) -> finite.Finding | None:
         """What is not finite first in this worker's stages when the last update is repeated; all workers call this."""
