@@ -75,8 +75,9 @@ def test_a_run_of_two_updates_is_still_profiled(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "layers.json").read_text()) == []
 
 
-def test_a_run_without_updates_says_that_it_was_too_short(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    train(tmp_path / "new", "layers", updates=0)
+@pytest.mark.parametrize("updates", [0, 1])
+def test_a_run_that_is_too_short_says_so(tmp_path: Path, caplog: pytest.LogCaptureFixture, updates: int) -> None:
+    train(tmp_path / "new", "layers", updates=updates)
     assert "too short" in caplog.text
     assert not (tmp_path / "new").exists()
 

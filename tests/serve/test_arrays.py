@@ -102,6 +102,14 @@ class TestDecode:
         grey = Preprocessing(image_size=8, channels=1, in_channels=1)
         assert decode(content, grey, 10**6).shape == (8, 8, 1)
 
+    def test_sixteen_bits_are_scaled(self) -> None:
+        values = np.full((20, 20), 32_896, np.uint16)
+        values[:10] = 65_535
+        buffer = io.BytesIO()
+        Image.fromarray(values).save(buffer, "PNG")
+        found = decode(buffer.getvalue(), Preprocessing(image_size=20, channels=1, in_channels=1), 10**6)
+        assert (int(found[2, 5, 0]), int(found[17, 5, 0])) == (255, 128)
+
     def test_the_centre_is_taken(self) -> None:
         values = np.zeros((20, 60, 3), np.uint8)
         values[:, 20:40] = 200

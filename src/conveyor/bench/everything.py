@@ -4,7 +4,6 @@ Each part has a share of the time. What does not fit is left out and named on th
 the rest goes on.
 """
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -17,7 +16,7 @@ from conveyor.bench import compete, runner
 from conveyor.bench.budget import Budget
 from conveyor.bench.limits import gemm_rate, memory_bandwidth
 from conveyor.bench.page import LEFT_OUT
-from conveyor.bench.records import OURS, Sample, make_record
+from conveyor.bench.records import Sample, make_record
 from conveyor.bench.rounds import NO_TIME
 from conveyor.bench.spec import Case, read_spec
 from conveyor.layout import usable_cores
@@ -134,19 +133,9 @@ def data(plan: Plan, budget: Budget) -> None:
     count, rounds = (16, 1) if plan.small else (512, plan.rounds)
     with tempfile.TemporaryDirectory() as folder:
         make_photographs(Path(folder), count)
-        command = [sys.executable, "-m", "conveyor", "data", "bench", "--peers", "--json", "--data-dir", folder]
+        command = [sys.executable, "-m", "conveyor", "data", "bench", "--peers", "--data-dir", folder]
         command += ["--images", str(count), "--rounds", str(rounds), "--micro-batch-size", str(min(64, count))]
-        found = json.loads(_succeed(command, budget.left()))
-    results: dict[str, Sample] = {}
-    for row in found["loaders"]:
-        name = row["loader"]
-        results[f"{name} rate"] = Sample("img/s", tuple(row["rates"]))
-        if name != OURS:
-            results[f"ratio to {name}"] = Sample("x", tuple(row["ratios"]))
-    make_record(
-        "data-photographs-224px", results, kind="data", threads=plan.threads, rounds=rounds, images=count,
-        absent=found["failed"],
-    ).save(plan.records)  # fmt: skip
+        _succeed([*command, "--out", str(plan.records)], budget.left())
 
 
 def make_photographs(folder: Path, count: int) -> None:

@@ -125,7 +125,7 @@ def tensorflow2_request(script: str, values: Values, launcher: Launcher, environ
     }
     words = [name, "--protocol", "grpc-tensorflow", "--batch-size", str(settings["batch_size"])]
     words += ["--clients", str(settings["clients"]), "--num-images", str(settings["num_images"])]
-    words += ["--max-batch", str(base.options.batch.micro_batch_size), "--delay-us", "500"]
+    words += ["--max-batch", str(base.options.batch.micro_batch_size), "--delay-us", "500", "--timeout", "60"]
     words += ["--use-async"] * settings["use_async"] + ["--verbose"] * settings["verbose"]
     note = f"the model is exported to {name}/001 and served on port {values['port']} (gRPC) while the requests are sent"
     return dataclasses.replace(

@@ -5,7 +5,6 @@ import hashlib
 import json
 import logging
 import os
-import statistics
 import time
 from importlib import metadata
 from pathlib import Path
@@ -18,8 +17,11 @@ from conveyor.files import cache_folder, write_atomically
 from conveyor.infer.engine import Engine, Source, open_named
 from conveyor.infer.machine import OtherWork, processor_name
 
-SECONDS = 1.5
+SECONDS = 2.0
 """Time for measuring all candidates together, after each has run once."""
+MOST_SECONDS = 15.0
+"""Time at most, where large batches need it to tell close candidates apart."""
+LEAST_ROUNDS = 5
 MOST_ROUNDS = 30
 FAR_BEHIND = 1.25
 """A candidate that took this many times as long as the best after two rounds is not run again."""
@@ -32,7 +34,7 @@ class Choice:
 
     engine: str
     milliseconds: dict[str, float]
-    """Median time of a batch by engine; empty when only one engine can run the model."""
+    """Least time of a batch by engine; empty when only one engine can run the model."""
     batch: int
     threads: int
     quiet: bool
@@ -79,9 +81,10 @@ def choose(source: Source, *, batch: int, threads: int, cache: Path | None = Non
 
 
 def measure(engines: dict[str, Engine], batch: int, seconds: float = SECONDS) -> dict[str, float]:
-    """Median milliseconds of a batch by engine; the engines take turns, so that a disturbance hits all of them.
+    """Milliseconds of a batch by engine, the least of some rounds: other programs only ever add to it.
 
-    The time goes to those that are close to each other: one that is far behind after two rounds has had its chance.
+    The engines take turns, so that a disturbance hits all of them. The time goes to those that are close to each other:
+    one that is far behind after two rounds has had its chance.
     """
     shape = next(iter(engines.values())).image_shape
     images = np.random.default_rng(0).integers(0, 256, (batch, *shape), dtype=np.uint8)
@@ -89,17 +92,19 @@ def measure(engines: dict[str, Engine], batch: int, seconds: float = SECONDS) ->
         engine(images)
     taken: dict[str, list[float]] = {name: [] for name in engines}
     racing = list(engines)
-    end = time.perf_counter() + seconds
+    start = time.perf_counter()
     for round_number in range(MOST_ROUNDS):
-        if round_number >= 2 and (time.perf_counter() > end or len(racing) == 1):
+        passed = time.perf_counter() - start
+        enough = passed > (seconds if round_number >= LEAST_ROUNDS else max(seconds, MOST_SECONDS))
+        if round_number >= 2 and (enough or len(racing) == 1):
             break
         for name in racing:
-            start = time.perf_counter()
+            begun = time.perf_counter()
             engines[name](images)
-            taken[name].append((time.perf_counter() - start) * 1000)
+            taken[name].append((time.perf_counter() - begun) * 1000)
         if round_number == 1:
             racing = in_the_race(taken)
-    return {name: statistics.median(values) for name, values in taken.items()}
+    return {name: min(values) for name, values in taken.items()}
 
 
 def in_the_race(taken: dict[str, list[float]]) -> list[str]:

@@ -39,7 +39,8 @@ def measure_options(
     """
     loaded = _model(options)
     batch = options.events.validation_batch_size or options.batch.micro_batch_size
-    asked = options.events.validation_replicas or options.batch.replicas
+    stages = options.batch.stages or len(options.batch.splits) + 1
+    asked = options.events.validation_replicas or options.batch.replicas * stages
     cores = usable_cores() if options.layout.threads is None else min(usable_cores(), options.layout.threads * asked)
     replicas = min(asked, cores)
     if replicas < asked:
@@ -76,7 +77,7 @@ def _model(options: Options) -> Loaded:
 def _against_random_labels(loaded: Loaded, batch: int) -> dict[str, float]:
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (batch, *loaded.preprocessing.image_shape), dtype=np.uint8)
-    labels = rng.integers(0, max(1, loaded.num_classes - 1), batch)
+    labels = rng.integers(0, loaded.num_classes, batch)
     logits = open_engine(loaded, "torch" if loaded.module is not None else "auto", batch)(images).astype(np.float64)
     order = np.argsort(-logits, axis=1)
     shifted = logits - logits.max(axis=1, keepdims=True)

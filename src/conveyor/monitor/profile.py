@@ -99,12 +99,13 @@ class TorchProfiler:
         if self._written:
             return
         self._written = True
-        if not self._running:
+        if self._running:
+            self._torch.stop()
+        if self._updates <= SKIPPED_UPDATES:
             if self._layers is not None:
                 self._layers.remove()
             _log.warning("note: the run was too short to profile: it needs %d updates", SKIPPED_UPDATES + 1)
             return
-        self._torch.stop()
         self._folder.mkdir(parents=True, exist_ok=True)
         self._write_trace()
         if self._worker == 0:

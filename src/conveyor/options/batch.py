@@ -64,4 +64,3 @@ class LayoutOptions:
     max_restarts: int = option(
         3, "How often a job goes on from its last checkpoint after a worker died.", minimum=0, changes_result=False
     )
-    compile: bool = option(False, "torch.compile for the training step.", changes_result=False)

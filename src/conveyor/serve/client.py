@@ -22,6 +22,8 @@ from conveyor.serve.callers import PROTOCOLS
 from conveyor.serve.launcher import running
 from conveyor.serve.settings import ServeSettings
 
+PATIENCE = 60.0
+"""Seconds for a request of `export_and_request`: some dozens of clients with a batch each wait long for two cores."""
 MODEL_BATCH_DELAY_US = 500
 QUEUED_BATCHES = 1000
 SAMPLE = 64
@@ -193,6 +195,7 @@ def export_and_request(
         queue=QUEUED_BATCHES * model_batch,
         poll=0,
         drain_delay=0.0,
+        timeout=PATIENCE,
         engine="onnxruntime",
     )
     with running(settings) as server:
@@ -207,6 +210,7 @@ def export_and_request(
             clients=clients,
             num_images=num_images,
             use_async=use_async,
+            timeout=PATIENCE,
             verbose=verbose,
         )
         return run_load(load_settings, images)

@@ -24,6 +24,8 @@ def decode(content: bytes, preprocessing: Preprocessing, max_pixels: int) -> NDA
         image.draft(None, (shorter, shorter))
         image.load()
         image = ImageOps.exif_transpose(image)
+        if image.mode.startswith("I"):  # 16 bits: Pillow would cut off what is above 255 instead of scaling
+            image = image.convert("I").point(lambda value: value * (1 / 257))
         image = image.convert("L" if preprocessing.channels == 1 else "RGB")
     except (OSError, ValueError, SyntaxError, IndexError, KeyError, TypeError, MemoryError, EOFError) as error:
         raise Refused(f"the image is damaged or cut off: {_short(error)}") from error
