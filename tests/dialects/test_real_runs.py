@@ -1,6 +1,7 @@
 """A few of the printed command lines, really run in this process on tiny data (`make conformance` runs them all)."""
 
 import csv
+import json
 
 import pytest
 from tests.data.small import make_cifar10
@@ -66,10 +67,11 @@ def test_a_launcher_and_a_profile(data, tmp_path, capsys):
     assert "--replicas 4" in capsys.readouterr().out
     words = f"gc-profile -d {tmp_path}/profile -- python train.py --gc-profile --model-size 8 --dataset cifar-10 --data-dir {data}"
     assert (
-        run_line(f"{words} --batch-size 4 --updates 1 --no-validation --logs-path {tmp_path}/p {TINY}", "tensorflow1")
+        run_line(f"{words} --batch-size 4 --updates 2 --no-validation --logs-path {tmp_path}/p {TINY}", "tensorflow1")
         == 0
     )
-    assert any((tmp_path / "profile").iterdir())
+    (operators,) = (tmp_path / "profile").rglob("operators.json")
+    assert json.loads(operators.read_text()), "the second update was profiled"
 
 
 def test_foreign_checkpoint_paths_are_one_sentence(tmp_path, capsys):

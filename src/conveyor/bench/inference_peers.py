@@ -93,6 +93,8 @@ def measure(
     """One record per batch size: everybody's rates, our ratio to each peer, and to the best peer of each round."""
     threads = threads or usable_cores()
     with tempfile.TemporaryDirectory() as scratch:
+        if folder is not None:
+            Path(folder).mkdir(parents=True, exist_ok=True)
         found = contestants(model, batches, image_size=image_size, threads=threads, folder=folder or scratch, only=only)
         sessions, absent = open_sessions(found, threads)
         try:
@@ -168,6 +170,7 @@ def text(record: Record) -> str:
     )
     ratio = "".join(f"; {name}: {record.results[name]}" for name in (BEST, BEST_CPU) if name in record.results)
     said = record.conditions
+    ratio += "".join(f"; {name} did not run ({why})" for name, why in said["absent"].items())
     return f"{record.name}: {rates} img/s{ratio}; chosen {said.get('chosen')}, others used {said.get('others_cores')} cores"
 
 
