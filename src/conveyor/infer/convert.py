@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from conveyor.infer.graph import ServingGraph
-from conveyor.infer.metadata import INPUT, OUTPUT
+from conveyor.infer.metadata import BATCH_DIMENSION, INPUT, OUTPUT
 
 LARGEST_BATCH = 65_536
 _converted: "weakref.WeakKeyDictionary[ServingGraph, bytes]" = weakref.WeakKeyDictionary()
@@ -45,7 +45,7 @@ def _export(graph: ServingGraph, batch: int | None) -> bytes:
 def example_input(graph: ServingGraph, batch: int | None) -> tuple[torch.Tensor, dict[str, Any] | None]:
     """Images to trace the graph with, and which of their sizes stay free: that of the batch, unless it is given."""
     example = torch.zeros((batch or 2, *graph.preprocessing.image_shape), dtype=torch.uint8)
-    free = {"images": {0: torch.export.Dim("batch", min=1, max=LARGEST_BATCH)}} if batch is None else None
+    free = {"images": {0: torch.export.Dim(BATCH_DIMENSION, min=1, max=LARGEST_BATCH)}} if batch is None else None
     return example, free
 
 

@@ -131,7 +131,7 @@ def open_named(source: Source, engine: str, *, batch: int, threads: int, spin: b
     if engine == "onnxruntime":
         from conveyor.infer.engine_onnxruntime import OnnxRuntimeEngine
 
-        return OnnxRuntimeEngine(source, threads, spin=spin)
+        return OnnxRuntimeEngine(source, threads, batch=batch, spin=spin)
     from conveyor.infer.engine_openvino import OpenVinoEngine
 
     return OpenVinoEngine(source, threads, batch=batch)

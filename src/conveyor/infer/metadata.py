@@ -10,6 +10,8 @@ from conveyor.errors import UserError
 METADATA = "export.json"
 FORMATS = ("onnx", "openvino", "torch")
 INPUT, OUTPUT = "images", "logits"
+BATCH_DIMENSION = "batch"
+"""Name of the free size in ONNX files."""
 """Names of the graph's input and output."""
 MODEL_FILES = {"onnx": "model.onnx", "openvino": "model.xml", "torch": "model.safetensors"}
 
