@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -73,6 +74,8 @@ def run(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     if not Path(arguments.target).exists():
         raise UserError(f"there is nothing at {arguments.target}: give http://HOST:PORT, a run or an export")
+    if not arguments.json:
+        print(f"starting a server for {arguments.target}", file=sys.stderr, flush=True)
     with running(settings) as server:
         return _ask(arguments, server.url, "127.0.0.1", server.port, server.grpc_port or 0)
 

@@ -126,6 +126,9 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     from conveyor.serve.server import serve
 
+    if not Path(settings.path).exists():
+        raise UserError(f"there is nothing at {settings.path}: give a run or an export")
+    print(f"loading {settings.path}; the first time this takes a while, since engines are tried out", flush=True)
     return serve(settings, say=lambda line: print(line, flush=True))
 
 
