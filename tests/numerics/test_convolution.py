@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from conveyor.numerics import convolution
 from conveyor.numerics.convolution import Geometry
@@ -102,3 +103,89 @@ def test_evaluation_and_other_types_use_the_library() -> None:
         assert torch.equal(layer(x.to(memory_format=torch.channels_last)), wanted)
     layer.double()
     assert layer(x.double()).dtype == torch.float64
+
+
+needs_winograd = pytest.mark.skipif(library("winograd") is None, reason="no C compiler")
+
+
+def three_by_three(channels: int, out: int, bias: bool = False) -> nn.Conv2d:
+    layer = nn.Conv2d(channels, out, 3, padding=1, bias=bias).to(memory_format=torch.channels_last)
+    convolution.install(layer)
+    assert convolution.way(layer.weight, Geometry.of(layer)) == "winograd"
+    return layer
+
+
+@needs_winograd
+@given(
+    st.integers(1, 9), st.integers(1, 5), st.integers(1, 5), st.integers(1, 13), st.integers(1, 13), st.booleans()
+)  # fmt: skip
+def test_winograd_equals_float64(batch: int, channels: int, out: int, height: int, width: int, bias: bool) -> None:
+    """Tiles that are cut by the border, pictures smaller than a tile, more or fewer tiles than a block or a kernel takes."""
+    torch.manual_seed(batch * 1000 + channels * 100 + out)
+    layer = three_by_three(16 * channels, 16 * out, bias)
+    x = torch.randn(batch, 16 * channels, height, width).to(memory_format=torch.channels_last)
+    dy = torch.randn_like(layer(x))
+    found = gradients(layer, x, dy)
+    exact = gradients(layer.double(), x.double(), dy.double())
+    for got, wanted in zip(found, exact, strict=True):
+        assert got.is_contiguous(memory_format=torch.channels_last) or got.dim() == 1
+        assert (got - wanted).norm() <= 3e-6 * wanted.norm()
+
+
+@needs_winograd
+def test_winograd_rounds_little_more_than_the_library() -> None:
+    """The error of a layer like those of a ResNet, beside the library's own in float32: under twice as large."""
+    torch.manual_seed(0)
+    layer = three_by_three(256, 256)
+    x = torch.randn(4, 256, 14, 14).to(memory_format=torch.channels_last)
+    weight = layer.weight.detach()
+    exact = F.conv2d(x.double(), weight.double(), padding=1)
+    library_error = (F.conv2d(x, weight, padding=1) - exact).norm()
+    assert (layer(x).detach() - exact).norm() < 2 * library_error
+
+
+@needs_winograd
+def test_winograd_is_the_same_for_any_batch_and_number_of_threads() -> None:
+    """An image's result and gradient have the same bits alone and among others: layouts may deal them as they like."""
+    torch.manual_seed(1)
+    layer = three_by_three(32, 48)
+    x = torch.randn(7, 32, 11, 10).to(memory_format=torch.channels_last)
+    dy = torch.randn(7, 48, 11, 10).to(memory_format=torch.channels_last)
+    together = gradients(layer, x, dy)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(3)
+        several = gradients(layer, x, dy)
+    finally:
+        torch.set_num_threads(threads)
+    for image in range(7):
+        alone = gradients(layer, x[image : image + 1], dy[image : image + 1])
+        for got, wanted, other in zip(alone[:2], together[:2], several[:2], strict=True):
+            assert torch.equal(got[0], wanted[image])
+            assert torch.equal(got[0], other[image])
+
+
+@needs_winograd
+def test_winograd_keeps_what_is_not_finite() -> None:
+    """A bad value reaches every pixel that sees it, so that the search for bad layers finds it."""
+    layer = three_by_three(16, 16)
+    x = torch.randn(1, 16, 8, 8).to(memory_format=torch.channels_last)
+    x[0, 3, 2, 5] = torch.inf
+    assert not layer(x)[0, :, 1:4, 4:7].isfinite().any()
+
+
+@needs_winograd
+def test_winograd_is_not_used_where_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Other kernels, strides, borders, groups and channels; a machine without the compiled kernel."""
+    plain = nn.Conv2d(64, 64, 3, padding=1).to(memory_format=torch.channels_last)
+    others = [
+        nn.Conv2d(64, 64, 3, 2, padding=1), nn.Conv2d(64, 64, 3), nn.Conv2d(64, 72, 3, padding=1),
+        nn.Conv2d(64, 64, 3, padding=1, groups=2), nn.Conv2d(64, 64, 3, padding=2, dilation=2),
+    ]  # fmt: skip
+    for layer in others:
+        assert (
+            convolution.way(layer.weight.contiguous(memory_format=torch.channels_last), Geometry.of(layer))
+            != "winograd"
+        )
+    monkeypatch.setattr(convolution, "library", lambda name: None)
+    assert convolution.way(plain.weight, Geometry.of(plain)) == "patches"

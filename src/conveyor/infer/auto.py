@@ -5,6 +5,7 @@ import hashlib
 import json
 import logging
 import os
+import statistics
 import time
 from importlib import metadata
 from pathlib import Path
@@ -19,9 +20,9 @@ from conveyor.infer.machine import OtherWork, processor_name
 
 SECONDS = 2.0
 """Time for measuring all candidates together, after each has run once."""
-MOST_SECONDS = 15.0
+MOST_SECONDS = 30.0
 """Time at most, where large batches need it to tell close candidates apart."""
-LEAST_ROUNDS = 5
+LEAST_ROUNDS = 6
 MOST_ROUNDS = 30
 FAR_BEHIND = 1.25
 """A candidate that took this many times as long as the best after two rounds is not run again."""
@@ -34,7 +35,7 @@ class Choice:
 
     engine: str
     milliseconds: dict[str, float]
-    """Least time of a batch by engine; empty when only one engine can run the model."""
+    """Time of a batch by engine; empty when only one engine can run the model."""
     batch: int
     threads: int
     quiet: bool
@@ -81,10 +82,11 @@ def choose(source: Source, *, batch: int, threads: int, cache: Path | None = Non
 
 
 def measure(engines: dict[str, Engine], batch: int, seconds: float = SECONDS) -> dict[str, float]:
-    """Milliseconds of a batch by engine, the least of some rounds: other programs only ever add to it.
+    """Milliseconds of a batch by engine: the middle of its share of each round, times the least round.
 
-    The engines take turns, so that a disturbance hits all of them. The time goes to those that are close to each other:
-    one that is far behind after two rounds has had its chance.
+    The engines take turns, and every other round runs backwards, so that a machine whose speed drifts favours nobody: what
+    counts is how they compare within a round. The time goes to those that are close to each other: one that is far behind
+    after two rounds has had its chance.
     """
     shape = next(iter(engines.values())).image_shape
     images = np.random.default_rng(0).integers(0, 256, (batch, *shape), dtype=np.uint8)
@@ -98,13 +100,26 @@ def measure(engines: dict[str, Engine], batch: int, seconds: float = SECONDS) ->
         enough = passed > (seconds if round_number >= LEAST_ROUNDS else max(seconds, MOST_SECONDS))
         if round_number >= 2 and (enough or len(racing) == 1):
             break
-        for name in racing:
+        for name in racing if round_number % 2 == 0 else reversed(racing):
             begun = time.perf_counter()
             engines[name](images)
             taken[name].append((time.perf_counter() - begun) * 1000)
         if round_number == 1:
             racing = in_the_race(taken)
-    return {name: min(values) for name, values in taken.items()}
+    return compared(taken, racing)
+
+
+def compared(taken: dict[str, list[float]], racing: list[str]) -> dict[str, float]:
+    """One time for each candidate from those of the rounds; of those that left the race, the least.
+
+    >>> compared({"a": [10.0, 24.0, 16.0], "b": [15.0, 20.0, 24.0], "c": [30.0, 31.0]}, ["a", "b"])
+    {'a': 10.0, 'b': 15.0, 'c': 30.0}
+    """
+    rounds = list(zip(*(taken[name] for name in racing), strict=True))
+    least = min(min(times) for times in rounds)
+    shares = {name: statistics.median(times[i] / min(times) for times in rounds) for i, name in enumerate(racing)}
+    best = min(shares.values())
+    return {name: least * shares[name] / best if name in shares else min(values) for name, values in taken.items()}
 
 
 def in_the_race(taken: dict[str, list[float]]) -> list[str]:

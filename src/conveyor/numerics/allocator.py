@@ -11,9 +11,9 @@ import logging
 
 _logger = logging.getLogger(__name__)
 
-# The numbers of <malloc.h>.
+# The numbers of <malloc.h>. The largest threshold for giving memory back is 2 GB, less than a step may free; -1 means never.
 _TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3
-_LARGEST = 2**31 - 1
+_NEVER, _LARGEST = -1, 2**31 - 1
 
 
 @functools.cache
@@ -24,6 +24,6 @@ def keep_freed_memory() -> bool:
     except (OSError, AttributeError, TypeError):
         return False
     mallopt.argtypes, mallopt.restype = [ctypes.c_int, ctypes.c_int], ctypes.c_int
-    done = bool(mallopt(_MMAP_THRESHOLD, _LARGEST)) and bool(mallopt(_TRIM_THRESHOLD, _LARGEST))
+    done = bool(mallopt(_MMAP_THRESHOLD, _LARGEST)) and bool(mallopt(_TRIM_THRESHOLD, _NEVER))
     _logger.debug("freed memory is %s", "kept by the process" if done else "given back to the system")
     return done

@@ -1,11 +1,14 @@
 """Convolutions of a CPU's training step as matrix products, where those are faster than the library's own kernels.
 
-A channels-last tensor [N, C, H, W] is a matrix of N*H*W rows and C contiguous channels. So a convolution with a 1x1
+3x3 kernels with stride 1 go through Winograd's minimal filtering (`native/winograd.c`), which needs a quarter of the
+multiplications. The others: a channels-last tensor [N, C, H, W] is a matrix of N*H*W rows and C contiguous channels. So a convolution with a 1x1
 kernel is a product of matrices, forward and backward, without any copy; and the gradient of a larger kernel's weights is
 dY^T [out, rows] @ patches [rows, kernel^2 * in], with the patches of a few images or rows at a time, small enough to
 stay in the cache between being written and being read. oneDNN's float32 kernels for AVX2 reach 40 to 60 % of the rate of
 a matrix product in these two cases, and close to all of it in the others, which are left to them. The weights of wide
 depthwise kernels have a compiled kernel of our own (`native/depthwise.c`), two to four times as fast.
+
+Without a C compiler the first and the last are left to the library too.
 """
 
 import types
@@ -23,6 +26,8 @@ PATCH_FLOATS = 2**19
 """Floats in a block of patches, for each thread: 2 MiB."""
 FEWEST_CHANNELS = 64
 """Below so many input or output channels the matrices are too narrow to gain anything."""
+WINOGRAD_CHANNELS = 16
+"""Winograd's kernels take multiples of so many channels."""
 
 
 def install(model: nn.Module) -> None:
@@ -47,7 +52,7 @@ class Geometry:
 
 
 def way(weight: Tensor, geometry: Geometry) -> str:
-    """How a layer computes: as one product, by patches, with the depthwise kernel, or by the library.
+    """How a layer computes: as one product, by patches, with one of the compiled kernels, or by the library.
 
     A matter of shapes alone, so that equal layers give equal bits in every run.
     """
@@ -57,6 +62,8 @@ def way(weight: Tensor, geometry: Geometry) -> str:
     if geometry.groups == 1:
         if kernel == [1, 1] and geometry.stride == (1, 1) and geometry.padding == (0, 0):
             return "product"
+        if _suits_winograd(weight, geometry) and library("winograd") is not None:
+            return "winograd"
         return "patches" if min(channels, out_channels) >= FEWEST_CHANNELS else "library"
     depthwise = channels == 1 and geometry.groups == out_channels
     if depthwise and kernel in ([5, 5], [7, 7]) and geometry.stride[0] == geometry.stride[1]:
@@ -64,9 +71,24 @@ def way(weight: Tensor, geometry: Geometry) -> str:
     return "library"
 
 
+def _suits_winograd(weight: Tensor, geometry: Geometry) -> bool:
+    """3x3 with stride 1 and a border of 1, and whole vectors of channels on both sides."""
+    out_channels, channels, *kernel = weight.shape
+    return (
+        (kernel, geometry.stride, geometry.padding) == ([3, 3], (1, 1), (1, 1))
+        and channels % WINOGRAD_CHANNELS == out_channels % WINOGRAD_CHANNELS == 0
+        and weight.is_contiguous(memory_format=torch.channels_last)
+    )
+
+
 def forward(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
     """The convolution of x [N, C, H, W]."""
-    if way(weight, geometry) == "product" and _fits(x):
+    chosen = way(weight, geometry) if _fits(x) else "library"
+    if chosen == "winograd":
+        y = _empty(x, weight.shape[0])
+        _winograd(x, weight, bias, y, turned=False)
+        return y
+    if chosen == "product":
         matrix = weight.flatten(1).t()
         rows = torch.mm(_rows(x), matrix) if bias is None else torch.addmm(bias, _rows(x), matrix)
         return _images(rows, x)
@@ -75,7 +97,12 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) 
 
 def input_gradient(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     """The gradient of x."""
-    if way(weight, geometry) == "product" and _fits(x):
+    chosen = way(weight, geometry) if _fits(x) else "library"
+    if chosen == "winograd":
+        dx = torch.empty_like(x)
+        _winograd(_channels_last(dy), weight, None, dx, turned=True)
+        return dx
+    if chosen == "product":
         return _images(torch.mm(_rows(_channels_last(dy)), weight.flatten(1)), x)
     return _library_gradient(0, dy, x, weight, geometry)
 
@@ -88,6 +115,8 @@ def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -
     dy = _channels_last(dy)
     if chosen == "depthwise":
         return _weights_depthwise(dy, x, weight, geometry)
+    if chosen == "winograd":
+        return _weights_winograd(dy, x, weight)
     if chosen == "patches":
         return _weights_by_patches(dy, x, weight, geometry)
     gradient = torch.empty_like(weight)
@@ -196,13 +225,49 @@ def _weights_by_patches(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometr
     return total.view(out_channels, kernel_h, kernel_w, channels).permute(0, 3, 1, 2)
 
 
+def _empty(like: Tensor, channels: int) -> Tensor:
+    """A channels-last tensor with the N, H and W of `like`."""
+    batch, _, height, width = like.shape
+    return torch.empty(batch, height, width, channels).permute(0, 3, 1, 2)
+
+
+def _winograd(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, *, turned: bool) -> None:
+    """y = the convolution of x; `turned`: x is the gradient of a convolution's result, and y of its input."""
+    _, _, height, width = x.shape
+    out_channels, channels = weight.shape[:2]
+    failed = _compiled("winograd").conveyor_winograd(
+        x.data_ptr(), weight.data_ptr(), None if bias is None else bias.data_ptr(), y.data_ptr(), x.shape[0], height,
+        width, channels, out_channels, turned,
+    )  # fmt: skip
+    _check_memory(failed)
+
+
+def _weights_winograd(dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    gradient = torch.empty_like(weight)
+    batch, channels, height, width = x.shape
+    failed = _compiled("winograd").conveyor_winograd_weights(
+        x.data_ptr(), dy.data_ptr(), gradient.data_ptr(), batch, height, width, channels, weight.shape[0]
+    )
+    _check_memory(failed)
+    return gradient
+
+
+def _compiled(name: str) -> Any:
+    kernels = library(name)
+    assert kernels is not None, "layers use a kernel only where it is"
+    return kernels
+
+
+def _check_memory(failed: int) -> None:
+    if failed:
+        raise MemoryError("not enough memory for the tiles of a convolution")
+
+
 def _weights_depthwise(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     """The same where each channel has a square kernel of its own; needs the compiled kernel."""
-    kernels = library("depthwise")
-    assert kernels is not None, "layers use this only where the kernel is"
     channels, kernel = weight.shape[0], weight.shape[2]
     gradient = torch.empty(weight.shape)
-    failed = kernels.conveyor_depthwise(
+    failed = _compiled("depthwise").conveyor_depthwise(
         x.data_ptr(), dy.data_ptr(), gradient.data_ptr(), x.shape[0], x.shape[2], x.shape[3], channels, dy.shape[2],
         dy.shape[3], kernel, geometry.stride[0], *geometry.padding,
     )  # fmt: skip

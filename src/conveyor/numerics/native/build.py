@@ -113,6 +113,10 @@ FUNCTIONS: dict[str, dict[str, tuple[list[type], type | None]]] = {
         "conveyor_group_norm_backward": ([*[_POINTER] * 3, *[_SIZE] * 4, *[_POINTER] * 5], _NUMBER),
     },
     "depthwise": {"conveyor_depthwise": ([*[_POINTER] * 3, *[_SIZE] * 6, _NUMBER, *[_SIZE] * 3], _NUMBER)},
+    "winograd": {
+        "conveyor_winograd": ([*[_POINTER] * 4, *[_SIZE] * 5, _NUMBER], _NUMBER),
+        "conveyor_winograd_weights": ([*[_POINTER] * 3, *[_SIZE] * 5], _NUMBER),
+    },
     "rounding": {"conveyor_round": ([_POINTER, _POINTER, _SIZE, _WORD, _NUMBER, _NUMBER], None)},
 }
 """Arguments and results of the functions in each source file."""
