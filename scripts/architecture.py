@@ -35,6 +35,7 @@ The way of a sample:
 | the order of transforms on a model | `training/build.py`, one page |
 | what a worker does from start to end | `training/worker.py`, one page |
 | a network | `models/` |
+| the arithmetic of training on a CPU | `numerics/convolution.py`, `numerics/norm_act.py`; kernels in `numerics/native/` |
 | what happens to an image | `data/` |
 | an original program's option | `dialects/`, one table for each |
 

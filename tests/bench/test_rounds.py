@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.bench.compete import Setting, compete
+from conveyor.bench.compete import Setting, compete, flops_per_image
 from conveyor.bench.page import write_page
 from conveyor.bench.records import Sample, make_record
 from conveyor.bench.rounds import Contestant, play
@@ -49,7 +49,12 @@ def test_rounds_alternate_and_absentees_say_why(tmp_path: Path) -> None:
 def test_a_real_competition(kind: str, peer: str) -> None:
     record = compete(kind, Setting("resnet8", 16, 4, 10), threads=1, rounds=2, steps=1, only=[peer])
     assert {name for name in record.results if name.endswith(" rate")} == {"conveyor rate", f"{peer} rate"}
-    assert record.results["share of GEMM"].median > 0
+    assert record.results["GEMM"].unit == "GFLOP/s"
+    flops = flops_per_image(kind, Setting("resnet8", 16, 4, 10))
+    for share, rate, roof in zip(
+        *(record.results[name].values for name in ("conveyor share of GEMM", "conveyor rate", "GEMM")), strict=True
+    ):
+        assert share == pytest.approx(100 * rate * flops / (roof * 1e9))
     assert len(record.results[f"ratio to {peer}"].values) == 2
 
 
@@ -58,12 +63,13 @@ def test_the_page_keeps_rows_in_which_a_peer_is_ahead(tmp_path: Path) -> None:
         "conveyor rate": Sample("img/s", (10.0, 11.0)),
         "plain rate": Sample("img/s", (20.0, 21.0)),
         "ratio to plain": Sample("x", (0.5, 0.52)),
-        "share of GEMM": Sample("%", (70.0, 71.0)),
+        "conveyor share of GEMM": Sample("%", (70.0, 71.0)),
     }
     record = make_record("training-x", results, absent={"keras": "No module named 'keras'"})
     record.save(tmp_path / "records")
     make_record("limits", {"GEMM": Sample("GFLOP/s", (150.0, 151.0))}).save(tmp_path / "records")
     rows = peers_rows([record])
+    assert rows[0][4] == "70 % of GEMM"
     assert rows[1][1:] == ["plain", "20.5 (20..21, n=2)", "0.51x (0.50..0.52)", "behind"]
     assert "No module named 'keras'" in rows[2][4]
     page = write_page(tmp_path).read_text()

@@ -42,6 +42,7 @@ def test_float32_is_left_alone() -> None:
 
 LAYERS: dict[str, tuple[nn.Module, tuple[int, ...]]] = {
     "plain": (nn.Conv2d(6, 8, 3, padding=1, bias=False), (2, 6, 9, 9)),
+    "wide": (nn.Conv2d(32, 16, 3, padding=1, bias=False).to(memory_format=torch.channels_last), (2, 32, 9, 9)),
     "strided with bias": (nn.Conv2d(6, 8, 3, stride=2, padding=1), (2, 6, 9, 9)),
     "grouped": (nn.Conv2d(6, 12, 3, groups=3), (2, 6, 9, 9)),
     "reflected": (nn.Conv2d(6, 4, 3, padding=1, padding_mode="reflect"), (2, 6, 9, 9)),

@@ -9,12 +9,14 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.bench.lanes import Work
-from conveyor.bench.limits import gemm_rate, inference_flops, training_flops
-from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
+from conveyor.bench.limits import inference_flops, training_flops
+from conveyor.bench.records import OURS, Record, Sample, make_record, ratios, share_of_gemm
 from conveyor.bench.rounds import Contestant, play, script
 from conveyor.errors import UserError
 
 OURS_IN_ONE = f"{OURS}, one process"
+GEMM = "GEMM"
+"""The contestant that only multiplies matrices; it counts GFLOP instead of images."""
 PEER_ENVIRONMENTS = "CONVEYOR_PEERS"
 """Folder with one virtual environment for each peer that cannot live beside ours: `$CONVEYOR_PEERS/keras/bin/python`."""
 
@@ -97,28 +99,35 @@ def compete(
     seconds: float | None = None,
     report: Callable[[str, int, float], None] = lambda name, number, rate: None,
 ) -> Record:
-    """Measure one setting; the record holds every contestant's rates, our ratios to them, and the share of the roof.
+    """Measure one setting; the record holds every contestant's rates, our ratios to them, and our shares of the GEMM rate.
 
+    A share counts the multiplications of the plain convolution: Winograd's filtering needs fewer and may exceed 100 %.
     `seconds` limits the time it takes, at the price of steps, rounds and, last, contestants.
     """
     makers = {"training": training_contestants, "inference": inference_contestants}
     contestants = [
         each for each in makers[kind](setting, threads) if not only or each.name in (OURS, OURS_IN_ONE, *only)
     ]
+    contestants.insert(1, _contestant(GEMM, "gemm", {"threads": threads}))
     wanted = steps or default_steps(kind, setting)
-    before = gemm_rate(threads, 3)
-    match = play(contestants, rounds=rounds, steps=wanted, threads=threads, seconds=seconds, report=report)
-    after = gemm_rate(threads, 3)
-    if OURS not in match.rates:
-        raise UserError(f"{setting.label(kind)}: our own side could not run: {match.absent[OURS]}")
+    match = play(
+        contestants, rounds=rounds, steps=wanted, threads=threads, seconds=seconds,
+        report=lambda name, number, rate: None if name == GEMM else report(name, number, rate),
+    )  # fmt: skip
+    for name in (OURS, GEMM):
+        if name not in match.rates:
+            raise UserError(f"{setting.label(kind)}: our own side ({name}) could not run: {match.absent[name]}")
+    roof = match.rates.pop(GEMM)
     results = {f"{name} rate": match.sample(name) for name in match.rates}
     for name in match.rates:
         if name != OURS:
             results[f"ratio to {name}"] = ratios(match.rates[OURS], match.rates[name])
-    roof = Sample("GFLOP/s", before.values + after.values)
-    results["GEMM"] = roof
-    flops = flops_per_image(kind, setting)
-    results["share of GEMM"] = Sample("%", tuple(rate * flops / roof.high / 1e7 for rate in match.rates[OURS]))
+    results[GEMM] = Sample("GFLOP/s", tuple(roof))
+    percent = flops_per_image(kind, setting) / 1e7
+    for name in (OURS, OURS_IN_ONE):
+        if name in match.rates:
+            shares = ratios(match.rates[name], roof).values
+            results[share_of_gemm(name)] = Sample("%", tuple(share * percent for share in shares))
     return make_record(
         setting.label(kind), results, kind=kind, model=setting.model, image_size=setting.image_size, batch=setting.batch,
         threads=threads, rounds=rounds, steps=wanted, absent=match.absent,

@@ -175,3 +175,8 @@ def compare(before: Record, after: Record) -> list[Difference]:
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Sample:
     """Round by round ratios of two quantities measured in alternation."""
     return Sample("x", tuple(mine / other for mine, other in zip(ours, theirs, strict=True)))
+
+
+def share_of_gemm(name: str) -> str:
+    """The result that holds a program's share of the GEMM rate."""
+    return f"{name} share of GEMM"

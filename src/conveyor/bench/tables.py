@@ -3,7 +3,7 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from conveyor.bench.records import OURS, Record, Sample, load_record
+from conveyor.bench.records import OURS, Record, Sample, load_record, share_of_gemm
 
 OUR_RATE = f"{OURS} rate"
 
@@ -25,21 +25,24 @@ def peers_rows(records: Iterable[Record]) -> list[list[str]]:
         ours = record.results.get(OUR_RATE)
         if ours is None:
             continue
-        share = record.results.get("share of GEMM")
-        roof = f"{share.median:.0f} % of GEMM" if share else ""
-        rows.append([record.name, f"**{OURS}**", _spread(ours), "", roof])
+        rows.append([record.name, f"**{OURS}**", _spread(ours), "", _share(record, OURS)])
         for metric, sample in record.results.items():
             if metric.endswith(" rate") and metric != OUR_RATE:
                 peer = metric.removesuffix(" rate")
                 ratio = record.results[f"ratio to {peer}"]
                 verdict = "ahead" if ratio.low > 1 else "behind" if ratio.high < 1 else "even"
-                rows.append(
-                    ["", peer, _spread(sample), f"{ratio.median:.2f}x ({ratio.low:.2f}..{ratio.high:.2f})", verdict]
-                )
+                shown = f"{ratio.median:.2f}x ({ratio.low:.2f}..{ratio.high:.2f})"
+                about = ", ".join(filter(None, [verdict, _share(record, peer)]))
+                rows.append(["", peer, _spread(sample), shown, about])
         rows += [
             ["", peer, "-", "-", f"could not run: {why}"] for peer, why in record.conditions.get("absent", {}).items()
         ]
     return rows
+
+
+def _share(record: Record, program: str) -> str:
+    share = record.results.get(share_of_gemm(program))
+    return f"{share.median:.0f} % of GEMM" if share else ""
 
 
 def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -123,7 +123,8 @@ def log_line(record: Record, updates_total: int = 0, seconds_left: float = 0.0) 
     if "lr" in record:
         parts.append(f"lr {number(record, 'lr'):.4g}")
     if "images_per_second" in record:
-        share = f" ({100 * number(record, 'peak_share'):.2g} % of peak)" if "peak_share" in record else ""
+        percent = 100 * number(record, "peak_share")
+        share = f" ({percent:.{0 if percent >= 10 else 1}f} % of the GEMM rate)" if "peak_share" in record else ""
         parts.append(f"{readable_rate(number(record, 'images_per_second'))} img/s{share}")
     if "loss_scale" in record:
         parts.append(f"scale {number(record, 'loss_scale'):g}")

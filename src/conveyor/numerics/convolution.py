@@ -45,10 +45,12 @@ class Geometry:
     padding: tuple[int, ...]
     dilation: tuple[int, ...]
     groups: int
+    direct: bool = False
+    """Only float32 sums of products of inputs and weights, as emulated half arithmetic promises: no Winograd."""
 
     @classmethod
-    def of(cls, layer: nn.Conv2d) -> "Geometry":
-        return cls(layer.stride, cast(tuple[int, ...], layer.padding), layer.dilation, layer.groups)
+    def of(cls, layer: nn.Conv2d, *, direct: bool = False) -> "Geometry":
+        return cls(layer.stride, cast(tuple[int, ...], layer.padding), layer.dilation, layer.groups, direct)
 
 
 def way(weight: Tensor, geometry: Geometry) -> str:
@@ -62,7 +64,7 @@ def way(weight: Tensor, geometry: Geometry) -> str:
     if geometry.groups == 1:
         if kernel == [1, 1] and geometry.stride == (1, 1) and geometry.padding == (0, 0):
             return "product"
-        if _suits_winograd(weight, geometry) and library("winograd") is not None:
+        if _suits_winograd(weight, geometry) and has_winograd():
             return "winograd"
         return "patches" if min(channels, out_channels) >= FEWEST_CHANNELS else "library"
     depthwise = channels == 1 and geometry.groups == out_channels
@@ -71,11 +73,20 @@ def way(weight: Tensor, geometry: Geometry) -> str:
     return "library"
 
 
+def has_winograd() -> bool:
+    """Whether Winograd's kernels can be had and pay: measured with vectors of eight numbers.
+
+    The library's own kernels use wider ones where there are, and ours were never measured beside those.
+    """
+    return torch.backends.cpu.get_cpu_capability() == "AVX2" and library("winograd") is not None
+
+
 def _suits_winograd(weight: Tensor, geometry: Geometry) -> bool:
     """3x3 with stride 1 and a border of 1, and whole vectors of channels on both sides."""
     out_channels, channels, *kernel = weight.shape
     return (
-        (kernel, geometry.stride, geometry.padding) == ([3, 3], (1, 1), (1, 1))
+        not geometry.direct
+        and (kernel, geometry.stride, geometry.padding) == ([3, 3], (1, 1), (1, 1))
         and channels % WINOGRAD_CHANNELS == out_channels % WINOGRAD_CHANNELS == 0
         and weight.is_contiguous(memory_format=torch.channels_last)
     )

@@ -97,7 +97,7 @@ class _ConvForward:
     label: str
 
     def __call__(self, layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
-        geometry = Geometry.of(layer)
+        geometry = Geometry.of(layer, direct=True)
         return half_ops.convolution(x, weight, bias, geometry, self.policy, self.label)
 
 

@@ -1,6 +1,7 @@
 """The machine's float32 GEMM rate, measured once for about 0.2 s and remembered in the user's cache folder.
 
-Training throughput is shown as a share of it: a convolution is a matrix product, so this is the roof.
+Training throughput is shown as a share of it: a convolution is a matrix product, so this is the roof, but for those
+3x3 kernels that need fewer multiplications than the product (`numerics/native/winograd.c`).
 """
 
 import hashlib

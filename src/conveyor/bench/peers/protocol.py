@@ -13,8 +13,8 @@ def settings() -> dict[str, Any]:
     return found
 
 
-def serve(step: Callable[[], Any], images_per_step: int, warmup: int = 2) -> None:
-    """Warm up, then run as many steps as each request asks for."""
+def serve(step: Callable[[], Any], images_per_step: float, warmup: int = 2) -> None:
+    """Warm up, then run as many steps as each request asks for. A step may count something else than images."""
     for _ in range(warmup):
         step()
     print(json.dumps({"ready": True}), flush=True)

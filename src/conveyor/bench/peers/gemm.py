@@ -1,0 +1,24 @@
+"""The machine's float32 matrix product as a contestant: what the others' arithmetic is compared with, round by round."""
+
+from protocol import serve, settings
+
+SIZE = 2048
+PRODUCTS = 5
+
+
+def main() -> None:
+    import torch
+
+    torch.set_num_threads(settings()["threads"])
+    a, b = torch.randn(2, SIZE, SIZE)
+    out = torch.empty(SIZE, SIZE)
+
+    def step() -> None:
+        for _ in range(PRODUCTS):
+            torch.mm(a, b, out=out)
+
+    serve(step, PRODUCTS * 2 * SIZE**3 / 1e9)
+
+
+if __name__ == "__main__":
+    main()
