@@ -59,10 +59,16 @@ def usable_cores() -> int:
 def wait_politely() -> None:
     """On a busy machine let idle threads sleep instead of spin; called before torch is loaded, which reads it once.
 
-    Spinning is fastest on cores of one's own, but costs a factor of 3 to 7 when other programs want them too.
+    Spinning is fastest on cores of one's own (half as fast again with small batches), but costs a factor of 3 to 7 when
+    other programs want them too.
     """
-    if hasattr(os, "getloadavg") and os.getloadavg()[0] > usable_cores() / 2:
+    if others_want_cores():
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
+
+def others_want_cores() -> bool:
+    """Whether more than half of the cores were in use during the last minute."""
+    return hasattr(os, "getloadavg") and os.getloadavg()[0] > usable_cores() / 2
 
 
 def count_accelerators() -> int:

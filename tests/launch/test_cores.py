@@ -53,8 +53,18 @@ def test_the_budget_is_one_line() -> None:
 def test_a_worker_takes_its_own_share() -> None:
     environment = {"LOCAL_RANK": "1", "CONVEYOR_CORES": "0,1;2,3", "CONVEYOR_THREADS": "2;2"}
     mine = local_budget(environment)
-    assert (mine["CONVEYOR_CORES"], mine["OMP_NUM_THREADS"], mine["OMP_WAIT_POLICY"]) == ("2,3", "2", "PASSIVE")
+    assert (mine["CONVEYOR_CORES"], mine["OMP_NUM_THREADS"]) == ("2,3", "2")
     assert local_budget({"LOCAL_RANK": "0"}) == {}
+
+
+@pytest.mark.parametrize(
+    ("cores", "busy", "policy"), [((2, 3), False, None), ((2, 3), True, "PASSIVE"), ((), False, "PASSIVE")]
+)
+def test_threads_sleep_only_where_cores_are_shared(
+    cores: tuple[int, ...], busy: bool, policy: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conveyor.launch.cores.others_want_cores", lambda: busy)
+    assert Budget(cores, 2).environment().get("OMP_WAIT_POLICY") == policy
 
 
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="no affinity on this system")

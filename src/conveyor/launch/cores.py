@@ -1,7 +1,8 @@
 """The thread budget: which cores each worker of this machine may use, and how that is made to hold.
 
 More runnable threads than cores cost a factor of 3 to 7 (every OpenMP barrier spins), so the cores are dealt to the
-workers without overlap, each worker is pinned to its share, and it starts one thread per core of it.
+workers without overlap, each worker is pinned to its share, and it starts one thread per core of it. Waiting threads
+sleep where cores are shared, with each other or with other programs.
 """
 
 import os
@@ -9,6 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+
+from conveyor.layout import others_want_cores
 
 NODES = Path("/sys/devices/system/node")
 
@@ -22,12 +25,10 @@ class Budget:
 
     def environment(self) -> dict[str, str]:
         """What a worker must see before it imports torch."""
-        # Passive waiting: the cores may be shared with the reader threads and with other users.
-        return {
-            "OMP_NUM_THREADS": str(self.threads),
-            "OMP_WAIT_POLICY": "PASSIVE",
-            "MKL_NUM_THREADS": str(self.threads),
-        }
+        found = {"OMP_NUM_THREADS": str(self.threads), "MKL_NUM_THREADS": str(self.threads)}
+        if not self.cores or others_want_cores():
+            found["OMP_WAIT_POLICY"] = "PASSIVE"
+        return found
 
 
 def available_cores() -> tuple[int, ...]:
