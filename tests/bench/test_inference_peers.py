@@ -33,6 +33,14 @@ def test_everybody_is_asked_for_every_batch(monkeypatch: pytest.MonkeyPatch) -> 
     assert "ratio to the best: 1.25 x" in said[0]
 
 
+def test_the_time_is_filled_with_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(peers, "contestants", lambda *_, **__: [fake(OURS, 10), fake("quick", 8)])
+    monkeypatch.setattr(peers, "MOST_ROUNDS", 7)
+    records = peers.measure("resnet50", [1, 4], rounds=2, seconds=30.0, threads=1)
+    assert [record.results[peers.BEST].n for record in records] == [7, 7]
+    assert peers.measure("resnet50", [1], rounds=2, seconds=0.0, threads=1)[0].results[peers.BEST].n == 2
+
+
 def test_the_commands_name_model_and_batches() -> None:
     found = peers.contestants("resnet50", [1, 90], image_size=224, threads=2, folder="f", only=["OpenVINO"])
     assert [each.name for each in found] == [OURS, "OpenVINO"]

@@ -81,17 +81,19 @@ def inference(plan: Plan, budget: Budget) -> None:
     """Every batch size of each model's published list, then TensorFlow at two of them, as far as the time goes."""
     from conveyor.bench import inference_peers
 
-    turn, size, models = (0.1, 32, ["resnet50"]) if plan.small else (1.0, 224, list(compete.INFERENCE_BATCHES))
+    size, models = (32, ["resnet50"]) if plan.small else (224, list(compete.INFERENCE_BATCHES))
+    programs = len(inference_peers.PEERS)
     for number, model in enumerate(models):
         batches = [1, 4] if plan.small else [batch for batch in compete.INFERENCE_BATCHES[model] if batch <= 64]
-        # Small batches last a turn, large ones longer: about 1/20 s an image; five programs, and as long to start them.
-        least = 2 * 5 * sum(max(turn, batch / 20) for batch in batches) + 60
+        # Two rounds of every batch, at about 1/10 s an image; a minute to start the programs.
+        least = 60 + sum(2 * programs * batch / 10 for batch in batches)
         if number and not budget.allows(f"inference of {model}", least):
             continue
-        rounds = max(2, min(plan.rounds, int((budget.left() / (len(models) - number) - 60) / (least - 60) * 2)))
+        seconds = (budget.left() / (len(models) - number) - 60) / len(batches)
         for record in inference_peers.measure(
-            model, batches, rounds=rounds, seconds=turn, image_size=size, threads=plan.threads, report=plan.say
-        ):
+            model, batches, rounds=2, seconds=0.0 if plan.small else seconds, image_size=size, threads=plan.threads,
+            report=plan.say,
+        ):  # fmt: skip
             record.save(plan.records)
 
 

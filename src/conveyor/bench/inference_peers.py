@@ -1,11 +1,12 @@
 """Conveyor's engine beside torch, ONNX Runtime and OpenVINO called directly, at every batch size, in one run.
 
-`python -m conveyor.bench.inference_peers resnet50 --batch 1 4 16 --rounds 5 --out benchmarks` writes one record for each
-batch size. Every contestant is one process that keeps all batch sizes warm; they take turns, so that a disturbance hits
-all of them.
+`python -m conveyor.bench.inference_peers resnet50 --batch 1 4 16 --minutes 1 --out benchmarks` writes one record for each
+batch size. Every contestant is one process that keeps all batch sizes warm; they take turns. The turns are short and many:
+the speed of a shared machine wanders from second to second, and neighbouring turns see the same of it.
 """
 
 import argparse
+import itertools
 import json
 import sys
 import tempfile
@@ -31,6 +32,7 @@ PEERS: dict[str, dict[str, Any]] = {
     "ONNX Runtime": {"engine": "onnxruntime"},
     "OpenVINO": {"engine": "openvino"},
 }
+MOST_ROUNDS = 400
 BEST = "ratio to the best"
 BEST_CPU = "ratio to the best by processor time"
 """The same per second of the contestants' own processor time, which other programs disturb less."""
@@ -40,7 +42,10 @@ class BatchSession(Session):
     """A contestant that is told the batch of each round."""
 
     def timed(self, batch: int, seconds: float) -> tuple[float, float]:
-        """Images per second and per processor second at `batch`, run for `seconds` and at least once."""
+        """Images per second and per processor second at `batch`, run for `seconds` and at least once.
+
+        Before a short turn one batch goes through untimed: it wakes the threads and brings the weights back to the cache.
+        """
         answer = self.ask({"batch": batch, "seconds": seconds})
         return float(answer["images"] / answer["seconds"]), float(answer["images"] / answer["cpu_seconds"])
 
@@ -83,14 +88,18 @@ def measure(
     batches: Sequence[int],
     *,
     rounds: int,
-    seconds: float = 1.0,
+    turn: float = 0.1,
+    seconds: float = 0.0,
     image_size: int = 224,
     threads: int | None = None,
     only: Sequence[str] = (),
     folder: str | None = None,
     report: Callable[[str], None] = lambda text: None,
 ) -> list[Record]:
-    """One record per batch size: everybody's rates, our ratio to each peer, and to the best peer of each round."""
+    """One record per batch size: everybody's rates, our ratio to each peer, and to the best peer of each round.
+
+    A turn lasts `turn` seconds or one batch. There are `rounds` rounds, and more as long as `seconds` have not passed.
+    """
     threads = threads or usable_cores()
     with tempfile.TemporaryDirectory() as scratch:
         if folder is not None:
@@ -105,16 +114,19 @@ def measure(
                 rates: dict[str, list[float]] = {name: [] for name in sessions}
                 per_cpu: dict[str, list[float]] = {name: [] for name in sessions}
                 before = _clock(sessions)
-                for number in range(rounds):
+                end = time.monotonic() + seconds
+                for number in itertools.count():
+                    if number >= rounds and (time.monotonic() >= end or number >= MOST_ROUNDS):
+                        break
                     names = list(sessions) if number % 2 == 0 else list(reversed(sessions))
                     for name in names:
-                        rate, cpu_rate = sessions[name].timed(batch, seconds)
+                        rate, cpu_rate = sessions[name].timed(batch, turn)
                         rates[name].append(rate)
                         per_cpu[name].append(cpu_rate)
                 others = _others(before, _clock(sessions))
                 records.append(
                     _record(
-                        model, batch, rates, per_cpu, absent, image_size=image_size, threads=threads, seconds=seconds,
+                        model, batch, rates, per_cpu, absent, image_size=image_size, threads=threads, turn=turn,
                         others_cores=others, chosen=sessions[OURS].ready.get("chosen", {}).get(str(batch)),
                     )
                 )  # fmt: skip
@@ -178,8 +190,9 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m conveyor.bench.inference_peers")
     parser.add_argument("model", choices=sorted(INFERENCE_BATCHES))
     parser.add_argument("--batch", nargs="+", type=int, help="default: the model's published list")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--seconds", type=float, default=1.0, help="length of a turn [1]")
+    parser.add_argument("--rounds", type=int, default=5, help="at least [5]")
+    parser.add_argument("--minutes", type=float, default=1.0, help="for each batch size, filled with rounds [1]")
+    parser.add_argument("--turn", type=float, default=0.1, help="seconds of a turn, at least one batch [0.1]")
     parser.add_argument("--image-size", type=int, default=224)
     parser.add_argument("--threads", type=int)
     parser.add_argument("--only", nargs="+", default=[], choices=sorted(PEERS))
@@ -187,7 +200,8 @@ def main() -> int:
     parser.add_argument("--out", type=Path, help="folder whose records/ gets the records")
     asked = parser.parse_args()
     records = measure(
-        asked.model, asked.batch or INFERENCE_BATCHES[asked.model], rounds=asked.rounds, seconds=asked.seconds,
+        asked.model, asked.batch or INFERENCE_BATCHES[asked.model], rounds=asked.rounds, turn=asked.turn,
+        seconds=60 * asked.minutes,
         image_size=asked.image_size, threads=asked.threads, only=asked.only, folder=asked.folder,
         report=lambda line: print(line, flush=True),
     )  # fmt: skip

@@ -16,6 +16,8 @@ from typing import Any
 from protocol import settings, unavailable
 
 Step = Callable[[], Any]
+SHORT, FEW = 0.5, 8
+"""A turn of fewer seconds, with at most so many images in a batch, begins with a batch that is not timed."""
 
 
 def main() -> None:
@@ -39,7 +41,9 @@ def main() -> None:
 
 
 def timed(step: Step, batch: int, steps: int = 1, seconds: float = 0.0) -> dict[str, float]:
-    """Run at least `steps` steps, and on until `seconds` have passed."""
+    """Run at least `steps` steps, and on until `seconds` have passed; before a short turn once without counting."""
+    if 0 < seconds < SHORT and batch <= FEW:
+        step()
     count = 0
     started, cpu = time.perf_counter(), time.process_time()
     while count < steps or time.perf_counter() - started < seconds:
