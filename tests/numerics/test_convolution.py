@@ -108,28 +108,29 @@ def test_evaluation_and_other_types_use_the_library() -> None:
 needs_winograd = pytest.mark.skipif(not convolution.has_winograd(), reason="no C compiler, or other vectors than AVX2")
 
 
-def three_by_three(channels: int, out: int, bias: bool = False) -> nn.Conv2d:
-    layer = nn.Conv2d(channels, out, 3, padding=1, bias=bias).to(memory_format=torch.channels_last)
+def three_by_three(channels: int, out: int) -> nn.Conv2d:
+    layer = nn.Conv2d(channels, out, 3, padding=1, bias=False).to(memory_format=torch.channels_last)
     convolution.install(layer)
     assert convolution.way(layer.weight, Geometry.of(layer)) == "winograd"
     return layer
 
 
 @needs_winograd
-@given(
-    st.integers(1, 9), st.integers(1, 5), st.integers(1, 5), st.integers(1, 13), st.integers(1, 13), st.booleans()
-)  # fmt: skip
+@given(st.integers(1, 9), st.integers(1, 5), st.integers(1, 5), st.integers(1, 13), st.integers(1, 13), st.booleans())
 def test_winograd_equals_float64(batch: int, channels: int, out: int, height: int, width: int, bias: bool) -> None:
     """Tiles that are cut by the border, pictures smaller than a tile, more or fewer tiles than a block or a kernel takes."""
     torch.manual_seed(batch * 1000 + channels * 100 + out)
-    layer = three_by_three(16 * channels, 16 * out, bias)
+    layer = nn.Conv2d(16 * channels, 16 * out, 3, padding=1, bias=bias).to(memory_format=torch.channels_last)
     x = torch.randn(batch, 16 * channels, height, width).to(memory_format=torch.channels_last)
-    dy = torch.randn_like(layer(x))
-    found = gradients(layer, x, dy)
-    exact = gradients(layer.double(), x.double(), dy.double())
+    y, dx = convolution._empty(x, 16 * out), torch.empty_like(x)
+    dy = torch.randn(batch, 16 * out, height, width).to(memory_format=torch.channels_last)
+    convolution._winograd(x, layer.weight, layer.bias, y, turned=False)
+    convolution._winograd(dy, layer.weight, None, dx, turned=True)
+    found = [y, dx, convolution._weights_winograd(dy, x, layer.weight)]
+    exact = gradients(layer.double(), x.double(), dy.double())[:3]
     for got, wanted in zip(found, exact, strict=True):
-        assert got.is_contiguous(memory_format=torch.channels_last) or got.dim() == 1
         assert (got - wanted).norm() <= 3e-6 * wanted.norm()
+    assert found[2].stride() == layer.weight.stride()
 
 
 @needs_winograd
@@ -148,9 +149,9 @@ def test_winograd_rounds_little_more_than_the_library() -> None:
 def test_winograd_is_the_same_for_any_batch_and_number_of_threads() -> None:
     """An image's result and gradient have the same bits alone and among others: layouts may deal them as they like."""
     torch.manual_seed(1)
-    layer = three_by_three(32, 48)
-    x = torch.randn(7, 32, 11, 10).to(memory_format=torch.channels_last)
-    dy = torch.randn(7, 48, 11, 10).to(memory_format=torch.channels_last)
+    layer = three_by_three(64, 80)
+    x = torch.randn(7, 64, 11, 10).to(memory_format=torch.channels_last)
+    dy = torch.randn(7, 80, 11, 10).to(memory_format=torch.channels_last)
     together = gradients(layer, x, dy)
     threads = torch.get_num_threads()
     try:
@@ -168,24 +169,34 @@ def test_winograd_is_the_same_for_any_batch_and_number_of_threads() -> None:
 @needs_winograd
 def test_winograd_keeps_what_is_not_finite() -> None:
     """A bad value reaches every pixel that sees it, so that the search for bad layers finds it."""
-    layer = three_by_three(16, 16)
-    x = torch.randn(1, 16, 8, 8).to(memory_format=torch.channels_last)
+    layer = three_by_three(64, 64)
+    x = torch.randn(1, 64, 8, 8).to(memory_format=torch.channels_last)
     x[0, 3, 2, 5] = torch.inf
     assert not layer(x)[0, :, 1:4, 4:7].isfinite().any()
 
 
 @needs_winograd
 def test_winograd_is_not_used_where_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Other kernels, strides, borders, groups and channels; a machine without the compiled kernel."""
+    """Other kernels, strides, borders, groups, channels and tiny pictures; a machine without the compiled kernel."""
     plain = nn.Conv2d(64, 64, 3, padding=1).to(memory_format=torch.channels_last)
     others = [
         nn.Conv2d(64, 64, 3, 2, padding=1), nn.Conv2d(64, 64, 3), nn.Conv2d(64, 72, 3, padding=1),
-        nn.Conv2d(64, 64, 3, padding=1, groups=2), nn.Conv2d(64, 64, 3, padding=2, dilation=2),
+        nn.Conv2d(64, 64, 3, padding=1, groups=2), nn.Conv2d(32, 64, 3, padding=1), nn.Conv2d(64, 64, 3, padding=2, dilation=2),
     ]  # fmt: skip
     for layer in others:
         assert (
             convolution.way(layer.weight.contiguous(memory_format=torch.channels_last), Geometry.of(layer))
             != "winograd"
         )
+    for size, expected in {
+        1: "patches",
+        2: "patches",
+        3: "winograd",
+        4: "winograd",
+        5: "patches",
+        7: "winograd",
+    }.items():
+        x = torch.randn(1, 64, size, size).contiguous(memory_format=torch.channels_last)
+        assert convolution._chosen(x, plain.weight, Geometry.of(plain)) == expected
     monkeypatch.setattr(convolution, "library", lambda name: None)
     assert convolution.way(plain.weight, Geometry.of(plain)) == "patches"

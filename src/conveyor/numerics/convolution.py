@@ -25,7 +25,10 @@ from conveyor.numerics.native.build import library
 PATCH_FLOATS = 2**19
 """Floats in a block of patches, for each thread: 2 MiB."""
 FEWEST_CHANNELS = 64
-"""Below so many input or output channels the matrices are too narrow to gain anything."""
+"""Below so many input or output channels the matrices are too narrow to gain much.
+
+And Winograd's filtering would round visibly worse than the plain sum: its error hardly depends on the number of channels.
+"""
 WINOGRAD_CHANNELS = 16
 """Winograd's kernels take multiples of so many channels."""
 
@@ -64,13 +67,24 @@ def way(weight: Tensor, geometry: Geometry) -> str:
     if geometry.groups == 1:
         if kernel == [1, 1] and geometry.stride == (1, 1) and geometry.padding == (0, 0):
             return "product"
-        if _suits_winograd(weight, geometry) and has_winograd():
-            return "winograd"
-        return "patches" if min(channels, out_channels) >= FEWEST_CHANNELS else "library"
+        if min(channels, out_channels) < FEWEST_CHANNELS:
+            return "library"
+        return "winograd" if _suits_winograd(weight, geometry) and has_winograd() else "patches"
     depthwise = channels == 1 and geometry.groups == out_channels
     if depthwise and kernel in ([5, 5], [7, 7]) and geometry.stride[0] == geometry.stride[1]:
         return "depthwise" if library("depthwise") is not None else "library"
     return "library"
+
+
+def _chosen(x: Tensor, weight: Tensor, geometry: Geometry) -> str:
+    """`way`, where x allows it: Winograd's tiles of 4 x 4 must be at least half full."""
+    if not _fits(x):
+        return "library"
+    height, width = x.shape[2:]
+    found = way(weight, geometry)
+    if found == "winograd" and 2 * height * width < 16 * -(-height // 4) * -(-width // 4):
+        return "patches"
+    return found
 
 
 def has_winograd() -> bool:
@@ -94,7 +108,7 @@ def _suits_winograd(weight: Tensor, geometry: Geometry) -> bool:
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
     """The convolution of x [N, C, H, W]."""
-    chosen = way(weight, geometry) if _fits(x) else "library"
+    chosen = _chosen(x, weight, geometry)
     if chosen == "winograd":
         y = _empty(x, weight.shape[0])
         _winograd(x, weight, bias, y, turned=False)
@@ -108,7 +122,7 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) 
 
 def input_gradient(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     """The gradient of x."""
-    chosen = way(weight, geometry) if _fits(x) else "library"
+    chosen = _chosen(x, weight, geometry)
     if chosen == "winograd":
         dx = torch.empty_like(x)
         _winograd(_channels_last(dy), weight, None, dx, turned=True)
@@ -120,8 +134,8 @@ def input_gradient(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) ->
 
 def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     """The gradient of the weights, with their strides: over all pixels, dy times what the pixel saw."""
-    chosen = way(weight, geometry)
-    if not _fits(x) or chosen == "library":
+    chosen = _chosen(x, weight, geometry)
+    if chosen == "library":
         return _library_gradient(1, dy, x, weight, geometry)
     dy = _channels_last(dy)
     if chosen == "depthwise":
