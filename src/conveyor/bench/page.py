@@ -27,7 +27,9 @@ def write_page(folder: Path, readme: Path | None = None) -> Path:
     """
     records = newest_records(folder / "records")
     peers = [record for record in records.values() if OUR_RATE in record.results]
-    peers.sort(key=lambda record: (_kind(record), record.name))
+    peers.sort(
+        key=lambda record: (_kind(record), record.conditions.get("model", ""), record.conditions.get("batch", 0))
+    )
     varied = growth.grouped(records.values())
     shown = {id(record) for members in varied.values() for record in members}
     others = [record for record in records.values() if OUR_RATE not in record.results and id(record) not in shown]
