@@ -1,7 +1,9 @@
 """Convolutions of a CPU's training step as matrix products, where those are faster than the library's own kernels.
 
 Wide 3x3 kernels with stride 1 go through Winograd's minimal filtering (`native/winograd.c`), which needs a quarter of the
-multiplications. The others: a channels-last tensor [N, C, H, W] is a matrix of N*H*W rows and C contiguous channels. So a convolution with a 1x1
+multiplications.
+
+A channels-last tensor [N, C, H, W] is a matrix of N*H*W rows and C contiguous channels. So a convolution with a 1x1
 kernel is a product of matrices, forward and backward, without any copy; and the gradient of a larger kernel's weights is
 dY^T [out, rows] @ patches [rows, kernel^2 * in], with the patches of a few images or rows at a time, small enough to
 stay in the cache between being written and being read. oneDNN's float32 kernels for AVX2 reach 40 to 60 % of the rate of
