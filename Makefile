@@ -1,13 +1,15 @@
 # make train   a real run on the embedded data set        make test    all tests
 # make check   format, lint, types                        make bench   the table in benchmarks/README.md
+# make peers   environments of the programs that `make bench` compares with (several GB)
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
 JOBS ?= 2
+export CONVEYOR_PEERS ?= $(CURDIR)/.peers
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not conformance"
 
-.PHONY: train install test check format bench conformance lock clean
+.PHONY: train install test check format bench peers conformance lock clean
 
 train: $(VENV)/.core
 	$(BIN)/conveyor train
@@ -33,6 +35,14 @@ format: $(VENV)/.all
 bench: $(VENV)/.all
 	$(BIN)/conveyor bench all
 
+# Each in an environment of its own: they ask for versions that clash. `make bench` leaves out what is not there.
+peers: $(patsubst requirements/peers/%.txt,$(CONVEYOR_PEERS)/%/.all,$(wildcard requirements/peers/*.txt))
+
+$(CONVEYOR_PEERS)/%/.all: requirements/peers/%.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<
+	@touch $@
+
 conformance: $(VENV)/.all
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m conformance -n $(JOBS) --dist loadgroup $(ARGS)
 
@@ -40,7 +50,7 @@ lock: $(VENV)/.all
 	$(BIN)/python scripts/lock.py
 
 clean:
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

@@ -1,3 +1,5 @@
+"""The engines take turns at every batch size; those far behind are spared most of them."""
+
 import json
 import sys
 
@@ -12,7 +14,17 @@ import json, sys
 print(json.dumps({"ready": True}), flush=True)
 for line in sys.stdin:
     asked = json.loads(line)
-    print(json.dumps({"images": asked["batch"] * SPEED, "seconds": 2.0, "cpu_seconds": 4.0}), flush=True)
+    if "prepare" in asked:
+        batch = asked["prepare"]
+        print(json.dumps({"prepared": batch, "chosen": "this"}), flush=True)
+    else:
+        print(json.dumps({"images": batch * SPEED, "seconds": 2.0, "cpu_seconds": 4.0}), flush=True)
+"""
+BROKEN = """
+import json, sys, time
+print(json.dumps({"ready": True}), flush=True)
+input()
+time.sleep(100)
 """
 
 
@@ -23,27 +35,54 @@ def fake(name: str, speed: int) -> Contestant:
 def test_everybody_is_asked_for_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [fake(OURS, 10), fake("slow", 5), fake("quick", 8), Contestant("absent", ["/nowhere/at/all"])]
     monkeypatch.setattr(peers, "contestants", lambda *_, **__: found)
-    said: list[str] = []
-    records = peers.measure("resnet50", [1, 4], rounds=3, threads=1, report=said.append)
+    said = []
+    records = peers.measure(
+        "resnet50", [1, 4], rounds=3, threads=1, report=lambda record: said.append(peers.text(record))
+    )
     assert [record.conditions["batch"] for record in records] == [1, 4]
     assert records[1].results["slow rate"].values == (10.0, 10.0, 10.0)
     assert records[1].results[peers.BEST].values == (1.25, 1.25, 1.25), "the best peer is the quick one"
     assert records[1].results[peers.BEST_CPU].median == 1.25
+    assert records[1].results["GEMM"].n == records[1].results["conveyor share of GEMM"].n == 3
     assert list(records[0].conditions["absent"]) == ["absent"]
+    assert records[0].conditions["chosen"] == "this"
     assert "ratio to the best: 1.25 x" in said[0]
 
 
 def test_the_time_is_filled_with_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "contestants", lambda *_, **__: [fake(OURS, 10), fake("quick", 8)])
+    monkeypatch.setattr(peers, "contestants", lambda *_, **__: [fake(OURS, 10), fake("quick", 8), fake("far off", 4)])
     monkeypatch.setattr(peers, "MOST_ROUNDS", 7)
     records = peers.measure("resnet50", [1, 4], rounds=2, seconds=30.0, threads=1)
     assert [record.results[peers.BEST].n for record in records] == [7, 7]
+    assert records[0].results["ratio to far off"].values == (2.5, 2.5), "it has shown what it can do"
     assert peers.measure("resnet50", [1], rounds=2, seconds=0.0, threads=1)[0].results[peers.BEST].n == 2
 
 
-def test_the_commands_name_model_and_batches() -> None:
-    found = peers.contestants("resnet50", [1, 90], image_size=224, threads=2, folder="f", only=["OpenVINO"])
+def test_who_takes_too_long_to_get_ready_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    broken = Contestant("broken", [sys.executable, "-c", BROKEN])
+    monkeypatch.setattr(peers, "contestants", lambda *_, **__: [fake(OURS, 10), broken, fake("quick", 8)])
+    monkeypatch.setattr("conveyor.bench.rounds.GRACE_SECONDS", 0.1)
+    records = peers.measure("resnet50", [1, 4], rounds=1, threads=1, prepare_seconds=1.0)
+    for record in records:
+        assert list(record.conditions["absent"]) == ["broken"]
+        assert record.results[peers.BEST].values == (1.25,)
+
+
+def test_the_commands_name_model_and_threads() -> None:
+    found = peers.contestants("resnet50", image_size=224, threads=2, folder="f", only=["OpenVINO"])
     assert [each.name for each in found] == [OURS, "OpenVINO"]
     asked = json.loads(found[1].command[-1])
-    assert (asked["engine"], asked["batches"], asked["threads"]) == ("openvino", [1, 90], 2)
-    assert len(peers.contestants("resnet50", [1], image_size=224, threads=2, folder="f")) == len(peers.PEERS)
+    assert (asked["engine"], asked["model"], asked["threads"]) == ("openvino", "resnet50", 2)
+    everybody = peers.contestants("resnet50", image_size=224, threads=2, folder="f")
+    assert [each.name for each in everybody] == [OURS, *peers.PEERS]
+
+
+def test_real_engines_compete() -> None:
+    (record,) = peers.measure(
+        "efficientnet-b0", [2], rounds=2, threads=1, image_size=32, only=["torch eager", "ONNX Runtime"]
+    )
+    assert {name for name in record.results if name.endswith(" rate")} == {
+        "conveyor rate", "torch eager rate", "ONNX Runtime rate"
+    }  # fmt: skip
+    assert all(rate > 0 for rate in record.results["conveyor rate"].values)
+    assert record.conditions["chosen"]

@@ -3,9 +3,6 @@
 import sys
 from pathlib import Path
 
-import pytest
-
-from conveyor.bench.compete import Setting, compete, flops_per_image
 from conveyor.bench.page import write_page
 from conveyor.bench.records import Sample, make_record
 from conveyor.bench.rounds import Contestant, play
@@ -43,19 +40,6 @@ def test_rounds_alternate_and_absentees_say_why(tmp_path: Path) -> None:
     assert order.read_text() == "abbaab"
     assert match.rates == {"a": [20, 20, 20], "b": [40, 40, 40]}
     assert match.absent == {"missing": "not installed", "crash": "it broke", "dies": "later"}
-
-
-@pytest.mark.parametrize(("kind", "peer"), [("training", "plain PyTorch, NCHW"), ("inference", "torch eager")])
-def test_a_real_competition(kind: str, peer: str) -> None:
-    record = compete(kind, Setting("resnet8", 16, 4, 10), threads=1, rounds=2, steps=1, only=[peer])
-    assert {name for name in record.results if name.endswith(" rate")} == {"conveyor rate", f"{peer} rate"}
-    assert record.results["GEMM"].unit == "GFLOP/s"
-    flops = flops_per_image(kind, Setting("resnet8", 16, 4, 10))
-    for share, rate, roof in zip(
-        *(record.results[name].values for name in ("conveyor share of GEMM", "conveyor rate", "GEMM")), strict=True
-    ):
-        assert share == pytest.approx(100 * rate * flops / (roof * 1e9))
-    assert len(record.results[f"ratio to {peer}"].values) == 2
 
 
 def test_the_page_keeps_rows_in_which_a_peer_is_ahead(tmp_path: Path) -> None:

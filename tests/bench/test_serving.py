@@ -1,6 +1,6 @@
 import pytest
 
-from conveyor.bench.serving import Load, describe, growth, share_of_direct
+from conveyor.bench.serving import Load, around, describe, growth
 
 
 def test_growth_compares_the_end_with_the_second_quarter() -> None:
@@ -10,7 +10,7 @@ def test_growth_compares_the_end_with_the_second_quarter() -> None:
 
 
 def test_a_round_is_compared_with_the_direct_rates_around_it() -> None:
-    assert share_of_direct([9.0, 11.0], [10.0, 10.0, 12.0]) == (0.9, 1.0)
+    assert around([10.0, 10.0, 12.0]) == [10.0, 11.0]
 
 
 def test_a_load_tells_what_everybody_used() -> None:

@@ -4,20 +4,21 @@ Each part has a share of the time. What does not fit is left out and named on th
 the rest goes on.
 """
 
+import os
 import subprocess
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from conveyor.bench import compete, runner
+from conveyor.bench import inference_peers, runner, training_peers
 from conveyor.bench.budget import Budget
 from conveyor.bench.limits import gemm_rate, memory_bandwidth
 from conveyor.bench.page import LEFT_OUT
-from conveyor.bench.records import Sample, make_record
-from conveyor.bench.rounds import NO_TIME
+from conveyor.bench.records import Record, Sample, make_record
+from conveyor.bench.rounds import NO_TIME, environment
 from conveyor.bench.spec import Case, read_spec
 from conveyor.layout import usable_cores
 
@@ -73,45 +74,44 @@ def limits(plan: Plan, budget: Budget) -> None:
 
 
 def training(plan: Plan, budget: Budget) -> None:
-    settings = (compete.Setting("resnet8", 16, 4, 10),) if plan.small else compete.TRAINING
-    _settings("training", settings, plan, budget)
-
-
-def inference(plan: Plan, budget: Budget) -> None:
-    """Every batch size of each model's published list, then TensorFlow at two of them, as far as the time goes."""
-    from conveyor.bench import inference_peers
-
-    size, models = (32, ["resnet50"]) if plan.small else (224, list(compete.INFERENCE_BATCHES))
-    programs = len(inference_peers.PEERS)
-    for number, model in enumerate(models):
-        batches = [1, 4] if plan.small else [batch for batch in compete.INFERENCE_BATCHES[model] if batch <= 64]
-        # Two rounds of every batch, at about 1/10 s an image; a minute to start the programs.
-        least = 60 + sum(2 * programs * batch / 10 for batch in batches)
-        if number and not budget.allows(f"inference of {model}", least):
-            continue
-        seconds = (budget.left() / (len(models) - number) - 60) / len(batches)
-        for record in inference_peers.measure(
-            model, batches, rounds=2, seconds=0.0 if plan.small else seconds, image_size=size, threads=plan.threads,
-            report=plan.say,
-        ):  # fmt: skip
-            record.save(plan.records)
-
-
-def _settings(kind: str, settings: Sequence[compete.Setting], plan: Plan, budget: Budget) -> None:
     """Each setting in its share of the part's time; the last ones are left out if it is too short for all."""
+    settings = (training_peers.Setting("resnet8", 16, 4, 10),) if plan.small else training_peers.SETTINGS
     fitting = max(1, int(budget.left() // SETTING_SECONDS))
     for number, setting in enumerate(settings):
         left = max(1, min(len(settings), fitting) - number)
-        if number and not budget.allows(setting.label(kind), SETTING_SECONDS):
+        if number and not budget.allows(setting.label, SETTING_SECONDS):
             continue
-        record = compete.compete(
-            kind, setting, threads=plan.threads, rounds=plan.rounds, seconds=budget.left() / left,
+        record = training_peers.measure(
+            setting, threads=plan.threads, rounds=plan.rounds, seconds=budget.left() / left,
             report=lambda name, number, rate: plan.say(f"  round {number + 1}: {name} {rate:.2f} img/s"),
         )  # fmt: skip
         path = record.save(plan.records)
         late = [name for name, why in record.conditions["absent"].items() if why == NO_TIME]
-        budget.left_out += [f"{kind}: {setting.label(kind)} of {name}" for name in late]
+        budget.left_out += [f"training: {setting.label} of {name}" for name in late]
         plan.say(f"  {path.name}")
+
+
+def inference(plan: Plan, budget: Budget) -> None:
+    """Every batch size of each model's published list, as far as the time goes."""
+    size, models = (32, ["resnet50"]) if plan.small else (224, list(inference_peers.BATCHES))
+    programs = 1 + len(inference_peers.PEERS)
+
+    def report(record: Record) -> None:
+        record.save(plan.records)
+        plan.say(f"  {inference_peers.text(record)}")
+
+    for number, model in enumerate(models):
+        batches = [1, 4] if plan.small else [batch for batch in inference_peers.BATCHES[model] if batch <= 64]
+        # Two rounds of every batch, at about 1/10 s an image; a minute to start the programs.
+        least = 60 + sum(2 * programs * batch / 10 for batch in batches)
+        if number and not budget.allows(f"inference of {model}", least):
+            continue
+        # A third of a batch's time is for getting ready.
+        share = (budget.left() / (len(models) - number) - 30) / len(batches)
+        inference_peers.measure(
+            model, batches, rounds=2, seconds=0.0 if plan.small else share * 2 / 3, prepare_seconds=max(20.0, share / 3),
+            image_size=size, threads=plan.threads, report=report,
+        )  # fmt: skip
 
 
 def growth(plan: Plan, budget: Budget) -> None:
@@ -135,9 +135,10 @@ def data(plan: Plan, budget: Budget) -> None:
     count, rounds = (16, 1) if plan.small else (512, plan.rounds)
     with tempfile.TemporaryDirectory() as folder:
         make_photographs(Path(folder), count)
-        command = [sys.executable, "-m", "conveyor", "data", "bench", "--peers", "--data-dir", folder]
+        python, env = environment("data")
+        command = [python, "-m", "conveyor", "data", "bench", "--peers", "--data-dir", folder]
         command += ["--images", str(count), "--rounds", str(rounds), "--micro-batch-size", str(min(64, count))]
-        _succeed([*command, "--out", str(plan.records)], budget.left())
+        _succeed([*command, "--out", str(plan.records)], budget.left(), env)
 
 
 def make_photographs(folder: Path, count: int) -> None:
@@ -170,17 +171,18 @@ def serving(plan: Plan, budget: Budget) -> None:
         rounds = 1 if plan.small else 2
         # Two servers (or one) and the direct engine take turns; a minute to start them.
         turn = 2.0 if plan.small else max(5.0, min(60.0, (budget.left() - 60) / (3 * rounds)))
-        peer = compete.peer_python("fastapi")
         record = servers.measure(
             str(path), clients=4 if plan.small else 32, seconds=turn, direct_seconds=min(15.0, turn), rounds=rounds,
-            peer=peer, report=plan.say,
+            report=plan.say,
         )  # fmt: skip
     record.save(plan.records)
 
 
-def _succeed(command: Sequence[str], seconds: float) -> str:
+def _succeed(command: Sequence[str], seconds: float, env: Mapping[str, str] | None = None) -> str:
     """What a command prints; its last words as an error if it fails."""
-    done = subprocess.run(command, capture_output=True, text=True, timeout=max(60.0, seconds))
+    done = subprocess.run(
+        command, capture_output=True, text=True, timeout=max(60.0, seconds), env={**os.environ, **(env or {})}
+    )
     if done.returncode:
         raise RuntimeError((done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1])
     return done.stdout

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from conveyor.bench import growth, plots
+from conveyor.bench import growth, plots, time_to_accuracy
 from conveyor.bench.records import OURS, Record
-from conveyor.bench.tables import OUR_RATE, markdown, newest_records, peers_rows
+from conveyor.bench.tables import OUR_RATE, PEER_TITLES, markdown, newest_records, peers_rows
 from conveyor.errors import UserError
 from conveyor.files import write_atomically
 
@@ -15,7 +15,6 @@ INTRODUCTION = (
     "peer is ahead stays in the table."
 )
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
-PEER_TITLES = ["setting", "program", "images/s (spread)", "conveyor / it", ""]
 HEAD_KINDS = ("training", "inference", "data", "serving")
 LEFT_OUT = "left out"
 
@@ -32,6 +31,8 @@ def write_page(folder: Path, readme: Path | None = None) -> Path:
     )
     varied = growth.grouped(records.values())
     shown = {id(record) for members in varied.values() for record in members}
+    recipes = [record for record in records.values() if record.conditions.get("kind") == time_to_accuracy.KIND]
+    shown |= {id(record) for record in recipes}
     others = [record for record in records.values() if OUR_RATE not in record.results and id(record) not in shown]
     parts = ["# Benchmarks", "", INTRODUCTION, ""]
     if (folder / "plan.md").exists():
@@ -40,6 +41,12 @@ def write_page(folder: Path, readme: Path | None = None) -> Path:
         parts += ["## Beside the peers", "", "![rates beside the peers](peers.svg)", ""]
         parts += [markdown(PEER_TITLES, peers_rows(peers)), ""]
         write_atomically(folder / "peers.svg", peers_chart(peers))
+    if recipes:
+        parts += ["## Time to accuracy", ""]
+        parts += [markdown(time_to_accuracy.TITLES, [time_to_accuracy.row(record) for record in recipes]), ""]
+    for record in recipes:
+        parts += [f"![{record.name}]({record.name}.svg)", ""]
+        write_atomically(folder / f"{record.name}.svg", time_to_accuracy.chart(record))
     if varied:
         parts += ["## How cost grows", ""]
     for name, members in varied.items():

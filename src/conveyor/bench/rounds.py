@@ -10,6 +10,7 @@ import json
 import os
 import queue
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
@@ -25,6 +26,10 @@ GRACE_SECONDS = 5.0
 START_SHARE = 0.7
 """Of a limited time: what may be spent on starting and warming up."""
 NO_TIME = "left out for want of time"
+GEMM = "GEMM"
+"""The contestant that only multiplies matrices; it counts GFLOP instead of images."""
+PEER_ENVIRONMENTS = "CONVEYOR_PEERS"
+"""Folder with one virtual environment for each peer that cannot live beside ours: `$CONVEYOR_PEERS/keras/bin/python`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +75,7 @@ class Session:
         """Run `steps` steps; returns the contestant's answer. `more` goes into the request."""
         return self.ask({"steps": steps, **more})
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
+    def ask(self, request: dict[str, Any], seconds: float = ROUND_SECONDS) -> dict[str, Any]:
         """The contestant's answer to any request that it knows."""
         assert self.process.stdin is not None
         try:
@@ -78,7 +83,7 @@ class Session:
             self.process.stdin.flush()
         except BrokenPipeError:
             raise UnavailableError(self._last_words()) from None
-        return self._answer(ROUND_SECONDS)
+        return self._answer(seconds)
 
     def close(self) -> None:
         """End the process; its pipes are closed when their readers have seen the end."""
@@ -221,6 +226,21 @@ def fitting(seconds: float, step_seconds: float, rounds: int, steps: int) -> tup
     return max(2, min(rounds, affordable // fewer_steps)), fewer_steps
 
 
-def script(name: str) -> str:
-    """The path of a contestant's script that comes with the package."""
-    return str(Path(__file__).parent / "peers" / f"{name}.py")
+def contestant(name: str, program: str, asked: dict[str, Any], environment_name: str = "") -> Contestant:
+    """A program of `peers/`, told what to run; in an environment of its own if it needs one that is there."""
+    python, env = environment(environment_name)
+    path = Path(__file__).parent / "peers" / f"{program}.py"
+    return Contestant(name, [python, str(path), json.dumps(asked)], env)
+
+
+def environment(name: str) -> tuple[str, dict[str, str]]:
+    """The interpreter of a peer's own environment, if it has one, and what lets it import us; else our interpreter."""
+    own = peer_python(name) if name else None
+    return (own, {"PYTHONPATH": str(Path(__file__).parents[2])}) if own else (sys.executable, {})
+
+
+def peer_python(name: str) -> str | None:
+    """The interpreter of `$CONVEYOR_PEERS/<name>`, if it exists."""
+    folder = os.environ.get(PEER_ENVIRONMENTS)
+    own = Path(folder) / name / "bin" / "python" if folder else None
+    return str(own) if own is not None and own.exists() else None

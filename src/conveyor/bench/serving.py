@@ -1,11 +1,9 @@
 """A server under many clients beside its engine called directly, in alternating rounds, with everybody's CPU and memory.
 
-`python -m conveyor.bench.serving EXPORT --clients 32 --seconds 60 --rounds 2` uses the ordinary commands `conveyor serve`
-and `conveyor request`. Clients, server and engines share the machine, so the clients' processor time is reported too:
+`conveyor bench serving EXPORT` uses the ordinary commands `conveyor serve` and `conveyor request`. Clients, server and engines share the machine, so the clients' processor time is reported too:
 it is work that the engine called directly does not compete with.
 """
 
-import argparse
 import contextlib
 import json
 import signal
@@ -16,19 +14,21 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import psutil
 
-from conveyor.bench.records import Record, Sample, make_record
-from conveyor.bench.rounds import Contestant, Session, script
+from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
+from conveyor.bench.rounds import Session, contestant, peer_python
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
 
 READY_SECONDS = 300.0
 SAMPLE_SECONDS = 0.5
 MIB = 1 << 20
+DIRECT, PLAIN = "engine called directly", "FastAPI and ONNX Runtime"
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,36 +145,33 @@ def measure(
     rounds: int = 2,
     protocol: str = "grpc",
     workers: int | None = None,
-    peer: str | None = None,
     report: Callable[[str], None] = lambda text: None,
 ) -> Record:
-    """Alternate the direct engine and the loaded server; `peer` is a Python with FastAPI for the plain server."""
+    """Alternate the direct engine, the loaded server and, where its environment is installed, the plain server."""
     cores = usable_cores()
     workers = workers or min(cores, 8)
     threads = max(1, cores // workers)
     asked = {"path": path, "engine": engine, "batch": batch, "threads": threads, "workers": workers}
     direct: list[float] = []
-    loads: dict[str, list[Load]] = {"server": []}
+    loads: dict[str, list[Load]] = {OURS: []}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        session = DirectSession(
-            Contestant("direct", [sys.executable, script("engine_replicas"), json.dumps(asked)]), threads
-        )
+        session = DirectSession(contestant(DIRECT, "engine_replicas", asked), threads)
         stack.callback(session.close)
         command = [
             sys.executable, "-m", "conveyor", "serve", path, "--port", "0", "--grpc-port", "0", "--engine", engine,
             "--workers", str(workers), "--threads", str(threads), "--max-batch", str(batch), "--poll", "0",
             "--ready-file", f"{folder}/server.json",
         ]  # fmt: skip
-        servers = {"server": stack.enter_context(server(command, Path(folder) / "server.json"))}
-        if peer:
+        servers = {OURS: stack.enter_context(server(command, Path(folder) / "server.json"))}
+        if peer_python("fastapi"):
             order = {"onnx": str(Path(path) / "model.onnx"), "ready_file": f"{folder}/plain.json"}
-            plain = [peer, script("plain_server"), json.dumps(order)]
-            servers["plain server"] = stack.enter_context(server(plain, Path(folder) / "plain.json"))
-            loads["plain server"] = []
+            plain = contestant(PLAIN, "plain_server", order, "fastapi")
+            servers[PLAIN] = stack.enter_context(server(plain.command, Path(folder) / "plain.json"))
+            loads[PLAIN] = []
         direct.append(session.rate(direct_seconds))
         for number in range(rounds):
             for name, (address, process) in servers.items():
-                spoken = protocol if name == "server" else "http"
+                spoken = protocol if name == OURS else "http"
                 loads[name].append(put_load(address, process, spoken, clients, seconds))
                 report(f"round {number + 1}: {name}: {describe(loads[name][-1])}")
             direct.append(session.rate(direct_seconds))
@@ -192,11 +189,12 @@ def describe(load: Load) -> str:
 
 
 def _record(name: str, direct: list[float], loads: dict[str, list[Load]], conditions: dict[str, Any]) -> Record:
-    results = {"direct rate": Sample("img/s", tuple(direct))}
+    rates = {who: [each.images_per_second for each in found] for who, found in loads.items()}
+    rates[DIRECT] = around(direct)
+    results = {f"{who} rate": Sample("img/s", tuple(values)) for who, values in rates.items()}
+    results |= {f"ratio to {who}": ratios(rates[OURS], values) for who, values in rates.items() if who != OURS}
     for who, found in loads.items():
         results |= {
-            f"{who} rate": Sample("img/s", tuple(each.images_per_second for each in found)),
-            f"{who} / direct": Sample("x", share_of_direct([each.images_per_second for each in found], direct)),
             f"{who} failed requests": Sample("", tuple(float(len(each.failures)) for each in found)),
             f"{who} p50": Sample("ms", tuple(each.latency_p50 for each in found)),
             f"{who} p99": Sample("ms", tuple(each.latency_p99 for each in found)),
@@ -205,36 +203,10 @@ def _record(name: str, direct: list[float], loads: dict[str, list[Load]], condit
             f"{who} clients CPU": Sample("s", tuple(each.client_cpu for each in found)),
             f"{who} memory growth": Sample("MiB", tuple(each.growth for each in found)),
         }
-    return make_record(f"serving-{name}-c{conditions['clients']}-b{conditions['batch']}", results, **conditions)
+    label = f"serving-{name}-c{conditions['clients']}-b{conditions['batch']}"
+    return make_record(label, results, kind="serving", model=name, **conditions)
 
 
-def share_of_direct(rates: Sequence[float], direct: Sequence[float]) -> tuple[float, ...]:
-    """Each round's rate over the mean of the direct rates just before and just after it."""
-    return tuple(2 * rate / (before + after) for rate, before, after in zip(rates, direct, direct[1:], strict=False))
-
-
-def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m conveyor.bench.serving")
-    parser.add_argument("path", help="an export (ONNX for the plain server)")
-    parser.add_argument("--engine", default="auto")
-    parser.add_argument("--batch", type=int, default=8, help="largest batch of the server, batch of the direct engine")
-    parser.add_argument("--clients", type=int, default=32)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--direct-seconds", type=float, default=15.0)
-    parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--protocol", default="grpc")
-    parser.add_argument("--workers", type=int)
-    parser.add_argument("--peer", metavar="PYTHON", help="interpreter with FastAPI and ONNX Runtime")
-    parser.add_argument("--out", type=Path, help="folder whose records/ gets the record")
-    asked = vars(parser.parse_args())
-    out = asked.pop("out")
-    record = measure(asked.pop("path"), **asked, report=lambda line: print(line, flush=True))
-    for name, sample in record.results.items():
-        print(f"{name}: {sample}")
-    if out:
-        record.save(out / "records")
-    return 0
-
-
-if __name__ == "__main__":
-    sys.exit(main())
+def around(direct: Sequence[float]) -> list[float]:
+    """For each round the mean of the direct rates just before and just after it."""
+    return [(before + after) / 2 for before, after in pairwise(direct)]

@@ -6,6 +6,7 @@ from pathlib import Path
 from conveyor.bench.records import OURS, Record, Sample, load_record, share_of_gemm
 
 OUR_RATE = f"{OURS} rate"
+PEER_TITLES = ["setting", "program", "images/s (spread)", "conveyor / it", ""]
 
 
 def newest_records(folder: Path) -> dict[str, Record]:

@@ -4,12 +4,8 @@ import argparse
 import contextlib
 import tempfile
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from conveyor.errors import UserError, did_you_mean
-
-if TYPE_CHECKING:
-    from conveyor.bench.compete import Setting
 
 HELP = "Run benchmarks, measure beside other programs, compare records."
 
@@ -40,10 +36,28 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     peers.add_argument("--batch", nargs="+", type=int, default=[], help="only these batch sizes")
     peers.add_argument("--image-size", type=int, help="another image size")
     peers.add_argument("--only", nargs="+", default=[], metavar="PEER", help="only these peers, by their names")
-    peers.add_argument("--rounds", type=int, default=5, help="alternating rounds [5]")
-    peers.add_argument("--steps", type=int, help="steps of a round; default: a few seconds")
+    peers.add_argument("--rounds", type=int, default=5, help="alternating rounds [5]; of inference: at least")
+    peers.add_argument("--steps", type=int, help="of training: steps of a round; default: a few seconds")
+    peers.add_argument(
+        "--turn", type=float, default=0.1, help="of inference: seconds of a turn, one batch at least [0.1]"
+    )
+    peers.add_argument(
+        "--minutes", type=float, default=1.0, help="of inference: for each batch size, filled with rounds [1]"
+    )
     peers.add_argument("--threads", type=int, help="threads of each program; default: all cores")
     _add_out(peers)
+
+    serving = actions.add_parser("serving", help="a server under load beside its engine called directly")
+    serving.add_argument("path", metavar="EXPORT", help="an export (ONNX, for the plain server of `make peers`)")
+    serving.add_argument("--engine", default="auto")
+    serving.add_argument("--batch", type=int, default=8, help="of the direct engine, and the server's largest [8]")
+    serving.add_argument("--clients", type=int, default=32, help="[32]")
+    serving.add_argument("--seconds", type=float, default=60.0, help="of load in a round [60]")
+    serving.add_argument("--direct-seconds", type=float, default=15.0, help="of the direct engine, around a round [15]")
+    serving.add_argument("--rounds", type=int, default=2, help="[2]")
+    serving.add_argument("--protocol", choices=("grpc", "http"), default="grpc", help="of our server [grpc]")
+    serving.add_argument("--workers", type=int, help="engine processes; default: one for each core, 8 at most")
+    _add_out(serving)
 
     lanes = actions.add_parser("lanes", help="the same update as one process, as lanes, as a pipeline")
     lanes.add_argument("--model", default="resnet50")
@@ -56,6 +70,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     lanes.add_argument("--rounds", type=int, default=5, help="alternating rounds [5]")
     lanes.add_argument("--updates", type=int, default=2, help="updates of a round [2]")
     _add_out(lanes)
+
+    accuracy = actions.add_parser(
+        "accuracy", help="record what runs of one recipe reached, and in how many core-seconds"
+    )
+    accuracy.add_argument("name", help="of the recipe, such as cifar10_fast")
+    accuracy.add_argument("runs", nargs="+", type=Path, metavar="RUN", help="folders of finished runs")
+    _add_out(accuracy)
 
     limits = actions.add_parser("limits", help="measure the float32 GEMM rate and the memory bandwidth")
     limits.add_argument("--threads", type=int, help="default: all cores")
@@ -80,7 +101,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     actions = {
         "run": _run, "list": _list, "compare": _compare, "peers": _peers, "lanes": _lanes, "limits": _limits, "page": _page,
-        "all": _all,
+        "all": _all, "accuracy": _accuracy, "serving": _serving,
     }  # fmt: skip
     return actions[arguments.action](arguments)
 
@@ -167,43 +188,76 @@ def _compare(arguments: argparse.Namespace) -> int:
 
 
 def _peers(arguments: argparse.Namespace) -> int:
+    from conveyor.layout import usable_cores
+
+    arguments.threads = arguments.threads or usable_cores()
+    return _training_peers(arguments) if arguments.kind == "training" else _inference_peers(arguments)
+
+
+def _training_peers(arguments: argparse.Namespace) -> int:
     import dataclasses
 
-    from conveyor.bench.compete import INFERENCE, TRAINING
+    from conveyor.bench import training_peers
+    from conveyor.bench.tables import PEER_TITLES, peers_rows
+    from conveyor.monitor import progress
 
-    settings = TRAINING if arguments.kind == "training" else INFERENCE
-    chosen = [setting for setting in settings if not arguments.model or setting.model in arguments.model]
-    if not chosen:
-        known = sorted({setting.model for setting in settings})
-        raise UserError(f"no setting for {' '.join(arguments.model)}{did_you_mean(arguments.model[0], known)}")
-    if arguments.batch:
-        firsts = {setting.model: setting for setting in chosen}
-        chosen = [dataclasses.replace(setting, batch=batch) for setting in firsts.values() for batch in arguments.batch]
-    if arguments.image_size:
-        chosen = [dataclasses.replace(setting, image_size=arguments.image_size) for setting in chosen]
-    for setting in chosen:
-        _compete(setting, arguments)
+    settings = {setting.model: setting for setting in training_peers.SETTINGS}
+    for model in _known(arguments.model, list(settings)):
+        setting = settings[model]
+        if arguments.image_size:
+            setting = dataclasses.replace(setting, image_size=arguments.image_size)
+        for batch in arguments.batch or [setting.batch]:
+            setting = dataclasses.replace(setting, batch=batch)
+            progress.say(f"{setting.label}:")
+            record = training_peers.measure(
+                setting, threads=arguments.threads, rounds=arguments.rounds, steps=arguments.steps, only=arguments.only,
+                report=_say_rate,
+            )  # fmt: skip
+            record.save(arguments.out / "records")
+            _print_table(PEER_TITLES, peers_rows([record]))
     return 0
 
 
-def _compete(setting: "Setting", arguments: argparse.Namespace) -> None:
-    from conveyor.bench.compete import compete
-    from conveyor.bench.tables import peers_rows
-    from conveyor.layout import usable_cores
+def _inference_peers(arguments: argparse.Namespace) -> int:
+    from conveyor.bench import inference_peers
+    from conveyor.bench.records import Record
+    from conveyor.bench.tables import PEER_TITLES, peers_rows
     from conveyor.monitor import progress
 
-    progress.say(f"{setting.label(arguments.kind)}:")
-    record = compete(
-        arguments.kind,
-        setting,
-        threads=arguments.threads or usable_cores(),
-        rounds=arguments.rounds,
-        steps=arguments.steps,
-        only=arguments.only,
-        report=_say_rate,
-    )
+    def report(record: Record) -> None:
+        record.save(arguments.out / "records")
+        progress.say(inference_peers.text(record))
+
+    for model in _known(arguments.model, list(inference_peers.BATCHES)):
+        records = inference_peers.measure(
+            model, arguments.batch or inference_peers.BATCHES[model], rounds=arguments.rounds, turn=arguments.turn,
+            seconds=60 * arguments.minutes, image_size=arguments.image_size or 224, threads=arguments.threads,
+            only=arguments.only, report=report,
+        )  # fmt: skip
+        _print_table(PEER_TITLES, peers_rows(records))
+    return 0
+
+
+def _serving(arguments: argparse.Namespace) -> int:
+    from conveyor.bench import serving
+    from conveyor.monitor import progress
+
+    record = serving.measure(
+        arguments.path, engine=arguments.engine, batch=arguments.batch, clients=arguments.clients,
+        seconds=arguments.seconds, direct_seconds=arguments.direct_seconds, rounds=arguments.rounds,
+        protocol=arguments.protocol, workers=arguments.workers, report=progress.say,
+    )  # fmt: skip
     record.save(arguments.out / "records")
-    _print_table(["setting", "program", "img/s", "conveyor / it", ""], peers_rows([record]))
+    _print_table(["quantity", "median (spread)"], [[name, str(sample)] for name, sample in record.results.items()])
+    return 0
+
+
+def _known(asked: list[str], models: list[str]) -> list[str]:
+    """The models asked for, or all; one that has no comparison is named with the nearest that has."""
+    for model in asked:
+        if model not in models:
+            raise UserError(f"there is no comparison for {model!r}{did_you_mean(model, models)}")
+    return asked or models
 
 
 def _lanes(arguments: argparse.Namespace) -> int:
@@ -218,6 +272,15 @@ def _lanes(arguments: argparse.Namespace) -> int:
     record = measure(work, cores, rounds=arguments.rounds, updates=arguments.updates, report=_say_rate)
     record.save(arguments.out / "records")
     _print_table(["quantity", "median (spread)"], [[name, str(sample)] for name, sample in record.results.items()])
+    return 0
+
+
+def _accuracy(arguments: argparse.Namespace) -> int:
+    from conveyor.bench import time_to_accuracy
+
+    record = time_to_accuracy.collect(arguments.name, arguments.runs)
+    record.save(arguments.out / "records")
+    _print_table(time_to_accuracy.TITLES, [time_to_accuracy.row(record)])
     return 0
 
 

@@ -1,56 +1,25 @@
-"""One inference engine, warm at each of its batch sizes, in one process.
+"""One inference engine in one process, one batch size after the other.
 
-It is asked for `{"steps": n}` at its first batch size, or for `{"batch": b, "seconds": s}`; the answer also tells the
-processor time that it used. The engines that are called directly get float32 images, normalised and laid out as they like
+The engines that are called directly get float32 images, normalised and laid out as they like
 best, made beforehand; Conveyor's gets 8-bit images and normalises them itself.
 """
 
-import json
-import sys
-import tempfile
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from protocol import settings, unavailable
+from protocol import serve_batches, settings, unavailable
 
 Step = Callable[[], Any]
-SHORT, FEW = 0.5, 8
-"""A turn of fewer seconds, with at most so many images in a batch, begins with a batch that is not timed."""
 
 
 def main() -> None:
     asked = settings()
-    with tempfile.TemporaryDirectory() as scratch:
-        asked.setdefault("folder", scratch)
-        try:
-            make = ENGINES[asked["engine"]](asked)
-            steps = {batch: make(batch) for batch in asked["batches"]}
-        except ImportError as error:
-            unavailable(error)
-    for step in steps.values():
-        step()
-        step()
-    print(json.dumps({"ready": True, "chosen": CHOSEN}), flush=True)
-    for line in sys.stdin:
-        request = json.loads(line)
-        batch = request.get("batch", asked["batches"][0])
-        wanted = {key: value for key, value in request.items() if key != "batch"}
-        print(json.dumps(timed(steps[batch], batch, **wanted)), flush=True)
-
-
-def timed(step: Step, batch: int, steps: int = 1, seconds: float = 0.0) -> dict[str, float]:
-    """Run at least `steps` steps, and on until `seconds` have passed; before a short turn once without counting."""
-    if 0 < seconds < SHORT and batch <= FEW:
-        step()
-    count = 0
-    started, cpu = time.perf_counter(), time.process_time()
-    while count < steps or time.perf_counter() - started < seconds:
-        step()
-        count += 1
-    taken = time.perf_counter() - started
-    return {"seconds": taken, "images": count * batch, "cpu_seconds": time.process_time() - cpu}
+    try:
+        make = ENGINES[asked["engine"]](asked)
+    except ImportError as error:
+        unavailable(error)
+    serve_batches(make, lambda batch: {"chosen": CHOSEN.get(batch)})
 
 
 CHOSEN: dict[int, str] = {}

@@ -1,8 +1,10 @@
 """Keras' prediction on its TensorFlow back end, as a compiled function."""
 
 import os
+from collections.abc import Callable
+from typing import Any
 
-from protocol import serve, settings, unavailable
+from protocol import serve_batches, settings, unavailable
 
 
 def main() -> None:
@@ -20,9 +22,13 @@ def main() -> None:
         unavailable(f"keras has no {asked['model']}")
     model = makers[asked["model"]](weights=None)
     size = asked["image_size"]
-    images = tf.constant(np.random.default_rng(0).standard_normal((asked["batch"], size, size, 3), dtype=np.float32))
-    predict = tf.function(lambda batch: model(batch, training=False))
-    serve(lambda: predict(images).numpy(), asked["batch"], warmup=3)
+
+    def make(batch: int) -> Callable[[], Any]:
+        images = tf.constant(np.random.default_rng(0).standard_normal((batch, size, size, 3), dtype=np.float32))
+        predict = tf.function(lambda batch: model(batch, training=False))
+        return lambda: predict(images).numpy()
+
+    serve_batches(make)
 
 
 if __name__ == "__main__":

@@ -6,6 +6,9 @@ import time
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+SHORT, FEW = 0.5, 8
+"""A turn of fewer seconds, with at most so many images in a batch, begins with a batch that is not timed."""
+
 
 def settings() -> dict[str, Any]:
     """What this contestant is asked to run, as JSON in the first argument."""
@@ -25,6 +28,43 @@ def serve(step: Callable[[], Any], images_per_step: float, warmup: int = 2) -> N
             step()
         seconds = time.perf_counter() - started
         print(json.dumps({"seconds": seconds, "images": steps * images_per_step}), flush=True)
+
+
+def serve_batches(
+    make: Callable[[int], Callable[[], Any]], about: Callable[[int], dict[str, Any]] = lambda batch: {}
+) -> None:
+    """Answer `{"prepare": batch}` by making and warming the step of that batch, then `{"seconds": s}` by running it.
+
+    Only one batch size is kept. `about` tells more of a prepared one.
+    """
+    batch, step = 0, lambda: None
+    print(json.dumps({"ready": True}), flush=True)
+    for line in sys.stdin:
+        request = json.loads(line)
+        if "prepare" in request:
+            batch = request["prepare"]
+            step = make(batch)
+            step()
+            step()
+            print(json.dumps({"prepared": batch, **about(batch)}), flush=True)
+        else:
+            print(json.dumps(timed(step, batch, request["seconds"])), flush=True)
+
+
+def timed(step: Callable[[], Any], batch: int, seconds: float) -> dict[str, float]:
+    """Run until `seconds` have passed, at least once; before a short turn once without counting.
+
+    That wakes the threads and brings the weights back to the cache.
+    """
+    if 0 < seconds < SHORT and batch <= FEW:
+        step()
+    count = 0
+    started, cpu = time.perf_counter(), time.process_time()
+    while count < 1 or time.perf_counter() - started < seconds:
+        step()
+        count += 1
+    taken = time.perf_counter() - started
+    return {"seconds": taken, "images": count * batch, "cpu_seconds": time.process_time() - cpu}
 
 
 def unavailable(why: object) -> NoReturn:

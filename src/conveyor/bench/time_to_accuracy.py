@@ -1,0 +1,98 @@
+"""Time to accuracy: what runs of one recipe reached, and how many core-seconds their training took.
+
+Training time is that of the updates. Validation is counted by itself, as the public speed records do.
+"""
+
+import json
+import re
+import statistics
+from collections.abc import Sequence
+from math import prod
+from pathlib import Path
+from typing import Any
+
+from conveyor.bench.records import Record, Sample, make_record
+from conveyor.errors import UserError
+from conveyor.monitor.csvfile import CsvFile
+from conveyor.report.svg import Series, line_chart, percent
+
+KIND = "time to accuracy"
+TITLES = [
+    "recipe",
+    "runs",
+    "accuracy, mean (spread)",
+    "core-seconds of training, mean (spread)",
+    "of the last validation",
+]
+_STYLE = (
+    "<style>.grid{stroke:#8884}.line{fill:none;stroke-width:1.6}.tick{fill:#777;font:11px sans-serif}"
+    ".c0{stroke:#2a7de1}.c1{stroke:#9aa5b1}.dot{stroke:none}.dot.c0{fill:#2a7de1}.dot.c1{fill:#9aa5b1}</style>"
+)
+
+
+def collect(name: str, folders: Sequence[Path]) -> Record:
+    """The record of finished runs that differ in nothing but their seeds and folders."""
+    runs = [_read(folder) for folder in folders]
+    for folder, run in zip(folders, runs, strict=True):
+        if run["command"] != runs[0]["command"]:
+            raise UserError(
+                f"{folder} is another recipe than {folders[0]}: {run['command']!r} instead of {runs[0]['command']!r}"
+            )
+    results = {
+        "accuracy": Sample("%", tuple(run["validations"][-1][1] for run in runs)),
+        "training": Sample("core-s", tuple(run["training_core_seconds"] for run in runs)),
+        "validation": Sample("core-s", tuple(run["validation_core_seconds"] for run in runs)),
+    }
+    return make_record(f"accuracy-{name}", results, kind=KIND, recipe=name, command=runs[0]["command"], runs=runs)
+
+
+def _read(folder: Path) -> dict[str, Any]:
+    """What counts of a run; points of its curves are (core-seconds of training, %)."""
+    try:
+        spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
+        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} is not the folder of a finished run: {error}") from None
+    if result["updates"] < spec["updates_total"]:
+        raise UserError(f"the run in {folder} ended after {result['updates']} of {spec['updates_total']} updates")
+    cores = prod(int(number) for number in spec["layout"].split("x")) * spec["threads"]
+    metrics = CsvFile(folder / "metrics.csv", (), "update").read()
+    validations = sorted(CsvFile(folder / "validation.csv", (), "update").read(), key=lambda row: float(row["update"]))
+    if not validations:
+        raise UserError(f"the run in {folder} was never validated: run `conveyor validate {folder}` first")
+    spent = {float(row["update"]): cores * float(row["seconds"]) for row in metrics}
+    return {
+        "command": re.sub(r" --(run-dir|seed) \S+", "", re.sub(r"(--data-dir) \S+", r"\1 DIR", spec["command"])),
+        "cores": cores,
+        "training_core_seconds": cores * result["seconds"],
+        "validation_core_seconds": cores * float(validations[-1]["seconds"]),
+        "training": [(spent[float(row["update"])], float(row["accuracy"])) for row in metrics],
+        "validations": [
+            (spent.get(float(row["update"]), 0.0), float(row["accuracy"])) for row in validations
+        ],
+    }  # fmt: skip
+
+
+def row(record: Record) -> list[str]:
+    """The table's row of a recipe."""
+    accuracy, training = record.results["accuracy"], record.results["training"]
+    return [
+        record.conditions["recipe"],
+        str(accuracy.n),
+        f"{statistics.mean(accuracy.values):.2f} % ({accuracy.low:.2f}..{accuracy.high:.2f})",
+        f"{statistics.mean(training.values):,.0f} ({training.low:,.0f}..{training.high:,.0f})",
+        f"{record.results['validation'].median:,.0f}",
+    ]
+
+
+def chart(record: Record) -> str:
+    """Accuracy over core-seconds: a grey line of training accuracy and a blue one of validation for each run."""
+    series = []
+    for run in record.conditions["runs"]:
+        series.append(Series("training", [tuple(point) for point in run["training"]], 1))
+        series.append(Series("validation", [tuple(point) for point in run["validations"]], 0, dots=True))
+    drawn = line_chart(
+        series, label=f"accuracy of {record.conditions['recipe']}", x_label="core-seconds", y_format=percent
+    )
+    drawn = re.sub(r' data-(x|series)="[^"]*"', "", drawn)  # for a page's script only
+    return drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(">", f">{_STYLE}", 1)

@@ -1,0 +1,113 @@
+"""Training steps beside the loops one would write instead: same model, batch and threads, alternating rounds, one run."""
+
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from conveyor.bench.lanes import Work
+from conveyor.bench.limits import training_flops
+from conveyor.bench.records import OURS, Record, Sample, make_record, ratios, share_of_gemm
+from conveyor.bench.rounds import GEMM, Contestant, contestant, play
+from conveyor.errors import UserError
+
+OURS_IN_ONE = f"{OURS}, one process"
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """What is run: a model at an image size, with a batch."""
+
+    model: str
+    image_size: int
+    batch: int
+    classes: int = 1000
+
+    @property
+    def label(self) -> str:
+        return f"training-{self.model}-{self.image_size}px-b{self.batch}"
+
+    @property
+    def flops_per_image(self) -> float:
+        """Floating-point operations of one image, from the model's multiply-adds at the image size."""
+        from conveyor.models.units import multiply_adds
+
+        return training_flops(multiply_adds(self.model, self.image_size, self.classes))
+
+    @property
+    def steps(self) -> int:
+        """Steps of a round: a few seconds of work."""
+        return max(1, round(4e6 / (self.batch * self.image_size**2))) if self.image_size > 64 else 10
+
+
+SETTINGS = (Setting("resnet50", 224, 16), Setting("efficientnet-b0", 224, 16), Setting("resnet20", 32, 128, 10))
+
+
+def contestants(setting: Setting, threads: int) -> list[Contestant]:
+    """Ours first, then the loops that a user would write or take instead."""
+    base = {
+        "model": setting.model, "image_size": setting.image_size, "batch": setting.batch, "classes": setting.classes,
+        "threads": threads,
+    }  # fmt: skip
+    return [
+        *_ours(setting, threads, base),
+        contestant("plain PyTorch, NCHW", "plain_pytorch", base),
+        contestant("plain PyTorch, channels_last", "plain_pytorch", {**base, "channels_last": True}),
+        contestant("Lightning Trainer", "lightning_trainer", base, "lightning"),
+        contestant("Keras on TensorFlow", "keras_training", {**base, "backend": "tensorflow"}, "keras"),
+        contestant("Keras on JAX", "keras_training", {**base, "backend": "jax"}, "keras-jax"),
+    ]
+
+
+def _ours(setting: Setting, threads: int, base: dict[str, Any]) -> list[Contestant]:
+    """The update as the planner would lay it out on a CPU, lanes of one thread that share the batch, and as one process."""
+    if threads < 2 or setting.batch % threads:
+        return [contestant(OURS, "conveyor_training", base)]
+    work = Work(setting.model, setting.image_size, setting.batch // threads, threads)
+    command = [sys.executable, "-m", "conveyor.bench.lanes", work.options(f"{threads}x1", 1).to_yaml()]
+    return [Contestant(OURS, command), contestant(OURS_IN_ONE, "conveyor_training", base)]
+
+
+def measure(
+    setting: Setting,
+    *,
+    threads: int,
+    rounds: int,
+    steps: int | None = None,
+    only: Sequence[str] = (),
+    seconds: float | None = None,
+    report: Callable[[str, int, float], None] = lambda name, number, rate: None,
+) -> Record:
+    """Measure one setting; the record holds every contestant's rates, our ratios to them, and our shares of the GEMM rate.
+
+    A share counts the multiplications of the plain convolution: Winograd's filtering needs fewer and may exceed 100 %.
+    `seconds` limits the time it takes, at the price of steps, rounds and, last, contestants.
+    """
+    found = [each for each in contestants(setting, threads) if not only or each.name in (OURS, OURS_IN_ONE, *only)]
+    found.insert(1, contestant(GEMM, "gemm", {"threads": threads}))
+    steps = steps or setting.steps
+    match = play(
+        found, rounds=rounds, steps=steps, threads=threads, seconds=seconds,
+        report=lambda name, number, rate: None if name == GEMM else report(name, number, rate),
+    )  # fmt: skip
+    for name in (OURS, GEMM):
+        if name not in match.rates:
+            raise UserError(f"{setting.label}: our own side ({name}) could not run: {match.absent[name]}")
+    roof = match.rates.pop(GEMM)
+    results = {f"{name} rate": match.sample(name) for name in match.rates}
+    for name in match.rates:
+        if name != OURS:
+            results[f"ratio to {name}"] = ratios(match.rates[OURS], match.rates[name])
+    results[GEMM] = Sample("GFLOP/s", tuple(roof))
+    for name in (OURS, OURS_IN_ONE):
+        if name in match.rates:
+            results[share_of_gemm(name)] = gemm_shares(match.rates[name], roof, setting.flops_per_image)
+    return make_record(
+        setting.label, results, kind="training", model=setting.model, image_size=setting.image_size, batch=setting.batch,
+        threads=threads, rounds=rounds, steps=steps, absent=match.absent,
+    )  # fmt: skip
+
+
+def gemm_shares(rates: Sequence[float], roof: Sequence[float], flops_per_image: float) -> Sample:
+    """Round by round, what part of the GEMM rate in GFLOP/s the images' arithmetic is, in per cent."""
+    return Sample("%", tuple(share * flops_per_image / 1e7 for share in ratios(rates, roof).values))
