@@ -6,11 +6,13 @@ import sys
 import pytest
 
 from conveyor.bench import inference_peers as peers
+from conveyor.bench import limits
 from conveyor.bench.records import OURS
 from conveyor.bench.rounds import Contestant
 
 FAKE = """
 import json, sys
+batch = 1
 print(json.dumps({"ready": True}), flush=True)
 for line in sys.stdin:
     asked = json.loads(line)
@@ -32,6 +34,13 @@ def fake(name: str, speed: int) -> Contestant:
     return Contestant(name, [sys.executable, "-c", FAKE.replace("SPEED", str(speed))])
 
 
+@pytest.fixture
+def machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One whose limits are known at once."""
+    monkeypatch.setattr(limits, "contestants", lambda threads: [fake(name, 100) for name in limits.UNITS])
+
+
+@pytest.mark.usefixtures("machine")
 def test_everybody_is_asked_for_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     found = [fake(OURS, 10), fake("slow", 5), fake("quick", 8), Contestant("absent", ["/nowhere/at/all"])]
     monkeypatch.setattr(peers, "contestants", lambda *_, **__: found)
@@ -43,12 +52,15 @@ def test_everybody_is_asked_for_every_batch(monkeypatch: pytest.MonkeyPatch) -> 
     assert records[1].results["slow rate"].values == (10.0, 10.0, 10.0)
     assert records[1].results[peers.BEST].values == (1.25, 1.25, 1.25), "the best peer is the quick one"
     assert records[1].results[peers.BEST_CPU].median == 1.25
-    assert records[1].results["GEMM"].n == records[1].results["conveyor share of GEMM"].n == 3
+    assert records[1].results["GEMM"].values == (50.0, 50.0, 50.0)
+    flops = limits.needs("resnet50", 224, 1000, training=False).flops
+    assert records[1].results["conveyor share of GEMM"].median == pytest.approx(100 * 20.0 * flops / 50e9)
     assert list(records[0].conditions["absent"]) == ["absent"]
     assert records[0].conditions["chosen"] == "this"
     assert "ratio to the best: 1.25 x" in said[0]
 
 
+@pytest.mark.usefixtures("machine")
 def test_the_time_is_filled_with_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(peers, "contestants", lambda *_, **__: [fake(OURS, 10), fake("quick", 8), fake("far off", 4)])
     monkeypatch.setattr(peers, "MOST_ROUNDS", 7)
@@ -58,6 +70,7 @@ def test_the_time_is_filled_with_rounds(monkeypatch: pytest.MonkeyPatch) -> None
     assert peers.measure("resnet50", [1], rounds=2, seconds=0.0, threads=1)[0].results[peers.BEST].n == 2
 
 
+@pytest.mark.usefixtures("machine")
 def test_who_takes_too_long_to_get_ready_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Contestant("broken", [sys.executable, "-c", BROKEN])
     monkeypatch.setattr(peers, "contestants", lambda *_, **__: [fake(OURS, 10), broken, fake("quick", 8)])

@@ -2,6 +2,7 @@
 
 import pytest
 
+from conveyor.bench.limits import needs
 from conveyor.bench.training_peers import Setting, measure
 
 
@@ -11,8 +12,18 @@ def test_a_real_competition() -> None:
     record = measure(setting, threads=1, rounds=2, steps=1, only=[peer])
     assert {name for name in record.results if name.endswith(" rate")} == {"conveyor rate", f"{peer} rate"}
     assert record.results["GEMM"].unit == "GFLOP/s"
-    for share, rate, roof in zip(
-        *(record.results[name].values for name in ("conveyor share of GEMM", "conveyor rate", "GEMM")), strict=True
-    ):
-        assert share == pytest.approx(100 * rate * setting.flops_per_image / (roof * 1e9))
+    assert record.results["memory bandwidth"].unit == "GB/s"
+    needed = needs("resnet8", 16, 10, training=True)
+    for limit, amount in (("GEMM", needed.flops), ("memory bandwidth", needed.bytes_moved)):
+        parts = (record.results[name].values for name in (f"conveyor share of {limit}", "conveyor rate", limit))
+        for share, rate, roof in zip(*parts, strict=True):
+            assert share == pytest.approx(100 * rate * amount / (roof * 1e9))
     assert len(record.results[f"ratio to {peer}"].values) == 2
+
+
+def test_what_an_image_needs() -> None:
+    forward, both = (needs("resnet50", 224, 1000, training=training) for training in (False, True))
+    assert forward.flops == pytest.approx(2 * 4.09e9, rel=0.01), "4.1 billion multiply-adds"
+    # 11.1 million outputs of convolutions, nearly as many of norms, of activations, 5.5 million of sums: written and read.
+    assert forward.bytes_moved == pytest.approx(2 * 4 * 37e6, rel=0.1)
+    assert (both.flops, both.bytes_moved) == (3 * forward.flops, 3 * forward.bytes_moved)

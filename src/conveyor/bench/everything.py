@@ -25,7 +25,7 @@ from conveyor.layout import usable_cores
 SHARES = {
     "limits": 1.0, "training": 13.0, "inference": 12.0, "data": 3.0, "serving": 5.0, "lanes": 2.0, "growth": 7.0,
 }  # fmt: skip
-"""Weights of the parts, about minutes of 43."""
+"""Weights of the parts."""
 SETTING_SECONDS = 45.0
 """Less is not worth starting the programs of a setting for."""
 CASE_SECONDS = 25.0

@@ -15,10 +15,9 @@ from typing import Any
 
 import psutil
 
-from conveyor.bench.limits import inference_flops
-from conveyor.bench.records import OURS, Record, Sample, make_record, ratios, share_of_gemm
-from conveyor.bench.rounds import GEMM, NO_TIME, Contestant, Session, UnavailableError, contestant
-from conveyor.bench.training_peers import gemm_shares
+from conveyor.bench import limits
+from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
+from conveyor.bench.rounds import NO_TIME, Contestant, Session, UnavailableError, contestant
 from conveyor.errors import UserError
 from conveyor.infer.machine import busy_seconds
 from conveyor.layout import usable_cores
@@ -72,8 +71,8 @@ class Rates:
 
     wall: dict[str, list[float]] = field(default_factory=dict)
     cpu: dict[str, list[float]] = field(default_factory=dict)
-    roof: list[float] = field(default_factory=list)
-    """GFLOP/s of the matrix product."""
+    roofs: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in limits.UNITS})
+    """The machine's limits in the same rounds."""
 
     def still_in(self, name: str) -> bool:
         """Whether another round of this contestant could change anything."""
@@ -90,15 +89,14 @@ class Rates:
         """The peer with the highest median."""
         return max(self.peers, key=lambda name: Sample("img/s", tuple(self.wall[name])).median)
 
-    def results(self, flops_per_image: float) -> dict[str, Sample]:
+    def results(self, needs: limits.Needs) -> dict[str, Sample]:
         found = {f"{name} rate": Sample("img/s", tuple(values)) for name, values in self.wall.items()}
         for name in self.peers:
             found[f"ratio to {name}"] = _ratio(self.wall, name)
         if self.peers:
             found[BEST], found[BEST_CPU] = _ratio(self.wall, self.best), _ratio(self.cpu, self.best)
-        found[GEMM] = Sample("GFLOP/s", tuple(self.roof))
-        found[share_of_gemm(OURS)] = gemm_shares(self.wall[OURS], self.roof, flops_per_image)
-        return found
+        found |= {name: Sample(limits.UNITS[name], tuple(rates)) for name, rates in self.roofs.items()}
+        return found | needs.shares(OURS, self.wall[OURS], self.roofs)
 
 
 def _ratio(rates: dict[str, list[float]], name: str) -> Sample:
@@ -128,7 +126,8 @@ def measure(
     with tempfile.TemporaryDirectory() as scratch:
         found = contestants(model, image_size=image_size, threads=threads, folder=scratch, only=only)
         sessions, absent = open_sessions(found, threads)
-        gemm = Session(contestant(GEMM, "gemm", {"threads": threads}), threads)
+        roofs = {each.name: Session(each, threads) for each in limits.contestants(threads)}
+        needs = limits.needs(model, image_size, 1000, training=False)
         try:
             if OURS not in sessions:
                 raise UserError(f"our own side could not run: {absent[OURS]}")
@@ -148,12 +147,13 @@ def measure(
                         wall, cpu = sessions[name].timed(turn)
                         rates.wall[name].append(wall)
                         rates.cpu[name].append(cpu)
-                    answer = gemm.round(1)
-                    rates.roof.append(answer["images"] / answer["seconds"])
+                    for name, session in roofs.items():
+                        answer = session.round(1)
+                        rates.roofs[name].append(answer["images"] / answer["seconds"])
                 records.append(
                     make_record(
                         f"inference-{model}-{image_size}px-b{batch}",
-                        rates.results(_flops(model, image_size)),
+                        rates.results(needs),
                         kind="inference", model=model, batch=batch, image_size=image_size, threads=threads, turn=turn,
                         absent=dict(absent), chosen=chosen, others_cores=_others(before, _clock(sessions)),
                     )
@@ -161,7 +161,7 @@ def measure(
                 report(records[-1])
             return records
         finally:
-            for session in (*sessions.values(), gemm):
+            for session in (*sessions.values(), *roofs.values()):
                 session.close()
 
 
@@ -202,12 +202,6 @@ def _prepare(sessions: dict[str, BatchSession], absent: dict[str, str], batch: i
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(prepare, [name for name in sessions if name != OURS]))
     return chosen
-
-
-def _flops(model: str, image_size: int) -> float:
-    from conveyor.models.units import multiply_adds
-
-    return inference_flops(multiply_adds(model, image_size, 1000))
 
 
 def _clock(sessions: dict[str, BatchSession]) -> tuple[float, float, float]:

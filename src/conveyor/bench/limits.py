@@ -1,17 +1,67 @@
-"""The machine's own limits, measured in the same run as what is compared with them."""
+"""The machine's own limits, measured in the same run as what is compared with them, and what an image asks of them."""
 
 import time
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 
 import torch
 
-from conveyor.bench.records import Sample
+from conveyor.bench.records import Sample, ratios, share_of
+from conveyor.bench.rounds import Contestant, contestant
+from conveyor.bench.tables import LIMITS
 from conveyor.training.peak import measure as measure_gemm
+
+GEMM, MEMORY = LIMITS
+UNITS = {GEMM: "GFLOP/s", MEMORY: "GB/s"}
+
+
+def contestants(threads: int, products: int = 1) -> list[Contestant]:
+    """The limits as programs that take part in the rounds; they count GFLOP and GB instead of images.
+
+    A turn is `products` matrix products of 17 GFLOP each, and a sum of 0.4 GB.
+    """
+    return [
+        contestant(GEMM, "gemm", {"threads": threads, "products": products}),
+        contestant(MEMORY, "bandwidth", {"threads": threads}),
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What one image asks of the limits: floating-point operations, and bytes if layers run one by one."""
+
+    flops: float
+    bytes_moved: float
+
+    def shares(self, name: str, rates: Sequence[float], roofs: Mapping[str, Sequence[float]]) -> dict[str, Sample]:
+        """Round by round, what part of each limit a program's images per second take, in per cent."""
+        needed = {GEMM: self.flops / 1e9, MEMORY: self.bytes_moved / 1e9}
+        return {
+            share_of(limit, name): Sample("%", tuple(100 * needed[limit] * each for each in ratios(rates, roof).values))
+            for limit, roof in roofs.items()
+        }
+
+
+def needs(model: str, image_size: int, classes: int, *, training: bool) -> Needs:
+    """Of a model at an image size: two operations per multiply-add, and every layer's output written once and read once.
+
+    Backward takes twice that: a convolution computes two gradients, the rest moves twice the bytes. Fused layers move
+    less, and Winograd's filtering multiplies less, so a share can be above what the machine really did.
+    """
+    from conveyor.models.registry import build
+    from conveyor.models.units import multiply_adds, trace
+
+    with torch.device("meta"):
+        units = trace(build(model, num_classes=classes), image_size)
+    passes = 3.0 if training else 1.0
+    moved = 2.0 * sum(unit.activation_bytes for unit in units)
+    return Needs(passes * 2.0 * multiply_adds(model, image_size, classes), passes * moved)
 
 
 def gemm_rate(threads: int, repeats: int = 5) -> Sample:
     """Float32 operations per second of a large matrix product, in GFLOP/s."""
     torch.set_num_threads(threads)
-    return Sample("GFLOP/s", tuple(measure_gemm(torch.device("cpu"), 0.4) / 1e9 for _ in range(repeats)))
+    return Sample(UNITS[GEMM], tuple(measure_gemm(torch.device("cpu"), 0.4) / 1e9 for _ in range(repeats)))
 
 
 def memory_bandwidth(threads: int, repeats: int = 5, mebibytes: int = 256) -> Sample:
@@ -24,13 +74,4 @@ def memory_bandwidth(threads: int, repeats: int = 5, mebibytes: int = 256) -> Sa
         started = time.perf_counter()
         torch.add(a, b, out=out)
         rates.append(3 * a.nbytes / (time.perf_counter() - started) / 1e9)
-    return Sample("GB/s", tuple(rates[1:]))
-
-
-def training_flops(model_macs: float) -> float:
-    """Floating-point operations of one training image: two per multiply-add, forward and twice that backward."""
-    return 6.0 * model_macs
-
-
-def inference_flops(model_macs: float) -> float:
-    return 2.0 * model_macs
+    return Sample(UNITS[MEMORY], tuple(rates[1:]))

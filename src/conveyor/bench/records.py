@@ -177,6 +177,6 @@ def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Sample:
     return Sample("x", tuple(mine / other for mine, other in zip(ours, theirs, strict=True)))
 
 
-def share_of_gemm(name: str) -> str:
-    """The result that holds a program's share of the GEMM rate."""
-    return f"{name} share of GEMM"
+def share_of(limit: str, name: str) -> str:
+    """The result that holds a program's share of a limit of the machine."""
+    return f"{name} share of {limit}"

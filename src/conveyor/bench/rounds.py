@@ -26,8 +26,6 @@ GRACE_SECONDS = 5.0
 START_SHARE = 0.7
 """Of a limited time: what may be spent on starting and warming up."""
 NO_TIME = "left out for want of time"
-GEMM = "GEMM"
-"""The contestant that only multiplies matrices; it counts GFLOP instead of images."""
 PEER_ENVIRONMENTS = "CONVEYOR_PEERS"
 """Folder with one virtual environment for each peer that cannot live beside ours: `$CONVEYOR_PEERS/keras/bin/python`."""
 

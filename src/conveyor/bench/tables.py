@@ -3,9 +3,11 @@
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from conveyor.bench.records import OURS, Record, Sample, load_record, share_of_gemm
+from conveyor.bench.records import OURS, Record, Sample, load_record, share_of
 
 OUR_RATE = f"{OURS} rate"
+LIMITS = ("GEMM", "memory bandwidth")
+"""The machine's limits whose shares a record may hold."""
 PEER_TITLES = ["setting", "program", "images/s (spread)", "conveyor / it", ""]
 
 
@@ -42,8 +44,8 @@ def peers_rows(records: Iterable[Record]) -> list[list[str]]:
 
 
 def _share(record: Record, program: str) -> str:
-    share = record.results.get(share_of_gemm(program))
-    return f"{share.median:.0f} % of GEMM" if share else ""
+    shares = ((limit, record.results.get(share_of(limit, program))) for limit in LIMITS)
+    return ", ".join(f"{share.median:.0f} % of {limit}" for limit, share in shares if share)
 
 
 def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -5,10 +5,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from conveyor.bench import limits
 from conveyor.bench.lanes import Work
-from conveyor.bench.limits import training_flops
-from conveyor.bench.records import OURS, Record, Sample, make_record, ratios, share_of_gemm
-from conveyor.bench.rounds import GEMM, Contestant, contestant, play
+from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
+from conveyor.bench.rounds import Contestant, contestant, play
 from conveyor.errors import UserError
 
 OURS_IN_ONE = f"{OURS}, one process"
@@ -26,13 +26,6 @@ class Setting:
     @property
     def label(self) -> str:
         return f"training-{self.model}-{self.image_size}px-b{self.batch}"
-
-    @property
-    def flops_per_image(self) -> float:
-        """Floating-point operations of one image, from the model's multiply-adds at the image size."""
-        from conveyor.models.units import multiply_adds
-
-        return training_flops(multiply_adds(self.model, self.image_size, self.classes))
 
     @property
     def steps(self) -> int:
@@ -78,36 +71,31 @@ def measure(
     seconds: float | None = None,
     report: Callable[[str, int, float], None] = lambda name, number, rate: None,
 ) -> Record:
-    """Measure one setting; the record holds every contestant's rates, our ratios to them, and our shares of the GEMM rate.
+    """Measure one setting: every contestant's rates, our ratios to them, and our shares of the machine's limits.
 
-    A share counts the multiplications of the plain convolution: Winograd's filtering needs fewer and may exceed 100 %.
     `seconds` limits the time it takes, at the price of steps, rounds and, last, contestants.
     """
     found = [each for each in contestants(setting, threads) if not only or each.name in (OURS, OURS_IN_ONE, *only)]
-    found.insert(1, contestant(GEMM, "gemm", {"threads": threads}))
+    found[1:1] = limits.contestants(threads, products=5)
     steps = steps or setting.steps
     match = play(
         found, rounds=rounds, steps=steps, threads=threads, seconds=seconds,
-        report=lambda name, number, rate: None if name == GEMM else report(name, number, rate),
+        report=lambda name, number, rate: None if name in limits.UNITS else report(name, number, rate),
     )  # fmt: skip
-    for name in (OURS, GEMM):
+    for name in (OURS, *limits.UNITS):
         if name not in match.rates:
             raise UserError(f"{setting.label}: our own side ({name}) could not run: {match.absent[name]}")
-    roof = match.rates.pop(GEMM)
+    roofs = {name: match.rates.pop(name) for name in limits.UNITS}
     results = {f"{name} rate": match.sample(name) for name in match.rates}
     for name in match.rates:
         if name != OURS:
             results[f"ratio to {name}"] = ratios(match.rates[OURS], match.rates[name])
-    results[GEMM] = Sample("GFLOP/s", tuple(roof))
+    results |= {name: Sample(limits.UNITS[name], tuple(rates)) for name, rates in roofs.items()}
+    needs = limits.needs(setting.model, setting.image_size, setting.classes, training=True)
     for name in (OURS, OURS_IN_ONE):
         if name in match.rates:
-            results[share_of_gemm(name)] = gemm_shares(match.rates[name], roof, setting.flops_per_image)
+            results |= needs.shares(name, match.rates[name], roofs)
     return make_record(
         setting.label, results, kind="training", model=setting.model, image_size=setting.image_size, batch=setting.batch,
         threads=threads, rounds=rounds, steps=steps, absent=match.absent,
     )  # fmt: skip
-
-
-def gemm_shares(rates: Sequence[float], roof: Sequence[float], flops_per_image: float) -> Sample:
-    """Round by round, what part of the GEMM rate in GFLOP/s the images' arithmetic is, in per cent."""
-    return Sample("%", tuple(share * flops_per_image / 1e7 for share in ratios(rates, roof).values))

@@ -3,21 +3,21 @@
 from protocol import serve, settings
 
 SIZE = 2048
-PRODUCTS = 5
 
 
 def main() -> None:
     import torch
 
-    torch.set_num_threads(settings()["threads"])
+    asked = settings()
+    torch.set_num_threads(asked["threads"])
     a, b = torch.randn(2, SIZE, SIZE)
     out = torch.empty(SIZE, SIZE)
 
     def step() -> None:
-        for _ in range(PRODUCTS):
+        for _ in range(asked["products"]):
             torch.mm(a, b, out=out)
 
-    serve(step, PRODUCTS * 2 * SIZE**3 / 1e9)
+    serve(step, asked["products"] * 2 * SIZE**3 / 1e9)
 
 
 if __name__ == "__main__":
