@@ -5,10 +5,9 @@ from second to second, and neighbouring turns see the same of it. A contestant f
 rounds and is spared the others.
 """
 
-import itertools
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,7 +16,7 @@ import psutil
 
 from conveyor.bench import limits
 from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
-from conveyor.bench.rounds import NO_TIME, Contestant, Session, UnavailableError, contestant
+from conveyor.bench.rounds import NO_TIME, START_SECONDS, Contestant, Session, UnavailableError, contestant
 from conveyor.errors import UserError
 from conveyor.infer.machine import busy_seconds
 from conveyor.layout import usable_cores
@@ -134,28 +133,13 @@ def measure(
             records = []
             for batch in batches:
                 chosen = _prepare(sessions, absent, batch, prepare_seconds)
-                before, rates = (
-                    _clock(sessions),
-                    Rates({name: [] for name in sessions}, {name: [] for name in sessions}),
-                )
-                end = time.monotonic() + seconds
-                for number in itertools.count():
-                    if number >= rounds and (time.monotonic() >= end or number >= MOST_ROUNDS):
-                        break
-                    names = list(sessions) if number % 2 == 0 else list(reversed(sessions))
-                    for name in filter(rates.still_in, names):
-                        wall, cpu = sessions[name].timed(turn)
-                        rates.wall[name].append(wall)
-                        rates.cpu[name].append(cpu)
-                    for name, session in roofs.items():
-                        answer = session.round(1)
-                        rates.roofs[name].append(answer["images"] / answer["seconds"])
+                before = _clock(sessions, roofs)
+                rates = _play(sessions, absent, roofs, rounds=rounds, turn=turn, seconds=seconds)
                 records.append(
                     make_record(
-                        f"inference-{model}-{image_size}px-b{batch}",
-                        rates.results(needs),
+                        f"inference-{model}-{image_size}px-b{batch}", rates.results(needs),
                         kind="inference", model=model, batch=batch, image_size=image_size, threads=threads, turn=turn,
-                        absent=dict(absent), chosen=chosen, others_cores=_others(before, _clock(sessions)),
+                        absent=dict(absent), chosen=chosen, others_cores=_others(before, _clock(sessions, roofs)),
                     )
                 )  # fmt: skip
                 report(records[-1])
@@ -163,6 +147,44 @@ def measure(
         finally:
             for session in (*sessions.values(), *roofs.values()):
                 session.close()
+
+
+def _play(
+    sessions: dict[str, BatchSession],
+    absent: dict[str, str],
+    roofs: dict[str, Session],
+    *,
+    rounds: int,
+    turn: float,
+    seconds: float,
+) -> Rates:
+    """The rounds of one batch size; every other one runs backwards. A peer that fails is out of the rest."""
+    rates = Rates({name: [] for name in sessions}, {name: [] for name in sessions})
+    end = time.monotonic() + seconds
+    number = 0
+    while number < rounds or (number < MOST_ROUNDS and time.monotonic() < end):
+        names = list(sessions) if number % 2 == 0 else list(reversed(sessions))
+        number += 1
+        for name in filter(rates.still_in, names):
+            try:
+                wall, cpu = sessions[name].timed(turn)
+            except UnavailableError as error:
+                if name == OURS:
+                    raise UserError(f"our own side failed: {error}") from None
+                _leave(name, str(error), sessions, absent)
+                del rates.wall[name], rates.cpu[name]
+                continue
+            rates.wall[name].append(wall)
+            rates.cpu[name].append(cpu)
+        for name, session in roofs.items():
+            answer = session.round(1)
+            rates.roofs[name].append(answer["images"] / answer["seconds"])
+    return rates
+
+
+def _leave(name: str, why: str, sessions: dict[str, BatchSession], absent: dict[str, str]) -> None:
+    sessions.pop(name).close()
+    absent[name] = why
 
 
 def open_sessions(found: Sequence[Contestant], threads: int) -> tuple[dict[str, BatchSession], dict[str, str]]:
@@ -186,27 +208,25 @@ def _prepare(sessions: dict[str, BatchSession], absent: dict[str, str], batch: i
 
     Ours goes first and alone because it may measure engines; the others two at a time.
     """
+    chosen: str | None = sessions[OURS].prepare(batch, START_SECONDS)["chosen"]
     end = time.monotonic() + seconds
 
     def prepare(name: str) -> None:
-        left = end - time.monotonic()
         try:
-            if left <= 0:
+            if time.monotonic() >= end:
                 raise UnavailableError(NO_TIME)
-            sessions[name].prepare(batch, left)
+            sessions[name].prepare(batch, end - time.monotonic())
         except UnavailableError as error:
-            sessions.pop(name).close()
-            absent[name] = str(error)
+            _leave(name, str(error), sessions, absent)
 
-    chosen: str | None = sessions[OURS].prepare(batch, seconds)["chosen"]
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(prepare, [name for name in sessions if name != OURS]))
     return chosen
 
 
-def _clock(sessions: dict[str, BatchSession]) -> tuple[float, float, float]:
+def _clock(*parties: Mapping[str, Session]) -> tuple[float, float, float]:
     """(seconds, processor seconds of the whole machine, those of the contestants)."""
-    own = [psutil.Process(session.process.pid).cpu_times() for session in sessions.values()]
+    own = [psutil.Process(session.process.pid).cpu_times() for party in parties for session in party.values()]
     return time.monotonic(), busy_seconds(), sum(each.user + each.system for each in own)
 
 
