@@ -179,9 +179,11 @@ def serving(plan: Plan, budget: Budget) -> None:
 
 def _succeed(command: Sequence[str], seconds: float, env: Mapping[str, str] | None = None) -> str:
     """What a command prints; its last words as an error if it fails."""
-    done = subprocess.run(
-        command, capture_output=True, text=True, timeout=max(60.0, seconds), env={**os.environ, **(env or {})}
-    )
+    limit = max(60.0, seconds)
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env={**os.environ, **(env or {})})
+    except subprocess.TimeoutExpired:
+        raise RuntimeError(f"`{' '.join(command[2:5])}` took more than {limit:.0f} s") from None
     if done.returncode:
         raise RuntimeError((done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1])
     return done.stdout
