@@ -117,7 +117,7 @@ class Session:
                 line = self.lines.get(timeout=seconds)
             except queue.Empty:
                 self.close()
-                raise UnavailableError(f"no answer within {seconds:g} s") from None
+                raise UnavailableError(f"no answer within {seconds:.0f} s") from None
             if line is None:
                 self.process.wait()
                 self.close()
@@ -132,7 +132,7 @@ class Session:
 
     def _last_words(self) -> str:
         words = [line for line in self.errors if line.strip()]
-        return words[-1] if words else f"it ended with code {self.process.returncode}"
+        return words[-1].strip() if words else f"it ended with code {self.process.returncode}"
 
 
 @dataclass(slots=True)

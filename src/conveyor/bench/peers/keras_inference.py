@@ -20,8 +20,8 @@ def main() -> None:
     makers = {"resnet50": keras.applications.ResNet50, "efficientnet-b0": keras.applications.EfficientNetB0}
     if asked["model"] not in makers:
         unavailable(f"keras has no {asked['model']}")
-    model = makers[asked["model"]](weights=None)
     size = asked["image_size"]
+    model = makers[asked["model"]](weights=None, input_shape=(size, size, 3))
 
     def make(batch: int) -> Callable[[], Any]:
         images = tf.constant(np.random.default_rng(0).standard_normal((batch, size, size, 3), dtype=np.float32))
