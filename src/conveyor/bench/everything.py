@@ -111,7 +111,7 @@ def inference(plan: Plan, budget: Budget) -> None:
         # A third of a batch's time is for getting ready.
         share = (budget.left() / (len(models) - number) - 30) / len(batches)
         inference_peers.measure(
-            model, batches, rounds=2, seconds=0.0 if plan.small else share * 2 / 3, prepare_seconds=max(20.0, share / 3),
+            model, batches, rounds=2, seconds=0.0 if plan.small else share * 2 / 3, prepare_seconds=max(30.0, share / 3),
             image_size=size, threads=plan.threads, report=report,
         )  # fmt: skip
 

@@ -45,7 +45,9 @@ def _images(asked: dict[str, Any], batch: int) -> Any:
 def torch_eager(asked: dict[str, Any]) -> Callable[[int], Step]:
     import torch
 
-    model = _model(asked)
+    from plain_pytorch import with_torch_layers
+
+    model = with_torch_layers(_model(asked)).eval()
     form = torch.channels_last if asked.get("channels_last") else torch.contiguous_format
     model = model.to(memory_format=form)
     if asked.get("compile"):
