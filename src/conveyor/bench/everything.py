@@ -108,11 +108,10 @@ def inference(plan: Plan, budget: Budget) -> None:
         least = 60 + sum(2 * programs * batch / 10 for batch in batches)
         if number and not budget.allows(f"inference of {model}", least):
             continue
-        # A third of a batch's time is for getting ready.
-        share = (budget.left() / (len(models) - number) - 30) / len(batches)
+        seconds = 0.0 if plan.small else budget.left() / (len(models) - number)
         inference_peers.measure(
-            model, batches, rounds=2, seconds=0.0 if plan.small else share * 2 / 3, prepare_seconds=max(30.0, share / 3),
-            image_size=size, threads=plan.threads, report=report,
+            model, batches, rounds=2, seconds=seconds, prepare_seconds=30.0, image_size=size, threads=plan.threads,
+            report=report,
         )  # fmt: skip
 
 

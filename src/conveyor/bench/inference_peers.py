@@ -118,8 +118,8 @@ def measure(
 ) -> list[Record]:
     """One record per batch size: everybody's rates, our ratio to each peer, and to the best peer of each round.
 
-    A turn lasts `turn` seconds or one batch. There are `rounds` rounds, and more as long as `seconds` have not passed. A
-    peer that takes more than `prepare_seconds` to get ready for a batch is out of the rest.
+    A turn lasts `turn` seconds or one batch. There are `rounds` rounds, and more as long as `seconds` have not passed,
+    which all batch sizes share. A peer that takes more than `prepare_seconds` to get ready for a batch is out of the rest.
     """
     threads = threads or usable_cores()
     with tempfile.TemporaryDirectory() as scratch:
@@ -131,10 +131,12 @@ def measure(
             if OURS not in sessions:
                 raise UserError(f"our own side could not run: {absent[OURS]}")
             records = []
-            for batch in batches:
+            end = time.monotonic() + seconds
+            for number, batch in enumerate(batches):
+                share_end = time.monotonic() + max(0.0, end - time.monotonic()) / (len(batches) - number)
                 chosen = _prepare(sessions, absent, batch, prepare_seconds)
                 before = _clock(sessions, roofs)
-                rates = _play(sessions, absent, roofs, rounds=rounds, turn=turn, seconds=seconds)
+                rates = _play(sessions, absent, roofs, rounds=rounds, turn=turn, end=share_end)
                 records.append(
                     make_record(
                         f"inference-{model}-{image_size}px-b{batch}", rates.results(needs),
@@ -156,11 +158,10 @@ def _play(
     *,
     rounds: int,
     turn: float,
-    seconds: float,
+    end: float,
 ) -> Rates:
     """The rounds of one batch size; every other one runs backwards. A peer that fails is out of the rest."""
     rates = Rates({name: [] for name in sessions}, {name: [] for name in sessions})
-    end = time.monotonic() + seconds
     number = 0
     while number < rounds or (number < MOST_ROUNDS and time.monotonic() < end):
         names = list(sessions) if number % 2 == 0 else list(reversed(sessions))

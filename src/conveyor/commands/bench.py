@@ -229,9 +229,10 @@ def _inference_peers(arguments: argparse.Namespace) -> int:
         progress.say(inference_peers.text(record))
 
     for model in _known(arguments.model, list(inference_peers.BATCHES)):
+        batches = arguments.batch or inference_peers.BATCHES[model]
         records = inference_peers.measure(
-            model, arguments.batch or inference_peers.BATCHES[model], rounds=arguments.rounds, turn=arguments.turn,
-            seconds=60 * arguments.minutes, image_size=arguments.image_size or 224, threads=arguments.threads,
+            model, batches, rounds=arguments.rounds, turn=arguments.turn,
+            seconds=60 * arguments.minutes * len(batches), image_size=arguments.image_size or 224, threads=arguments.threads,
             only=arguments.only, report=report,
         )  # fmt: skip
         _print_table(PEER_TITLES, peers_rows(records))
