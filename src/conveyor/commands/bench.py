@@ -88,7 +88,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     everything = actions.add_parser(
         "all", help="limits, peers and the growth of cost in a fixed time, then the page (`make bench`)"
     )
-    everything.add_argument("--minutes", type=float, default=30.0, help="time for all of it [30]")
+    everything.add_argument("--minutes", type=float, default=40.0, help="time for all of it [40]")
     everything.add_argument("--rounds", type=int, default=5, help="alternating rounds at most [5]")
     everything.add_argument("--threads", type=int, help="threads of each program; default: all cores")
     everything.add_argument(
