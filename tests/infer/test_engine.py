@@ -1,3 +1,4 @@
+import dataclasses
 import functools
 import json
 import threading
@@ -33,9 +34,12 @@ def expected() -> np.ndarray:
         return small_net()((x - mean.view(3, 1, 1)) / std.view(3, 1, 1)).numpy()
 
 
-@pytest.mark.parametrize("name", ["torch", "onnxruntime", "openvino"])
-def test_every_engine_gives_the_models_own_answer(name: str, source: Source, expected: np.ndarray) -> None:
-    engine = open_engine(source, name, batch=5, threads=1)
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("name", ["torch", "onnxruntime", "onnxruntime-per-core", "openvino"])
+def test_every_engine_gives_the_models_own_answer(
+    name: str, threads: int, source: Source, expected: np.ndarray
+) -> None:
+    engine = open_engine(source, name, batch=5, threads=threads)
     np.testing.assert_allclose(engine(IMAGES), expected, rtol=1e-4, atol=1e-5)
     np.testing.assert_allclose(engine(IMAGES[1:4]), expected[1:4], rtol=1e-4, atol=1e-5, err_msg="another batch size")
     read_only = IMAGES[:2].copy()
@@ -44,6 +48,15 @@ def test_every_engine_gives_the_models_own_answer(name: str, source: Source, exp
     kept = engine(IMAGES[:1])
     engine(IMAGES[1:2])
     np.testing.assert_allclose(kept, expected[:1], rtol=1e-4, atol=1e-5, err_msg="a later call overwrote an answer")
+    engine.close()
+
+
+def test_images_of_their_own_are_for_models_that_take_any_number(source: Source) -> None:
+    assert "onnxruntime-per-core" in source.engines()
+    fixed = dataclasses.replace(source, batch=4)
+    assert "onnxruntime-per-core" not in fixed.engines()
+    with pytest.raises(UserError, match=r"takes one image at a time, this model takes 4: choose from torch, onnx"):
+        open_engine(fixed, "onnxruntime-per-core")
 
 
 def test_wrong_images_are_refused(source: Source) -> None:
@@ -77,7 +90,7 @@ class TestAuto:
         cache = tmp_path / "engines.json"
         first = auto.choose(source, batch=2, threads=1, cache=cache)
         assert first.engine == min(first.milliseconds, key=first.milliseconds.__getitem__)
-        assert set(first.milliseconds) == {"torch", "onnxruntime", "openvino"}
+        assert set(first.milliseconds) == {"torch", "onnxruntime", "onnxruntime-per-core", "openvino"}
         monkeypatch.setattr(auto, "measure", lambda *_: pytest.fail("measured again"))
         again = auto.choose(source, batch=2, threads=1, cache=cache)
         assert (again.engine, again.remembered) == (first.engine, True)

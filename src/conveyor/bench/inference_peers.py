@@ -18,6 +18,7 @@ from conveyor.bench import limits
 from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
 from conveyor.bench.rounds import NO_TIME, START_SECONDS, Contestant, Session, UnavailableError, contestant
 from conveyor.errors import UserError
+from conveyor.infer.auto import REST
 from conveyor.infer.machine import busy_seconds
 from conveyor.layout import usable_cores
 
@@ -124,10 +125,11 @@ def measure(
     threads = threads or usable_cores()
     with tempfile.TemporaryDirectory() as scratch:
         found = contestants(model, image_size=image_size, threads=threads, folder=scratch, only=only)
-        sessions, absent = open_sessions(found, threads)
-        roofs = {each.name: Session(each, threads) for each in limits.contestants(threads)}
         needs = limits.needs(model, image_size, 1000, training=False)
+        sessions, absent = open_sessions(found, threads)
+        roofs: dict[str, Session] = {}
         try:
+            roofs |= {each.name: Session(each, threads) for each in limits.contestants(threads)}
             if OURS not in sessions:
                 raise UserError(f"our own side could not run: {absent[OURS]}")
             records = []
@@ -167,6 +169,7 @@ def _play(
         names = list(sessions) if number % 2 == 0 else list(reversed(sessions))
         number += 1
         for name in filter(rates.still_in, names):
+            time.sleep(REST)
             try:
                 wall, cpu = sessions[name].timed(turn)
             except UnavailableError as error:

@@ -1,7 +1,8 @@
 """A server under many clients beside its engine called directly, in alternating rounds, with everybody's CPU and memory.
 
-`conveyor bench serving EXPORT` uses the ordinary commands `conveyor serve` and `conveyor request`. Clients, server and engines share the machine, so the clients' processor time is reported too:
-it is work that the engine called directly does not compete with.
+`conveyor bench serving EXPORT` uses the ordinary commands `conveyor serve` and `conveyor request`. Clients, server and
+engines share the machine, so the clients' processor time is reported too: it is work that the engine called directly does
+not compete with.
 """
 
 import contextlib
@@ -143,7 +144,7 @@ def measure(
     seconds: float = 60.0,
     direct_seconds: float = 15.0,
     rounds: int = 2,
-    protocol: str = "grpc",
+    protocol: str = "http",
     workers: int | None = None,
     report: Callable[[str], None] = lambda text: None,
 ) -> Record:

@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     serving.add_argument("--seconds", type=float, default=60.0, help="of load in a round [60]")
     serving.add_argument("--direct-seconds", type=float, default=15.0, help="of the direct engine, around a round [15]")
     serving.add_argument("--rounds", type=int, default=2, help="[2]")
-    serving.add_argument("--protocol", choices=("grpc", "http"), default="grpc", help="of our server [grpc]")
+    serving.add_argument("--protocol", choices=("grpc", "http"), default="http", help="of our server [http]")
     serving.add_argument("--workers", type=int, help="engine processes; default: one for each core, 8 at most")
     _add_out(serving)
 

@@ -18,7 +18,7 @@ from conveyor.files import cache_folder, write_atomically
 from conveyor.infer.engine import Engine, Source, open_named
 from conveyor.infer.machine import OtherWork, processor_name
 
-SECONDS = 2.0
+SECONDS = 3.0
 """Time for measuring all candidates together, after each has run once."""
 MOST_SECONDS = 30.0
 """Time at most, where large batches need it to tell close candidates apart."""
@@ -26,6 +26,8 @@ LEAST_ROUNDS = 6
 MOST_ROUNDS = 30
 FAR_BEHIND = 1.25
 """A candidate that took this many times as long as the best after two rounds is not run again."""
+REST = 0.06
+"""Seconds between two candidates: the threads of ONNX Runtime spin for 50 ms after a batch, and would slow the next one."""
 _logger = logging.getLogger(__name__)
 
 
@@ -60,7 +62,7 @@ class Choice:
 
 def choose(source: Source, *, batch: int, threads: int, cache: Path | None = None) -> Choice:
     """The fastest engine; measured, unless a choice made on a quiet machine is remembered."""
-    candidates = source.engines()
+    candidates = tuple(name for name in source.engines() if batch > 1 or name != "onnxruntime-per-core")
     if not candidates:
         raise UserError("no installed engine can run this model: pip install onnxruntime openvino")
     if len(candidates) == 1:
@@ -101,6 +103,7 @@ def measure(engines: dict[str, Engine], batch: int, seconds: float = SECONDS) ->
         if round_number >= 2 and (enough or len(racing) == 1):
             break
         for name in racing if round_number % 2 == 0 else reversed(racing):
+            time.sleep(REST)
             begun = time.perf_counter()
             engines[name](images)
             taken[name].append((time.perf_counter() - begun) * 1000)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from conveyor.infer.graph import ServingGraph
 
-ENGINES = ("auto", "torch", "onnxruntime", "openvino")
+ENGINES = ("auto", "torch", "onnxruntime", "onnxruntime-per-core", "openvino")
 _logger = logging.getLogger(__name__)
 
 
@@ -70,6 +70,8 @@ class Source:
             fitting.append("torch")
         if ((self.graph is not None and find_spec("onnxscript")) or self.onnx is not None) and find_spec("onnxruntime"):
             fitting.append("onnxruntime")
+            if self.batch in (None, 1):
+                fitting.append("onnxruntime-per-core")
         if find_spec("openvino") and (
             self.onnx or self.openvino or (self.graph is not None and find_spec("onnxscript"))
         ):
@@ -132,6 +134,10 @@ def open_named(source: Source, engine: str, *, batch: int, threads: int, spin: b
         from conveyor.infer.engine_onnxruntime import OnnxRuntimeEngine
 
         return OnnxRuntimeEngine(source, threads, batch=batch, spin=spin)
+    if engine == "onnxruntime-per-core":
+        from conveyor.infer.engine_onnxruntime import PerCoreEngine
+
+        return PerCoreEngine(source, threads)
     from conveyor.infer.engine_openvino import OpenVinoEngine
 
     return OpenVinoEngine(source, threads, batch=batch)
@@ -140,7 +146,9 @@ def open_named(source: Source, engine: str, *, batch: int, threads: int, spin: b
 def _why_not(source: Source, engine: str) -> str:
     stored = "an OpenVINO export" if source.openvino else "an ONNX export" if source.onnx else "this model"
     able = ", ".join(source.engines()) or "none"
-    needed = {"onnxruntime": "onnx onnxscript onnxruntime", "openvino": "openvino onnx onnxscript"}.get(engine)
+    needed = {"torch": "torch", "openvino": "openvino onnx onnxscript"}.get(engine, "onnx onnxscript onnxruntime")
+    if engine == "onnxruntime-per-core" and source.batch not in (None, 1):
+        return f"the engine {engine} takes one image at a time, {stored} takes {source.batch}: choose from {able}"
     if source.graph is None and (engine == "torch" or source.openvino):
         return f"the engine {engine} cannot run {stored}: choose from {able}, or export the run in another format"
     return f"the engine {engine} is not installed (pip install {needed}): install it or choose from {able}"

@@ -1,6 +1,8 @@
 """One client of a server in each of the four protocols: a batch of images in, its logits out. No torch here."""
 
-from collections.abc import Callable
+import http.client
+import threading
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -48,19 +50,20 @@ def make_caller(
     """A caller of the model `name` at HOST:PORT in one of the `PROTOCOLS`."""
     if protocol.startswith("grpc"):
         return _grpc_caller(protocol, f"{host}:{port}", name, input_name, token, tls)
-    return _http_caller(protocol, f"{'https' if tls else 'http'}://{host}:{port}", name, input_name, token)
+    return _http_caller(protocol, host, port, name, input_name, token, tls)
 
 
 def _grpc_caller(protocol: str, address: str, name: str, input_name: str, token: str | None, tls: bool) -> Caller:
     import grpc
 
-    from conveyor.serve.protos import INFERENCE_SERVICE, MESSAGES, PREDICTION_SERVICE
+    from conveyor.serve.protos import INFERENCE_SERVICE, LARGE_MESSAGES, MESSAGES, PREDICTION_SERVICE
     from conveyor.serve.tensor_proto import from_proto, to_proto
 
     options = [
         ("grpc.max_receive_message_length", -1),
         ("grpc.max_send_message_length", -1),
         ("grpc.use_local_subchannel_pool", 1),
+        *LARGE_MESSAGES,
     ]
     channel = (
         grpc.secure_channel(address, grpc.ssl_channel_credentials(), options)
@@ -100,25 +103,48 @@ def _grpc_caller(protocol: str, address: str, name: str, input_name: str, token:
     return Caller(call, channel.close)
 
 
-def _http_caller(protocol: str, url: str, name: str, input_name: str, token: str | None) -> Caller:
-    import httpx
+def _http_caller(
+    protocol: str, host: str, port: int, name: str, input_name: str, token: str | None, tls: bool
+) -> Caller:
     import orjson
 
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    client = httpx.Client(base_url=url, headers=headers, limits=httpx.Limits(max_connections=64), trust_env=False)
+    kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
+    local = threading.local()
+    opened: list[http.client.HTTPConnection] = []
+    always = {"Authorization": f"Bearer {token}"} if token else {}
 
-    def post(path: str, content: bytes, more: dict[str, str], timeout: float) -> Any:
+    def connection(timeout: float) -> http.client.HTTPConnection:
+        """This thread's own connection, kept open from call to call."""
+        found: http.client.HTTPConnection | None = getattr(local, "connection", None)
+        if found is None:
+            found = local.connection = kind(host, port, timeout=timeout)
+            opened.append(found)
+        if found.sock is not None:
+            found.sock.settimeout(timeout)
+        else:
+            found.timeout = timeout
+        return found
+
+    def post(
+        path: str, content: Sequence[bytes | memoryview], more: dict[str, str], timeout: float
+    ) -> tuple[bytes, Any]:
+        """POST the parts of `content`, one behind the other."""
+        channel = connection(timeout)
+        length = {"Content-Length": str(sum(len(part) for part in content))}
         try:
-            response = client.post(path, content=content, headers=more, timeout=timeout)
-        except httpx.HTTPError as error:
+            channel.request("POST", path, content, {**always, **length, **more})
+            response = channel.getresponse()
+            answer = response.read()
+        except (OSError, http.client.HTTPException) as error:
+            channel.close()  # what is left of this exchange must not be taken for the next answer
             raise CallFailed(f"{type(error).__name__}: {error}") from None
-        if response.status_code != 200:
-            wrong = Busy if response.status_code == 429 else CallFailed
-            raise wrong(f"{response.status_code}: {response.text[:200]}")
-        return response
+        if response.status != 200:
+            wrong = Busy if response.status == 429 else CallFailed
+            raise wrong(f"{response.status}: {answer[:200].decode(errors='replace')}")
+        return answer, response.headers
 
     def call_v2(images: NDArray[np.uint8], timeout: float) -> NDArray[np.float32]:
-        raw = images.tobytes()
+        raw = np.ascontiguousarray(images).data.cast("B")
         tensor = {
             "name": input_name,
             "datatype": "UINT8",
@@ -128,17 +154,21 @@ def _http_caller(protocol: str, url: str, name: str, input_name: str, token: str
         outputs = [{"name": "logits", "parameters": {"binary_data": True}}]
         head = orjson.dumps({"inputs": [tensor], "outputs": outputs})
         more = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}
-        response = post(f"/v2/models/{name}/infer", head + raw, more, timeout)
-        length = int(response.headers["Inference-Header-Content-Length"])
-        shape = orjson.loads(response.content[:length])["outputs"][0]["shape"]
-        return _checked(np.frombuffer(response.content[length:], "<f4").reshape(shape), len(images))
+        answer, headers = post(f"/v2/models/{name}/infer", (head, raw), more, timeout)
+        length = int(headers["Inference-Header-Content-Length"])
+        shape = orjson.loads(answer[:length])["outputs"][0]["shape"]
+        return _checked(np.frombuffer(answer, "<f4", offset=length).reshape(shape), len(images))
 
     def call_tensorflow(images: NDArray[np.uint8], timeout: float) -> NDArray[np.float32]:
-        content = orjson.dumps({"instances": images.tolist()})
-        response = post(f"/v1/models/{name}:predict", content, {"Content-Type": "application/json"}, timeout)
-        return _checked(np.array(orjson.loads(response.content)["predictions"], np.float32), len(images))
+        content = orjson.dumps({"instances": images}, option=orjson.OPT_SERIALIZE_NUMPY)
+        answer, _ = post(f"/v1/models/{name}:predict", (content,), {"Content-Type": "application/json"}, timeout)
+        return _checked(np.array(orjson.loads(answer)["predictions"], np.float32), len(images))
 
-    return Caller(call_v2 if protocol == "http" else call_tensorflow, client.close)
+    def close() -> None:
+        for each in opened:
+            each.close()
+
+    return Caller(call_v2 if protocol == "http" else call_tensorflow, close)
 
 
 def _checked(logits: NDArray[Any], count: int) -> NDArray[np.float32]:

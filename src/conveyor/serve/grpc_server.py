@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from conveyor.serve import http_v2
 from conveyor.serve.arrays import as_images, checked_shape, from_bytes, join_strings, softmax, split_strings
 from conveyor.serve.model import ServedModel
-from conveyor.serve.protos import HEALTH_SERVICE, INFERENCE_SERVICE, MESSAGES, PREDICTION_SERVICE
+from conveyor.serve.protos import HEALTH_SERVICE, INFERENCE_SERVICE, LARGE_MESSAGES, MESSAGES, PREDICTION_SERVICE
 from conveyor.serve.refused import Refused
 from conveyor.serve.service import Service
 from conveyor.serve.tensor_proto import from_proto, strings_of, to_proto
@@ -42,6 +42,7 @@ def make_server(service: Service) -> Any:
         ("grpc.max_receive_message_length", settings.max_body),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),
+        *LARGE_MESSAGES,
         ("grpc.max_concurrent_streams", max(64, settings.queue)),
     ]
     server = grpc.aio.server(options=options, maximum_concurrent_rpcs=4 * settings.queue)

@@ -148,3 +148,10 @@ MESSAGES: dict[str, Any] = _build()
 INFERENCE_SERVICE = "inference.GRPCInferenceService"
 PREDICTION_SERVICE = "tensorflow.serving.PredictionService"
 HEALTH_SERVICE = "grpc.health.v1.Health"
+LARGE_MESSAGES = (
+    ("grpc.http2.max_frame_size", 1 << 20),
+    ("grpc.http2.lookahead_bytes", 4 << 20),
+    ("grpc.http2.write_buffer_size", 4 << 20),
+    ("grpc.http2.bdp_probe", 0),
+)
+"""Settings of both ends for messages of some hundred kilobytes: fewer frames, writes and letters about window sizes."""

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import gc
 import json
 import os
 import signal
@@ -67,6 +68,8 @@ async def _serve(settings: ServeSettings, say: Say) -> int:
     sweeping = loop.create_task(sweep(http, settings.timeout))
     while not http.started and not running.done():
         await asyncio.sleep(0.01)
+    gc.collect()
+    gc.freeze()  # what is there now stays: the collector need not look at it again for every few requests
     _announce(service, port, grpc_port, say)
     await asyncio.wait((leaving, running), return_when=asyncio.FIRST_COMPLETED)
     service.draining = True
@@ -115,7 +118,7 @@ def _uvicorn_settings(settings: ServeSettings) -> dict[str, Any]:
     return {
         "log_config": None, "access_log": False, "lifespan": "off", "server_header": False, "backlog": 2048,
         "timeout_keep_alive": 30, "timeout_graceful_shutdown": max(1, int(settings.drain)), "ws": "none",
-        "http": LimitedProtocol, "ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key,
+        "http": LimitedProtocol, "proxy_headers": False, "ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key,
     }  # fmt: skip
 
 

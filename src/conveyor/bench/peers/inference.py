@@ -1,7 +1,7 @@
 """One inference engine in one process, one batch size after the other.
 
-The engines that are called directly get float32 images, normalised and laid out as they like
-best, made beforehand; Conveyor's gets 8-bit images and normalises them itself.
+The engines that are called directly get float32 images, normalised and laid out as they like best, made beforehand;
+Conveyor's gets 8-bit images and normalises them itself.
 """
 
 from collections.abc import Callable
