@@ -24,7 +24,7 @@ from conveyor.bench.spec import Case, read_spec
 from conveyor.layout import usable_cores
 
 SHARES = {
-    "limits": 1.0, "training": 13.0, "inference": 12.0, "data": 3.0, "serving": 5.0, "lanes": 2.0, "growth": 7.0,
+    "limits": 1.0, "training": 13.0, "inference": 15.0, "data": 2.0, "serving": 4.0, "lanes": 2.0, "growth": 6.0,
 }  # fmt: skip
 """Weights of the parts."""
 SETTING_SECONDS = 45.0

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -163,19 +164,23 @@ def play(
     match = Match({}, {})
     sessions: list[Session] = []
     started = time.monotonic()
+
+    def start(contestant: Contestant) -> None:
+        limit = START_SECONDS if seconds is None else START_SHARE * seconds - (time.monotonic() - started)
+        if limit <= 0:
+            match.absent[contestant.name] = NO_TIME
+            return
+        try:
+            sessions.append(Session(contestant, threads, min(START_SECONDS, limit)))
+        except UnavailableError as error:
+            match.absent[contestant.name] = str(error)
+
     try:
-        for contestant in contestants:
-            limit = START_SECONDS
-            if seconds is not None:
-                limit = START_SHARE * seconds - (time.monotonic() - started)
-            if limit <= 0:
-                match.absent[contestant.name] = NO_TIME
-                continue
-            try:
-                sessions.append(Session(contestant, threads, min(START_SECONDS, limit)))
-                match.rates[contestant.name] = []
-            except UnavailableError as error:
-                match.absent[contestant.name] = str(error)
+        with ThreadPoolExecutor(2) as pool:  # starting and compiling is mostly work of one core
+            list(pool.map(start, contestants))
+        order = [contestant.name for contestant in contestants]
+        sessions.sort(key=lambda session: order.index(session.name))
+        match.rates |= {session.name: [] for session in sessions}
         if seconds is not None:
             left = seconds - (time.monotonic() - started)
             rounds, steps = fitting(left, _step_seconds(sessions, match), rounds, steps)
