@@ -6,7 +6,7 @@ import pytest
 
 from conveyor.bench import everything
 from conveyor.bench.budget import Budget
-from conveyor.bench.rounds import NO_TIME, Contestant, fitting, play
+from conveyor.bench.rounds import NO_TIME, Contestant, fitting_steps, play
 from conveyor.bench.tables import newest_records
 from conveyor.commands import bench
 
@@ -33,11 +33,9 @@ def test_time_saved_goes_to_the_parts_after_and_time_lost_is_theirs() -> None:
     assert budget.left_out == ["b: slow"]
 
 
-@pytest.mark.parametrize(
-    ("seconds", "expected"), [(1000.0, (5, 4)), (30.0, (5, 3)), (10.0, (5, 1)), (7.0, (3, 1)), (0.1, (2, 1))]
-)
-def test_steps_are_given_up_before_rounds(seconds: float, expected: tuple[int, int]) -> None:
-    assert fitting(seconds, 2.0, rounds=5, steps=4) == expected
+@pytest.mark.parametrize(("seconds", "expected"), [(1000.0, 4), (30.0, 3), (10.0, 1), (7.0, 1), (0.1, 1)])
+def test_steps_are_given_up_before_rounds(seconds: float, expected: int) -> None:
+    assert fitting_steps(seconds, 2.0, rounds=5, steps=4) == expected
 
 
 def test_a_contestant_without_time_to_start_is_absent() -> None:

@@ -42,6 +42,21 @@ def test_rounds_alternate_and_absentees_say_why(tmp_path: Path) -> None:
     assert match.absent == {"missing": "not installed", "crash": "it broke", "dies": "later"}
 
 
+def test_a_rival_far_behind_is_spared_the_later_rounds(tmp_path: Path) -> None:
+    order = tmp_path / "order"
+    speeds = {"a": "30", "b": "28", "c": "10"}
+    found = [contestant(name, GOOD, str(order), name, speed) for name, speed in speeds.items()]
+    match = play(found, rounds=4, steps=1, threads=1, rivals=["b", "c"])
+    assert order.read_text() == "abccbaabba"
+    assert {name: len(rates) for name, rates in match.rates.items()} == {"a": 4, "b": 4, "c": 2}
+
+
+def test_no_round_begins_that_would_end_too_late(tmp_path: Path) -> None:
+    slow = GOOD.replace("    steps =", "    import time; time.sleep(0.4)\n    steps =")
+    match = play([contestant("a", slow, str(tmp_path / "order"), "a", "1")], rounds=50, steps=9, threads=1, seconds=4.0)
+    assert 2 <= len(match.rates["a"]) < 12
+
+
 def test_the_page_keeps_rows_in_which_a_peer_is_ahead(tmp_path: Path) -> None:
     results = {
         "conveyor rate": Sample("img/s", (10.0, 11.0)),

@@ -110,7 +110,7 @@ def inference(plan: Plan, budget: Budget) -> None:
             continue
         seconds = 0.0 if plan.small else budget.left() / (len(models) - number)
         inference_peers.measure(
-            model, batches, rounds=2, seconds=seconds, prepare_seconds=30.0, image_size=size, threads=plan.threads,
+            model, batches, rounds=2, seconds=seconds, prepare_seconds=60.0, image_size=size, threads=plan.threads,
             report=report,
         )  # fmt: skip
 

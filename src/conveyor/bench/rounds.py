@@ -13,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,6 +26,8 @@ ROUND_SECONDS = 900.0
 GRACE_SECONDS = 5.0
 START_SHARE = 0.7
 """Of a limited time: what may be spent on starting and warming up."""
+FIRST_ROUNDS, FAR_BEHIND = 2, 0.8
+"""After so many rounds a rival slower than this part of the best one is out."""
 NO_TIME = "left out for want of time"
 PEER_ENVIRONMENTS = "CONVEYOR_PEERS"
 """Folder with one virtual environment for each peer that cannot live beside ours: `$CONVEYOR_PEERS/keras/bin/python`."""
@@ -154,12 +156,14 @@ def play(
     steps: int,
     threads: int,
     seconds: float | None = None,
+    rivals: Sequence[str] = (),
     report: Callable[[str, int, float], None] = lambda name, number, rate: None,
 ) -> Match:
     """Start all contestants, then let them run in turn; idle ones wait on a pipe and use no core.
 
     With `seconds` steps and then rounds are lowered so that all end in about this time, but there are two rounds at
-    least; a contestant for whose start no time is left is absent.
+    least; a contestant for whose start no time is left is absent. One of the `rivals` that is far behind the best of them
+    is spared the later rounds.
     """
     match = Match({}, {})
     sessions: list[Session] = []
@@ -183,10 +187,16 @@ def play(
         match.rates |= {session.name: [] for session in sessions}
         if seconds is not None:
             left = seconds - (time.monotonic() - started)
-            rounds, steps = fitting(left, _step_seconds(sessions, match), rounds, steps)
+            steps = fitting_steps(left, _step_seconds(sessions, match), rounds, steps)
+        ended = time.monotonic()
         for number in range(rounds):
+            begun, ended = ended, time.monotonic()
+            if number >= FIRST_ROUNDS and seconds is not None and 2 * ended - begun > started + seconds:
+                break  # another round like the last one would be too long
             # Every other round runs backwards, so that a machine that slows down favours nobody.
             for session in sessions if number % 2 == 0 else reversed(sessions):
+                if session.name in rivals and not still_in(match.rates, session.name, rivals):
+                    continue
                 rate = _rate(session, steps, match)
                 if rate is not None:
                     match.rates[session.name].append(rate)
@@ -218,15 +228,25 @@ def _step_seconds(sessions: Sequence[Session], match: Match) -> float:
     return time.monotonic() - started
 
 
-def fitting(seconds: float, step_seconds: float, rounds: int, steps: int) -> tuple[int, int]:
-    """(rounds, steps), neither above what is wanted, that take at most `seconds` if two rounds of one step do.
+def fitting_steps(seconds: float, step_seconds: float, rounds: int, steps: int) -> int:
+    """Steps of a round, at most those that are wanted, so that all rounds take at most `seconds`; one at least.
 
-    >>> fitting(100.0, 2.0, rounds=5, steps=3), fitting(20.0, 2.0, rounds=5, steps=3), fitting(6.0, 2.0, rounds=5, steps=3)
-    ((5, 3), (5, 2), (3, 1))
+    >>> fitting_steps(100.0, 2.0, rounds=5, steps=3), fitting_steps(20.0, 2.0, rounds=5, steps=3)
+    (3, 2)
     """
-    affordable = int(seconds / max(step_seconds, 1e-9))
-    fewer_steps = max(1, min(steps, affordable // rounds))
-    return max(2, min(rounds, affordable // fewer_steps)), fewer_steps
+    return max(1, min(steps, int(seconds / max(step_seconds, 1e-9)) // rounds))
+
+
+def still_in(rates: Mapping[str, Sequence[float]], name: str, rivals: Sequence[str]) -> bool:
+    """Whether another round of this rival could change anything: it is not far behind the best of them.
+
+    >>> rates = {"fast": [9.0, 10.0], "slow": [5.0, 5.0], "late": [5.0]}
+    >>> [name for name in rates if still_in(rates, name, list(rates))]
+    ['fast', 'late']
+    """
+    if len(rates.get(name, ())) < FIRST_ROUNDS:
+        return True
+    return max(rates[name]) >= FAR_BEHIND * max(max(rates[rival]) for rival in rivals if rates.get(rival))
 
 
 def contestant(name: str, program: str, asked: dict[str, Any], environment_name: str = "") -> Contestant:

@@ -78,8 +78,9 @@ def measure(
     found = [each for each in contestants(setting, threads) if not only or each.name in (OURS, OURS_IN_ONE, *only)]
     found[1:1] = limits.contestants(threads, products=5)
     steps = steps or setting.steps
+    rivals = [each.name for each in found if each.name not in (OURS, OURS_IN_ONE, *limits.UNITS)]
     match = play(
-        found, rounds=rounds, steps=steps, threads=threads, seconds=seconds,
+        found, rounds=rounds, steps=steps, threads=threads, seconds=seconds, rivals=rivals,
         report=lambda name, number, rate: None if name in limits.UNITS else report(name, number, rate),
     )  # fmt: skip
     for name in (OURS, *limits.UNITS):
@@ -89,7 +90,8 @@ def measure(
     results = {f"{name} rate": match.sample(name) for name in match.rates}
     for name in match.rates:
         if name != OURS:
-            results[f"ratio to {name}"] = ratios(match.rates[OURS], match.rates[name])
+            theirs = match.rates[name]
+            results[f"ratio to {name}"] = ratios(match.rates[OURS][: len(theirs)], theirs)
     results |= {name: Sample(limits.UNITS[name], tuple(rates)) for name, rates in roofs.items()}
     needs = limits.needs(setting.model, setting.image_size, setting.classes, training=True)
     for name in (OURS, OURS_IN_ONE):
