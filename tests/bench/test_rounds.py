@@ -3,7 +3,7 @@
 import sys
 from pathlib import Path
 
-from conveyor.bench.page import write_page
+from conveyor.bench.page import head_rows, write_page
 from conveyor.bench.records import Sample, make_record
 from conveyor.bench.rounds import Contestant, play
 from conveyor.bench.tables import newest_records, peers_rows
@@ -55,6 +55,18 @@ def test_no_round_begins_that_would_end_too_late(tmp_path: Path) -> None:
     slow = GOOD.replace("    steps =", "    import time; time.sleep(0.4)\n    steps =")
     match = play([contestant("a", slow, str(tmp_path / "order"), "a", "1")], rounds=50, steps=9, threads=1, seconds=4.0)
     assert 2 <= len(match.rates["a"]) < 12
+
+
+def test_the_head_shows_the_fastest_of_the_others() -> None:
+    """Also when another's ratio is less, which a few unlucky rounds of ours can bring about."""
+    results = {
+        "conveyor rate": Sample("img/s", (10.0, 20.0, 20.0)),
+        "fast rate": Sample("img/s", (9.0, 19.0, 19.0)),
+        "ratio to fast": Sample("x", (1.1, 1.05, 1.05)),
+        "spared rate": Sample("img/s", (11.0,)),
+        "ratio to spared": Sample("x", (0.9,)),
+    }
+    assert head_rows([make_record("inference-x", results)]) == [["inference-x", "20", "fast: 19", "1.05x (1.05..1.10)"]]
 
 
 def test_the_page_keeps_rows_in_which_a_peer_is_ahead(tmp_path: Path) -> None:

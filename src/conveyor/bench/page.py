@@ -60,7 +60,8 @@ def write_page(folder: Path, readme: Path | None = None) -> Path:
         parts += [markdown(["benchmark", "quantity", "median (spread)"], rows), ""]
     missing = list(dict.fromkeys(line for record in records.values() for line in record.conditions.get(LEFT_OUT, ())))
     if missing:
-        parts += ["## Left out for want of time", "", *(f"- {line}" for line in missing), ""]
+        about = "For want of time, or because it failed; rows of it above come from runs of their own."
+        parts += ["## Left out of the last `make bench`", "", about, "", *(f"- {line}" for line in missing), ""]
     parts += ["## Machine", "", *sorted({_machine(record) for record in records.values()}), ""]
     page = folder / "README.md"
     write_atomically(page, "\n".join(parts))
@@ -93,7 +94,7 @@ def head_rows(records: Sequence[Record]) -> list[list[str]]:
         if not ratios:
             continue
         ours = record.results[OUR_RATE]
-        best = min(ratios, key=lambda name: ratios[name].median)
+        best = max(ratios, key=lambda name: record.results[f"{name} rate"].median)
         ratio = ratios[best]
         unit = "" if ours.unit == "img/s" else f" {ours.unit}"
         rows.append(
