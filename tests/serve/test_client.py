@@ -1,19 +1,27 @@
 """The client side: many processes, all protocols, failures that are not hidden."""
 
 import json
+import re
+import subprocess
+import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import psutil
 import pytest
+import yaml
 from tests.serve.conftest import IMAGES
 
 from conveyor.errors import UserError
 from conveyor.infer.load import load
 from conveyor.options import Options
 from conveyor.serve.callers import PROTOCOLS, CallFailed, make_caller
-from conveyor.serve.client import LoadSettings, export_and_request, run_load
+from conveyor.serve.client import LoadSettings, engine_processes, export_and_request, run_load
 from conveyor.serve.launcher import Running
+
+SPEC = Path(__file__).parents[2] / "compat" / "tensorflow2" / "benchmarks.yml"
 
 
 def load_settings(server: Running, **changes: object) -> LoadSettings:
@@ -48,6 +56,23 @@ def test_load_for_a_time(server: Running) -> None:
     assert report.requests > 2, "the time counts, not the number of images"
     assert report.seconds >= 0.5
     assert report.cpu_seconds > 0
+
+
+def test_the_benchmark_finds_each_latency_of_the_first_client(
+    server: Running, capfd: pytest.CaptureFixture[str]
+) -> None:
+    pattern = yaml.safe_load(SPEC.read_text())["tf2_resnet50_serving_latency"]["data"]["latency"]["regexp"]
+    report = run_load(load_settings(server, clients=2, num_images=5, verbose=True, timeout=60.0), IMAGES)
+    assert report.ok, report.failures
+    said = capfd.readouterr().err
+    found = [float(value) for value in re.findall(pattern, said)]
+    assert len(found) == 5
+    assert f"min {min(found):.3f} ms, max {max(found):.3f} ms" in said
+
+
+def test_a_client_that_waits_for_each_answer_gets_all_cores() -> None:
+    assert engine_processes(1, use_async=False) == 1
+    assert engine_processes(1, use_async=True) is engine_processes(2, use_async=False) is None
 
 
 def test_a_failed_answer_is_reported(server: Running) -> None:
@@ -119,3 +144,30 @@ def test_request_from_the_command_line(
     code, _, err = conveyor("request", "http://127.0.0.1:1")
     assert code == 2
     assert "does not answer" in err
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the Linux kernel")
+def test_a_client_that_is_killed_leaves_no_process_behind(model_folder: Path) -> None:
+    command = [sys.executable, "-m", "conveyor", "request", str(model_folder), "--seconds", "100", "--timeout", "60"]
+    started = subprocess.Popen(
+        [*command, "--engine", "onnxruntime"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    )
+    client = psutil.Process(started.pid)
+    everybody: list[psutil.Process] = []
+
+    def count(module: str) -> int:
+        nonlocal everybody
+        everybody = client.children(recursive=True)
+        return sum(module in process.cmdline() for process in everybody)
+
+    try:
+        end = time.monotonic() + 120
+        while count("conveyor.serve.clients") < 3 and time.monotonic() < end:
+            time.sleep(0.05)
+        assert count("conveyor.serve.clients") == 3, "two clients and the one that started them"
+        assert count("conveyor.serve") == 1
+    finally:
+        started.kill()
+        started.wait()
+    _, left = psutil.wait_procs(everybody, timeout=60)
+    assert not left

@@ -47,7 +47,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Random images, or those of the model's data set. [random]",
     )
     parser.add_argument("--timeout", type=float, default=10.0, metavar="S", help="Seconds for each request. [10]")
-    parser.add_argument("--verbose", action="store_true", help="The first client prints each latency.")
+    parser.add_argument(
+        "--verbose", action="store_true", help="The first client prints each latency, their average, min and max."
+    )
     parser.add_argument("--json", action="store_true", help="One JSON object instead of text.")
     parser.add_argument("--engine", default="auto", help="Engine, when a model is served for the occasion. [auto]")
     parser.add_argument("--max-batch", type=int, default=16, metavar="N", help="Largest batch then. [16]")
@@ -55,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from conveyor.serve.client import engine_processes
     from conveyor.serve.launcher import running
     from conveyor.serve.settings import ServeSettings
 
@@ -71,6 +74,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = ServeSettings(
         path=arguments.target, port=0, grpc_port=0, engine=arguments.engine, max_batch=arguments.max_batch,
         delay_us=arguments.delay_us, poll=0, drain_delay=0.0,
+        workers=engine_processes(arguments.clients, use_async=arguments.use_async),
     )  # fmt: skip
     if not Path(arguments.target).exists():
         raise UserError(f"there is nothing at {arguments.target}: give http://HOST:PORT, a run or an export")

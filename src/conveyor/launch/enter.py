@@ -4,15 +4,11 @@ Takes this worker's cores and threads from what the launcher dealt out, then bec
 OMP_NUM_THREADS and the affinity must be set before it is.
 """
 
-import contextlib
-import ctypes
 import os
-import signal
 import sys
 
 from conveyor.launch.cores import Budget, pin
-
-PR_SET_PDEATHSIG = 1
+from conveyor.parent import end_with_parent
 
 
 def local_budget(environment: dict[str, str]) -> dict[str, str]:
@@ -28,20 +24,6 @@ def local_budget(environment: dict[str, str]) -> dict[str, str]:
         "CONVEYOR_CORES": cores[rank] if rank < len(cores) else "",
         "CONVEYOR_THREADS": threads[rank],
     }
-
-
-def end_with_parent() -> None:
-    """Ask the system to kill this process when its launcher is gone, even one that was killed and could not say so.
-
-    Linux only; the wish survives becoming another program.
-    """
-    parent = os.getppid()
-    if not sys.platform.startswith("linux"):
-        return
-    with contextlib.suppress(OSError, AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, int(signal.SIGKILL))
-    if os.getppid() != parent:
-        raise SystemExit(1)
 
 
 def main(argv: list[str]) -> None:

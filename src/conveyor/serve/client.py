@@ -146,6 +146,14 @@ def _report(document: dict[str, Any]) -> LoadReport:
     )
 
 
+def engine_processes(clients: int, *, use_async: bool) -> int | None:
+    """For a server of these clients alone: one engine with all cores if only one request is ever under way.
+
+    None: as many as the server finds best for throughput.
+    """
+    return 1 if clients == 1 and not use_async else None
+
+
 def random_images(shape: tuple[int, int, int], count: int = SAMPLE) -> NDArray[np.uint8]:
     """Random bytes in the shape of images, the same each time."""
     return np.random.default_rng(0).integers(0, 256, (count, *shape), dtype=np.uint8)
@@ -197,6 +205,7 @@ def export_and_request(
         drain_delay=0.0,
         timeout=PATIENCE,
         engine="onnxruntime",
+        workers=engine_processes(clients, use_async=use_async),
     )
     with running(settings) as server:
         say(f"serving {name} at {local} port {server.grpc_port}")

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conveyor.parent import end_with_parent
 from conveyor.serve.callers import Busy, Call, CallFailed, make_caller
 
 WARM_UP_SECONDS = 1000.0
@@ -26,6 +27,7 @@ FIRST_PAUSE, LONGEST_PAUSE = 0.005, 0.5
 
 
 def main() -> int:
+    end_with_parent()
     order = json.load(sys.stdin)
     images = np.load(order["images"], allow_pickle=False)
     context = multiprocessing.get_context("fork")
@@ -54,6 +56,7 @@ def main() -> int:
 
 def _client(number: int, order: dict[str, Any], images: NDArray[np.uint8], barrier: Any, results: Any) -> None:
     """Warm up, wait for the others, send, report; whatever happens, something is reported."""
+    end_with_parent()
     report: dict[str, Any] = {"number": number, "images": 0, "latencies": [], "failures": [], "retries": 0}
     try:
         call = make_caller(
@@ -84,6 +87,10 @@ def _client(number: int, order: dict[str, Any], images: NDArray[np.uint8], barri
         else:
             batches = itertools.islice(endless, -(-order["num_images"] // size))
         _send_all(call, batches, order, report)
+        if order["verbose"] and number == 0 and report["latencies"]:
+            taken = 1000 * np.array(report["latencies"])
+            words = f"average {taken.mean():.3f} ms, min {taken.min():.3f} ms, max {taken.max():.3f} ms"
+            print(f"first client: {words}", file=sys.stderr, flush=True)
     except Exception as error:  # the parent waits for a report from every client
         report["failures"].append(f"{type(error).__name__}: {error}")
     finally:
@@ -110,7 +117,7 @@ def _send_all(call: Call, batches: Iterator[NDArray[np.uint8]], order: dict[str,
         report["latencies"].append(taken)
         report["images"] += len(batch)
         if talks:
-            print(f"latency: {taken * 1000:.3f} ms", file=sys.stderr, flush=True)
+            print(f"Latency for batch: {taken * 1000:.3f} ms", file=sys.stderr, flush=True)
 
     if not order["use_async"]:
         for batch in batches:
