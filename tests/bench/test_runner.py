@@ -1,5 +1,6 @@
 """The runner with real commands: a failing one is reported and the rest goes on."""
 
+import dataclasses
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ import pytest
 from conveyor.bench import runner
 from conveyor.bench.records import load_record
 from conveyor.bench.spec import read_spec
+from conveyor.commands.bench import SPECS
 
 PROGRAM = f"""
 good:
@@ -81,3 +83,17 @@ def test_from_the_command_line(spec: Path, tmp_path: Path, conveyor: Callable[..
 def test_our_own_command_needs_no_search_path() -> None:
     assert runner.this_program(["conveyor", "train"]) == [sys.executable, "-m", "conveyor", "train"]
     assert runner.this_program(["python3", "x.py"]) == ["python3", "x.py"]
+
+
+def test_the_published_specification_finds_all_its_metrics(tmp_path: Path) -> None:
+    """One training and one inference entry as shipped, with images small enough for a test."""
+    tiny = {"train": "--layout 1x1 --image-size 32 --micro-batch-size 2"}
+    tiny["validate"] = "--model resnet8 --image-size 32 --repeat 2 --max-validation-images 8"
+    known = read_spec(SPECS / "cnns.yml", tmp_path)
+    for name in ("resnet50_train_m2000", "resnet50_infer_generated"):
+        benchmark = known[name]
+        case = next(iter(benchmark.cases(small=True)))
+        case = dataclasses.replace(case, command=[*case.command, *tiny[case.command[1]].split()])
+        outcome = runner.run_case(benchmark, case, tmp_path / "out")
+        assert outcome.ok, f"{outcome.failure}: {outcome.log and outcome.log.read_text()}"
+        assert set(outcome.metrics) == set(benchmark.metrics)

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -53,6 +54,7 @@ def execute(options: Options, *, as_json: bool = False) -> int:
     if not records:
         return 0
     written = write_csv(options, records)
+    _tell_benchmarks(records)
     if as_json or options.run.json_logs:
         print(json.dumps(records))
     else:
@@ -68,12 +70,25 @@ def _speed_only(options: Options, *, as_json: bool) -> int:
     quiet = as_json or options.run.quiet
     measured, records = measure_options(options, say=lambda line: None if quiet else print(line, flush=True))
     write_csv(options, records)
+    _tell_benchmarks(records, measured.throughput.latency.fields())
     if as_json:
         print(json.dumps(records))
         return 0
     print(measured.note)
     print("\n".join(measured.lines()[len(records) :]))
     return 0
+
+
+def _tell_benchmarks(records: Sequence[Mapping[str, Any]], overall: Mapping[str, float] | None = None) -> None:
+    """One JSON line per validation, and what holds for all of them, into the file that `conveyor bench run` reads."""
+    from conveyor.monitor.observers import METRICS_FILE_VARIABLE, JsonLines
+
+    if METRICS_FILE_VARIABLE not in os.environ:
+        return
+    lines = JsonLines(file=os.environ[METRICS_FILE_VARIABLE])
+    for record in records:
+        lines.validation(record)
+    lines.end(overall or {})
 
 
 def table(records: Sequence[Mapping[str, Any]]) -> str:

@@ -90,9 +90,7 @@ def _against_random_labels(loaded: Loaded, batch: int) -> dict[str, float]:
 
 
 def _record(name: str, repeat: Repeat, found: dict[str, float]) -> dict[str, Any]:
-    latency = Latency.of(repeat.latencies)
     return {
         "name": name, "update": -1, "epoch": 0.0, **found, "images": repeat.images, "seconds": repeat.seconds,
-        "images_per_second": repeat.images_per_second, "latency_avg_ms": latency.average,
-        "latency_p99_ms": latency.p99, "latency_p999_ms": latency.p999, "latency_max_ms": latency.maximum,
+        "images_per_second": repeat.images_per_second, **Latency.of(repeat.latencies).fields(),
     }  # fmt: skip

@@ -34,6 +34,13 @@ class Latency:
     def to_json(self) -> dict[str, Any]:
         return dataclasses.asdict(self)
 
+    def fields(self) -> dict[str, float]:
+        """As validation records name them."""
+        return {
+            "latency_avg_ms": self.average, "latency_p99_ms": self.p99, "latency_p999_ms": self.p999,
+            "latency_max_ms": self.maximum,
+        }  # fmt: skip
+
     def text(self) -> str:
         return (
             f"latency avg: {self.average:.3f} ms, latency 50p: {self.p50:.3f} ms, latency 99p: {self.p99:.3f} ms, "
