@@ -123,9 +123,18 @@ def test_boxes_stay_inside(kept: float, height: int, width: int, down: float, ac
 
 @pytest.mark.parametrize(
     ("mixing", "batch"),
-    [(Mixing(mixup_alpha=0.2), 1), (Mixing(cutmix_lambda=0.5), 1), (Mixing(mixup_alpha=1, cutmix_lambda=0.5), 3)],
+    [(Mixing(mixup_alpha=0.2), 1), (Mixing(cutmix_lambda=0.5), 1), (Mixing(mixup_alpha=1, cutmix_lambda=0.5), 1)],
 )
 def test_small_batches_are_refused(mixing: Mixing, batch: int) -> None:
     with pytest.raises(UserError, match="micro-batch of at least"):
         mixing.check(batch)
     mixing.check(batch + 1)
+
+
+def test_three_images_are_enough_for_mixup_and_cutmix() -> None:
+    """The published EfficientNet-B4 has a micro-batch of 3: each picture holds exactly the shares that its labels say."""
+    three = torch.eye(3).view(3, 1, 1, 3).expand(3, 8, 8, 3).contiguous()
+    mixed, terms = mix(three, torch.arange(3), torch.arange(3), Mixing(mixup_alpha=1.0, cutmix_lambda=0.6), **KEY)
+    assert terms is not None
+    said = sum(torch.nn.functional.one_hot(labels, 3) * weight.view(-1, 1) for labels, weight in terms)
+    torch.testing.assert_close(mixed.mean((1, 2)), said)

@@ -59,11 +59,10 @@ class Mixing:
         return self.mixup or self.cutmix
 
     def check(self, batch: int) -> None:
-        """Mixing needs partners: two samples, four when mixup and cutmix must not meet the same one."""
-        needed = 4 if self.mixup and self.cutmix else 2 if self else 1
-        if batch < needed:
-            what = "mixup and cutmix together" if needed == 4 else "mixup" if self.mixup else "cutmix"
-            raise UserError(f"{what} need a micro-batch of at least {needed}, not {batch}: raise --micro-batch-size")
+        """Mixing needs a partner."""
+        if self and batch < 2:
+            what = " and ".join(name for name, used in (("mixup", self.mixup), ("cutmix", self.cutmix)) if used)
+            raise UserError(f"{what} need a micro-batch of at least 2, not {batch}: raise --micro-batch-size")
 
     def draw_lambda(self, seed: int, update: int, slot: int) -> float:
         """The share of the image that cutmix keeps in this micro-batch; 1 when it is skipped.
