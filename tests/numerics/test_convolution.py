@@ -36,6 +36,7 @@ def test_results_and_gradients_equal_float64(
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(convolution, "FEWEST_CHANNELS", 1)
         patch.setattr(convolution, "PATCH_FLOATS", 500)
+        patch.setattr(convolution, "_vectors", lambda: "AVX2")  # with wider ones the library does the larger kernels
         convolution.install(layer)
         found = gradients(layer, x, dy)
     assert "_conv_forward" in vars(layer)
@@ -105,7 +106,9 @@ def test_evaluation_and_other_types_use_the_library() -> None:
     assert layer(x.double()).dtype == torch.float64
 
 
-needs_winograd = pytest.mark.skipif(not convolution.has_winograd(), reason="no C compiler, or other vectors than AVX2")
+needs_winograd = pytest.mark.skipif(
+    not convolution.has_winograd(), reason="no C compiler, or vectors it was not measured with"
+)
 
 
 def three_by_three(channels: int, out: int) -> nn.Conv2d:
@@ -176,8 +179,12 @@ def test_winograd_keeps_what_is_not_finite() -> None:
 
 
 @needs_winograd
-def test_winograd_is_not_used_where_it_does_not_fit(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(("vectors", "otherwise"), [("AVX2", "patches"), ("AVX512", "library")])
+def test_winograd_is_not_used_where_it_does_not_fit(
+    vectors: str, otherwise: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Other kernels, strides, borders, groups, channels and tiny pictures; a machine without the compiled kernel."""
+    monkeypatch.setattr(convolution, "_vectors", lambda: vectors)
     plain = nn.Conv2d(64, 64, 3, padding=1).to(memory_format=torch.channels_last)
     others = [
         nn.Conv2d(64, 64, 3, 2, padding=1), nn.Conv2d(64, 64, 3), nn.Conv2d(64, 72, 3, padding=1),
@@ -189,14 +196,16 @@ def test_winograd_is_not_used_where_it_does_not_fit(monkeypatch: pytest.MonkeyPa
             != "winograd"
         )
     for size, expected in {
-        1: "patches",
-        2: "patches",
+        1: otherwise,
+        2: otherwise,
         3: "winograd",
         4: "winograd",
-        5: "patches",
+        5: otherwise,
         7: "winograd",
     }.items():
         x = torch.randn(1, 64, size, size).contiguous(memory_format=torch.channels_last)
         assert convolution._chosen(x, plain.weight, Geometry.of(plain)) == expected
+    wide = nn.Conv2d(512, 512, 3, padding=1).to(memory_format=torch.channels_last)
+    assert (convolution.way(wide.weight, Geometry.of(wide)) == "winograd") == (vectors == "AVX2")
     monkeypatch.setattr(convolution, "library", lambda name: None)
-    assert convolution.way(plain.weight, Geometry.of(plain)) == "patches"
+    assert convolution.way(plain.weight, Geometry.of(plain)) == otherwise

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from conveyor.infer.graph import ServingGraph
 
-ENGINES = ("auto", "torch", "onnxruntime", "onnxruntime-per-core", "openvino")
+ENGINES = ("auto", "native", "torch", "onnxruntime", "onnxruntime-per-core", "openvino")
 _logger = logging.getLogger(__name__)
 
 
@@ -67,7 +67,9 @@ class Source:
 
         fitting = []
         if self.graph is not None:
-            fitting.append("torch")
+            from conveyor.infer.native_network import can_run
+
+            fitting += ["native", "torch"] if can_run(self.graph) else ["torch"]
         if ((self.graph is not None and find_spec("onnxscript")) or self.onnx is not None) and find_spec("onnxruntime"):
             fitting.append("onnxruntime")
             if self.batch in (None, 1):
@@ -125,11 +127,12 @@ def open_named(source: Source, engine: str, *, batch: int, threads: int, spin: b
     """The engine of that name; a `UserError` says why when it cannot run this model here."""
     if engine not in source.engines():
         raise UserError(_why_not(source, engine))
-    if engine == "torch":
+    if engine in ("native", "torch"):
+        assert source.graph is not None
+        from conveyor.infer.engine_native import NativeEngine
         from conveyor.infer.engine_torch import TorchEngine
 
-        assert source.graph is not None
-        return TorchEngine(source.graph, threads)
+        return (NativeEngine if engine == "native" else TorchEngine)(source.graph, threads)
     if engine == "onnxruntime":
         from conveyor.infer.engine_onnxruntime import OnnxRuntimeEngine
 
@@ -146,10 +149,12 @@ def open_named(source: Source, engine: str, *, batch: int, threads: int, spin: b
 def _why_not(source: Source, engine: str) -> str:
     stored = "an OpenVINO export" if source.openvino else "an ONNX export" if source.onnx else "this model"
     able = ", ".join(source.engines()) or "none"
+    if engine == "native" and source.graph is not None:
+        return f"the engine native needs Linux, a C compiler and a network that can be traced: choose from {able}"
     needed = {"torch": "torch", "openvino": "openvino onnx onnxscript"}.get(engine, "onnx onnxscript onnxruntime")
     if engine == "onnxruntime-per-core" and source.batch not in (None, 1):
         return f"the engine {engine} takes one image at a time, {stored} takes {source.batch}: choose from {able}"
-    if source.graph is None and (engine == "torch" or source.openvino):
+    if source.graph is None and (engine in ("native", "torch") or source.openvino):
         return f"the engine {engine} cannot run {stored}: choose from {able}, or export the run in another format"
     return f"the engine {engine} is not installed (pip install {needed}): install it or choose from {able}"
 

@@ -10,6 +10,7 @@ from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from conveyor.data.normalize import Normalization
 from conveyor.infer.preprocessing import Preprocessing
+from conveyor.models.graph import trace_graph
 
 
 class ServingGraph(nn.Module):
@@ -64,7 +65,7 @@ def fold_norms(network: nn.Module) -> nn.Module:
     A network that cannot be traced is returned as it is: slower, never wrong.
     """
     try:
-        traced = fx.GraphModule(network, _Tracer().trace(network))
+        traced = fx.GraphModule(network, trace_graph(network))
     except (fx.proxy.TraceError, TypeError, RuntimeError, NotImplementedError):
         return network
     modules = dict(traced.named_modules())
@@ -92,15 +93,6 @@ def fold_norms(network: nn.Module) -> nn.Module:
     traced.recompile()
     traced.delete_all_unused_submodules()
     return traced
-
-
-class _Tracer(fx.Tracer):
-    """Norms and convolutions stay whole, also when they are subclasses of torch's."""
-
-    def is_leaf_module(self, m: nn.Module, module_qualified_name: str) -> bool:
-        return isinstance(m, nn.Conv2d | nn.Linear | nn.modules.batchnorm._BatchNorm) or super().is_leaf_module(
-            m, module_qualified_name
-        )
 
 
 def _plain(norm: nn.Module) -> bool:

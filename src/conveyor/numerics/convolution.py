@@ -7,8 +7,9 @@ A channels-last tensor [N, C, H, W] is a matrix of N*H*W rows and C contiguous c
 kernel is a product of matrices, forward and backward, without any copy; and the gradient of a larger kernel's weights is
 dY^T [out, rows] @ patches [rows, kernel^2 * in], with the patches of a few images or rows at a time, small enough to
 stay in the cache between being written and being read. oneDNN's float32 kernels for AVX2 reach 40 to 60 % of the rate of
-a matrix product in these two cases, and close to all of it in the others, which are left to them. The weights of wide
-depthwise kernels have a compiled kernel of our own (`native/depthwise.c`), two to four times as fast.
+a matrix product in these two cases, and close to all of it in the others, which are left to them; those for AVX-512 need
+no help with larger kernels. The weights of wide depthwise kernels have a compiled kernel of our own
+(`native/depthwise.c`), two to four times as fast.
 
 Without a C compiler the first and the last are left to the library too.
 """
@@ -33,6 +34,12 @@ And Winograd's filtering would round visibly worse than the plain sum: its error
 """
 WINOGRAD_CHANNELS = 16
 """Winograd's kernels take multiples of so many channels."""
+MOST_WEIGHTS = {"AVX2": 2**20, "AVX512": 2**17}
+"""Input times output channels up to which Winograd's kernels are ahead, by the vectors that the library has.
+
+Transforming the weights is work that does not shrink with the picture: with 512 x 512 channels of 7 x 7 pixels, the library's
+wider vectors are faster.
+"""
 
 
 def install(model: nn.Module) -> None:
@@ -71,7 +78,9 @@ def way(weight: Tensor, geometry: Geometry) -> str:
             return "product"
         if min(channels, out_channels) < FEWEST_CHANNELS:
             return "library"
-        return "winograd" if _suits_winograd(weight, geometry) and has_winograd() else "patches"
+        if _suits_winograd(weight, geometry) and has_winograd():
+            return "winograd"
+        return _without_winograd()
     depthwise = channels == 1 and geometry.groups == out_channels
     if depthwise and kernel in ([5, 5], [7, 7]) and geometry.stride[0] == geometry.stride[1]:
         return "depthwise" if library("depthwise") is not None else "library"
@@ -85,23 +94,31 @@ def _chosen(x: Tensor, weight: Tensor, geometry: Geometry) -> str:
     height, width = x.shape[2:]
     found = way(weight, geometry)
     if found == "winograd" and 2 * height * width < 16 * -(-height // 4) * -(-width // 4):
-        return "patches"
+        return _without_winograd()
     return found
 
 
-def has_winograd() -> bool:
-    """Whether Winograd's kernels can be had and pay: measured with vectors of eight numbers.
+def _without_winograd() -> str:
+    """How other large kernels compute: wide vectors leave the library nothing to gain."""
+    return "library" if _vectors() == "AVX512" else "patches"
 
-    The library's own kernels use wider ones where there are, and ours were never measured beside those.
-    """
-    return torch.backends.cpu.get_cpu_capability() == "AVX2" and library("winograd") is not None
+
+def has_winograd() -> bool:
+    """Whether Winograd's kernels can be had, on a processor of a kind that they were measured on."""
+    return _vectors() in MOST_WEIGHTS and library("winograd") is not None
+
+
+def _vectors() -> str:
+    """The kind of vectors that the library computes with."""
+    return torch.backends.cpu.get_cpu_capability()
 
 
 def _suits_winograd(weight: Tensor, geometry: Geometry) -> bool:
-    """3x3 with stride 1 and a border of 1, and whole vectors of channels on both sides."""
+    """3x3 with stride 1 and a border of 1, whole vectors of channels on both sides, and not too many weights."""
     out_channels, channels, *kernel = weight.shape
     return (
         not geometry.direct
+        and channels * out_channels <= MOST_WEIGHTS.get(_vectors(), 0)
         and (kernel, geometry.stride, geometry.padding) == ([3, 3], (1, 1), (1, 1))
         and channels % WINOGRAD_CHANNELS == out_channels % WINOGRAD_CHANNELS == 0
         and weight.is_contiguous(memory_format=torch.channels_last)

@@ -10,9 +10,6 @@
  *
  *   dg = G^T [ (B^T d B) . (A dtile A^T) ] G, summed over the tiles.
  *
- * The matrices are those of Toom and Cook for the points 0, +-P, +-Q and infinity. With the usual points 1 and 2 rounding
- * errors are twice as large as with these, which make them 1.7 times those of the plain sum.
- *
  * A value never depends on its neighbours in the batch or on the number of threads; only the sum over the tiles does
  * depend on which tiles there are.
  */
@@ -21,13 +18,7 @@
 #include <string.h>
 #include <omp.h>
 
-typedef float v8 __attribute__((vector_size(32)));
-typedef float v8u __attribute__((vector_size(32), aligned(4), may_alias)); /* eight numbers anywhere in memory */
-
-#define P 0.625f
-#define Q 1.5f
-#define PP (P * P)
-#define QQ (Q * Q)
+#include "winograd_transforms.h"
 
 #define PLACES 36
 #define PANEL 16 /* output channels of a micro-kernel: two vectors */
@@ -56,70 +47,6 @@ static inline void locate(const Shape *s, ptrdiff_t tile, ptrdiff_t *image, ptrd
 /* Rows a power of two apart would share a few sets of the cache. */
 static inline ptrdiff_t pitch_of(ptrdiff_t channels) { return channels % 256 ? channels : channels + 16; }
 
-/* ---- the transforms, one dimension each, on vectors of channels ---- */
-
-/* out = B^T d */
-static inline void transform_input(const v8 *d, ptrdiff_t step, v8 *out, ptrdiff_t out_step) {
-    v8 d0 = d[0], d1 = d[step], d2 = d[2 * step], d3 = d[3 * step], d4 = d[4 * step], d5 = d[5 * step];
-    v8 even = d4 - QQ * d2, odd = P * d3 - (P * QQ) * d1;
-    v8 even2 = d4 - PP * d2, odd2 = Q * d3 - (Q * PP) * d1;
-    out[0] = (PP * QQ) * d0 - (PP + QQ) * d2 + d4;
-    out[out_step] = even + odd;
-    out[2 * out_step] = even - odd;
-    out[3 * out_step] = even2 + odd2;
-    out[4 * out_step] = even2 - odd2;
-    out[5 * out_step] = (PP * QQ) * d1 - (PP + QQ) * d3 + d5;
-}
-
-/* out = A^T m */
-static inline void transform_output(const v8 *m, ptrdiff_t step, v8 *out, ptrdiff_t out_step) {
-    v8 m0 = m[0], m1 = m[step], m2 = m[2 * step], m3 = m[3 * step], m4 = m[4 * step], m5 = m[5 * step];
-    v8 sum = m1 + m2, difference = m1 - m2, sum2 = m3 + m4, difference2 = m3 - m4;
-    out[0] = m0 + sum + sum2;
-    out[out_step] = P * difference + Q * difference2;
-    out[2 * out_step] = PP * sum + QQ * sum2;
-    out[3 * out_step] = (P * PP) * difference + (Q * QQ) * difference2 + m5;
-}
-
-/* out = A y */
-static inline void transform_gradient(const v8 *y, ptrdiff_t step, v8 *out, ptrdiff_t out_step) {
-    v8 y0 = y[0], y1 = y[step], y2 = y[2 * step], y3 = y[3 * step];
-    v8 even = y0 + PP * y2, odd = P * y1 + (P * PP) * y3;
-    v8 even2 = y0 + QQ * y2, odd2 = Q * y1 + (Q * QQ) * y3;
-    out[0] = y0;
-    out[out_step] = even + odd;
-    out[2 * out_step] = even - odd;
-    out[3 * out_step] = even2 + odd2;
-    out[4 * out_step] = even2 - odd2;
-    out[5 * out_step] = y3;
-}
-
-#define ZERO_WEIGHT (1.0f / (PP * QQ))
-#define P_WEIGHT (1.0f / (2.0f * PP * (PP - QQ)))
-#define Q_WEIGHT (1.0f / (2.0f * QQ * (QQ - PP)))
-
-/* out = G g */
-static inline void transform_kernel(const v8 *g, ptrdiff_t step, v8 *out, ptrdiff_t out_step) {
-    v8 g0 = g[0], g1 = g[step], g2 = g[2 * step];
-    v8 even = P_WEIGHT * g0 + (P_WEIGHT * PP) * g2, odd = (P_WEIGHT * P) * g1;
-    v8 even2 = Q_WEIGHT * g0 + (Q_WEIGHT * QQ) * g2, odd2 = (Q_WEIGHT * Q) * g1;
-    out[0] = ZERO_WEIGHT * g0;
-    out[out_step] = even + odd;
-    out[2 * out_step] = even - odd;
-    out[3 * out_step] = even2 + odd2;
-    out[4 * out_step] = even2 - odd2;
-    out[5 * out_step] = g2;
-}
-
-/* out = G^T u */
-static inline void transform_kernel_gradient(const v8 *u, ptrdiff_t step, v8 *out, ptrdiff_t out_step) {
-    v8 u0 = u[0], u1 = u[step], u2 = u[2 * step], u3 = u[3 * step], u4 = u[4 * step], u5 = u[5 * step];
-    v8 sum = P_WEIGHT * (u1 + u2), sum2 = Q_WEIGHT * (u3 + u4);
-    out[0] = ZERO_WEIGHT * u0 + sum + sum2;
-    out[out_step] = (P_WEIGHT * P) * (u1 - u2) + (Q_WEIGHT * Q) * (u3 - u4);
-    out[2 * out_step] = PP * sum + QQ * sum2 + u5;
-}
-
 /* ---- two dimensions: pictures to places and back ---- */
 
 /* V[place][tile][channel] = B^T d B for all channels of one tile; beyond the border the picture is zero. */
@@ -146,23 +73,34 @@ static void tile_of_input(const float *x, const Shape *s, ptrdiff_t channels, pt
     }
 }
 
+/* What follows the sum: y = relu(sum + bias + residual), each of the three only if it is there. */
+typedef struct {
+    const float *bias, *residual;
+    int relu;
+} After;
+
 /* The tile of y from M[place][tile][channel], A^T m A, cut at the border. */
 static void tile_of_output(const float *m, ptrdiff_t plane, const Shape *s, ptrdiff_t channels, ptrdiff_t tile, float *y,
-                           const float *bias) {
+                           const After *after) {
     ptrdiff_t image, top, left;
     locate(s, tile, &image, &top, &left);
     ptrdiff_t lines = s->height - top < 4 ? s->height - top : 4, columns = s->width - left < 4 ? s->width - left : 4;
-    float *base = y + ((image * s->height + top) * s->width + left) * channels;
+    ptrdiff_t corner = ((image * s->height + top) * s->width + left) * channels;
     for (ptrdiff_t c = 0; c < channels; c += 8) {
         v8 in[PLACES], half[24], out[16];
         for (int place = 0; place < PLACES; place++) in[place] = *(const v8u *)(m + place * plane + c);
         for (int j = 0; j < 6; j++) transform_output(in + j, 6, half + j, 6);
         for (int i = 0; i < 4; i++) transform_output(half + i * 6, 1, out + i * 4, 1);
         v8 added = {0};
-        if (bias) added = *(const v8u *)(bias + c);
+        if (after->bias) added = *(const v8u *)(after->bias + c);
         for (ptrdiff_t i = 0; i < lines; i++)
-            for (ptrdiff_t j = 0; j < columns; j++)
-                *(v8u *)(base + (i * s->width + j) * channels + c) = out[i * 4 + j] + added;
+            for (ptrdiff_t j = 0; j < columns; j++) {
+                ptrdiff_t at = corner + (i * s->width + j) * channels + c;
+                v8 value = out[i * 4 + j] + added;
+                if (after->residual) value += *(const v8u *)(after->residual + at);
+                if (after->relu) value = (v8)(~(value < 0.0f) & (i8)value); /* a NaN stays a NaN */
+                *(v8u *)(y + at) = value;
+            }
     }
 }
 
@@ -198,7 +136,6 @@ static inline void places_of_kernel(const float *w, ptrdiff_t step, v8 *out) {
 #ifdef __clang__
 #define SHUFFLE __builtin_shufflevector
 #else /* GCC has that name from version 12 on only */
-typedef int i8 __attribute__((vector_size(32)));
 #define SHUFFLE(a, b, ...) __builtin_shuffle(a, b, (i8){__VA_ARGS__})
 #endif
 
@@ -317,8 +254,8 @@ static ptrdiff_t tiles_of_block(const Shape *s, ptrdiff_t pitch, int threads) {
 }
 
 /* Threads for so much work: the few tiles of small pictures are not worth waking others for. */
-static int threads_for(const Shape *s, ptrdiff_t in, ptrdiff_t out) {
-    return s->tiles * in * out < 1 << 17 ? 1 : omp_get_max_threads();
+static int threads_for(const Shape *s, ptrdiff_t in, ptrdiff_t out, int threads) {
+    return s->tiles * in * out < 1 << 17 ? 1 : threads;
 }
 
 static float *floats(ptrdiff_t count) {
@@ -326,46 +263,108 @@ static float *floats(ptrdiff_t count) {
     return posix_memalign(&found, 64, (size_t)count * sizeof(float)) ? NULL : found;
 }
 
+/* What one convolution works with: sizes, and the memory for a block of tiles. */
+typedef struct {
+    Shape s;
+    ptrdiff_t depth, results, block, v_pitch, m_pitch, v_plane, m_plane;
+    int threads;
+    float *v, *m;
+} Work;
+
+/* Memory for sums over `depth` channels; returns 0, or 1 if it is short. */
+static int begin(Work *k, ptrdiff_t images, ptrdiff_t height, ptrdiff_t width, ptrdiff_t depth, ptrdiff_t results,
+                 int threads) {
+    k->s = shape_of(images, height, width);
+    k->depth = depth;
+    k->results = results;
+    k->threads = threads_for(&k->s, depth, results, threads);
+    k->v_pitch = pitch_of(depth);
+    k->m_pitch = pitch_of(results);
+    k->block = tiles_of_block(&k->s, k->v_pitch + k->m_pitch, k->threads);
+    k->v_plane = k->block * k->v_pitch + 16;
+    k->m_plane = k->block * k->m_pitch + 16;
+    k->v = floats(PLACES * k->v_plane);
+    k->m = floats(PLACES * k->m_plane);
+    return !k->v || !k->m;
+}
+
+static void end(Work *k) {
+    free(k->v);
+    free(k->m);
+}
+
+/* All tiles, by the threads that call it together: transform the input, multiply with u, transform the result. */
+static void all_tiles(const Work *k, const float *x, const float *u, ptrdiff_t u_plane, float *y, const After *after) {
+    const Shape *s = &k->s;
+    ptrdiff_t panels = k->results / PANEL;
+    for (ptrdiff_t start = 0; start < s->tiles; start += k->block) {
+        ptrdiff_t count = s->tiles - start < k->block ? s->tiles - start : k->block;
+#pragma omp for schedule(static)
+        for (ptrdiff_t t = 0; t < count; t++)
+            tile_of_input(x, s, k->depth, start + t, k->v + t * k->v_pitch, k->v_plane);
+#pragma omp for schedule(static)
+        for (ptrdiff_t job = 0; job < PLACES * panels; job++) {
+            ptrdiff_t place = job / panels, panel = job % panels;
+            product_of_tiles(count, k->v + place * k->v_plane, k->v_pitch, u + place * u_plane + panel * k->depth * PANEL,
+                             k->depth, k->m + place * k->m_plane + panel * PANEL, k->m_pitch);
+        }
+#pragma omp for schedule(static)
+        for (ptrdiff_t t = 0; t < count; t++)
+            tile_of_output(k->m + t * k->m_pitch, k->m_plane, s, k->results, start + t, y, after);
+    }
+}
+
+static ptrdiff_t plane_of_kernels(ptrdiff_t in, ptrdiff_t out) { return in * out + 16; }
+
 /* y[n, h, w, out] = convolution of x[n, h, w, in] with w[out, 3, 3, in] + bias (or null); with `turned` the gradient of the
  * input: x is dy with the layer's out channels and y is dx with its in channels. `in` and `out` are always the layer's,
  * multiples of 16. Returns 0, or 1 if memory is short. */
 int conveyor_winograd(const float *x, const float *w, const float *bias, float *y, ptrdiff_t images, ptrdiff_t height,
                       ptrdiff_t width, ptrdiff_t in, ptrdiff_t out, int turned) {
-    const Shape s = shape_of(images, height, width);
-    ptrdiff_t depth = turned ? out : in, results = turned ? in : out, panels = results / PANEL;
-    ptrdiff_t v_pitch = pitch_of(depth), m_pitch = pitch_of(results);
-    int threads = threads_for(&s, in, out);
-    ptrdiff_t block = tiles_of_block(&s, v_pitch + m_pitch, threads);
-    ptrdiff_t u_plane = depth * results + 16, v_plane = block * v_pitch + 16, m_plane = block * m_pitch + 16;
-    float *u = floats(PLACES * u_plane), *v = floats(PLACES * v_plane), *m = floats(PLACES * m_plane);
-    int failed = !u || !v || !m;
+    const After after = {bias, NULL, 0};
+    Work k;
+    int failed = begin(&k, images, height, width, turned ? out : in, turned ? in : out, omp_get_max_threads());
+    ptrdiff_t u_plane = plane_of_kernels(in, out);
+    float *u = floats(PLACES * u_plane);
+    failed |= !u;
     if (!failed) {
-#pragma omp parallel num_threads(threads)
+#pragma omp parallel num_threads(k.threads)
         {
 #pragma omp for schedule(static)
-            for (ptrdiff_t panel = 0; panel < panels; panel++) {
+            for (ptrdiff_t panel = 0; panel < k.results / PANEL; panel++) {
                 if (turned) panel_backward(w, in, out, panel, u, u_plane);
                 else panel_forward(w, in, panel, u, u_plane);
             }
-            for (ptrdiff_t start = 0; start < s.tiles; start += block) {
-                ptrdiff_t count = s.tiles - start < block ? s.tiles - start : block;
-#pragma omp for schedule(static)
-                for (ptrdiff_t t = 0; t < count; t++) tile_of_input(x, &s, depth, start + t, v + t * v_pitch, v_plane);
-#pragma omp for schedule(static)
-                for (ptrdiff_t job = 0; job < PLACES * panels; job++) {
-                    ptrdiff_t place = job / panels, panel = job % panels;
-                    product_of_tiles(count, v + place * v_plane, v_pitch, u + place * u_plane + panel * depth * PANEL,
-                                     depth, m + place * m_plane + panel * PANEL, m_pitch);
-                }
-#pragma omp for schedule(static)
-                for (ptrdiff_t t = 0; t < count; t++)
-                    tile_of_output(m + t * m_pitch, m_plane, &s, results, start + t, y, bias);
-            }
+            all_tiles(&k, x, u, u_plane, y, &after);
         }
     }
     free(u);
-    free(v);
-    free(m);
+    end(&k);
+    return failed;
+}
+
+/* Floats of transformed kernels. */
+ptrdiff_t conveyor_winograd_size(ptrdiff_t in, ptrdiff_t out) { return PLACES * plane_of_kernels(in, out); }
+
+/* u = the kernels w[out, 3, 3, in] transformed once, for a network that only answers. */
+void conveyor_winograd_kernels(const float *w, float *u, ptrdiff_t in, ptrdiff_t out) {
+#pragma omp parallel for schedule(static)
+    for (ptrdiff_t panel = 0; panel < out / PANEL; panel++) panel_forward(w, in, panel, u, plane_of_kernels(in, out));
+}
+
+/* y = relu(convolution of x with the transformed kernels + bias + residual); residual may be null, relu 0. Returns 0, or
+ * 1 if memory is short. */
+int conveyor_winograd_layer(const float *x, const float *u, const float *bias, const float *residual, float *y,
+                            ptrdiff_t images, ptrdiff_t height, ptrdiff_t width, ptrdiff_t in, ptrdiff_t out, int relu,
+                            int threads) {
+    const After after = {bias, residual, relu};
+    Work k;
+    int failed = begin(&k, images, height, width, in, out, threads);
+    if (!failed) {
+#pragma omp parallel num_threads(k.threads)
+        all_tiles(&k, x, u, plane_of_kernels(in, out), y, &after);
+    }
+    end(&k);
     return failed;
 }
 
@@ -374,7 +373,7 @@ int conveyor_winograd_weights(const float *x, const float *dy, float *dw, ptrdif
                               ptrdiff_t width, ptrdiff_t in, ptrdiff_t out) {
     const Shape s = shape_of(images, height, width);
     ptrdiff_t v_pitch = pitch_of(in), z_pitch = pitch_of(out), panels = in / PANEL;
-    int threads = threads_for(&s, in, out);
+    int threads = threads_for(&s, in, out, omp_get_max_threads());
     ptrdiff_t block = tiles_of_block(&s, v_pitch + z_pitch, threads);
     ptrdiff_t v_plane = block * v_pitch + 16, z_plane = block * z_pitch + 16, u_plane = in * out + 16;
     float *v = floats(PLACES * v_plane), *z = floats(PLACES * z_plane), *du = floats(PLACES * u_plane);
