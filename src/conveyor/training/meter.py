@@ -1,6 +1,5 @@
 """Loss, accuracy, throughput and phase times between two log points; nothing is read from the device before one."""
 
-import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from conveyor.monitor.memory import peak_resident
 from conveyor.monitor.watch import Watch
 from conveyor.training.loss import LOSS, SAMPLES, TOP1
 from conveyor.training.world import World
@@ -120,7 +120,7 @@ def peak_memory(device: torch.device) -> float:
     """MiB: the most memory allocated on the accelerator, or resident on the host."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    return peak_resident() / 2**20
 
 
 def wait_for(device: torch.device) -> None:
