@@ -74,7 +74,9 @@ class Meter:
     def read(self, global_batch: int, metrics: bool = True) -> dict[str, Any]:
         """The means since the last log point, over all workers; starts the next period."""
         both = torch.stack([self._sum, self._last])
-        self._world.sum_over_all([both])
+        memory = torch.zeros(self._world.size, dtype=both.dtype, device=both.device)
+        memory[self._world.rank] = peak_memory(both.device)
+        self._world.sum_over_all([both, memory])
         total, last = both.tolist()
         elapsed = max(time.perf_counter() - self._mark, 1e-9)
         images = self._updates * global_batch
@@ -88,7 +90,7 @@ class Meter:
         record["images_per_second"] = images / elapsed
         record["update_seconds"] = elapsed / max(1, self._updates)
         record["data_wait"] = waited / elapsed
-        record["memory_mib"] = peak_memory(self._sum.device)
+        record["memory_mib"] = max(memory.tolist())
         self._rates.append((images, elapsed))
         self._sum.zero_()
         self._updates = 0
