@@ -66,6 +66,16 @@ def test_growth_is_a_table_and_a_plot_in_the_order_of_the_values(tmp_path: Path)
     assert chart.count("<polyline") == 2
 
 
+def test_growth_shows_the_spread_of_several_runs_and_whose_memory_it_is(tmp_path: Path) -> None:
+    results = {"images_per_second": Sample("img/s", (20.0, 23.0, 21.0)), "memory_mib": Sample("MiB", (600.0, 604.0))}
+    record = make_record("lanes_layout=2x1", results, benchmark="lanes", parameters={"layout": "2x1"})
+    record.save(tmp_path / "records")
+    text = page.write_page(tmp_path).read_text()
+    assert "| 2x1 | 21 (20..23, n=3) | 602 (600..604, n=2) |" in text
+    assert "largest worker" in text
+    assert "largest worker" in (tmp_path / "growth-lanes.svg").read_text()
+
+
 def test_values_are_ordered_as_numbers_and_words() -> None:
     members = [growth_record("x", value, 1.0, 1.0) for value in ("1x2", "128", "", "--recompute block", "32")]
     assert [growth.label(one) for one in growth.grouped(members)["x"]] == [

@@ -11,6 +11,7 @@ from conveyor.bench import runner
 from conveyor.bench.records import load_record
 from conveyor.bench.spec import read_spec
 from conveyor.commands.bench import SPECS
+from conveyor.layout import usable_cores
 
 PROGRAM = f"""
 good:
@@ -78,6 +79,54 @@ def test_from_the_command_line(spec: Path, tmp_path: Path, conveyor: Callable[..
     assert "cannot tell" in out
     code, _, error = conveyor("bench", "run", "--spec", "nowhere")
     assert (code, "nowhere" in error) == (2, True)
+
+
+def test_repeated_cases_take_turns(spec: Path, tmp_path: Path) -> None:
+    benchmarks = [benchmark for name, benchmark in read_spec(spec).items() if name in ("good", "bad")]
+    ran: list[str] = []
+    outcomes, records = runner.run_all(
+        benchmarks,
+        small=False,
+        folder=tmp_path / "out",
+        repeats=3,
+        report=lambda outcome: ran.append(outcome.case.name),
+    )
+    there, back = ["good[n=3]", "good[n=5]"], ["good[n=5]", "good[n=3]"]
+    assert ran == [*there, "bad", *back, *there]  # one that fails is not run again
+    assert [outcome.case.name for outcome in outcomes] == [*3 * ["good[n=3]"], *3 * ["good[n=5]"], "bad"]
+    assert [record.results["throughput"].n for record in records] == [3, 3]
+
+
+def test_what_was_measured_before_an_interruption_is_kept(spec: Path, tmp_path: Path) -> None:
+    def interrupt(outcome: runner.Outcome) -> None:
+        if outcome.case.name == "good[n=5]":
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        runner.run_all(list(read_spec(spec).values()), small=False, folder=tmp_path, report=interrupt)
+    assert [path.name.partition("-")[0] for path in sorted(tmp_path.glob("*.json"))] == ["good_n=3", "good_n=5"]
+
+
+TELLS = (
+    "import json, os; f = open(os.environ['CONVEYOR_METRICS_FILE'], 'a'); print(json.dumps(dict(event='start', "
+    "spec=dict(layout='2x3', threads=4))), file=f); print(json.dumps(dict(loss=1.0)), file=f)"
+)
+
+
+@pytest.mark.parametrize(
+    ("program", "env", "threads"),
+    [
+        (TELLS, "{}", 24),
+        ("print('loss 1')", "{OMP_NUM_THREADS: 3}", 3),
+        ("print('loss 1')", "{OMP_NUM_THREADS: ''}", None),
+    ],
+)
+def test_a_record_says_how_many_threads_there_were(program: str, env: str, threads: int | None, tmp_path: Path) -> None:
+    path = tmp_path / "spec.yml"
+    how = "metrics: [loss]" if program == TELLS else "data: {loss: {regexp: 'loss (.*)'}}"
+    path.write_text(f'one:\n  cmd: {sys.executable} -c "{program}"\n  env: {env}\n  {how}\n')
+    _, (record,) = runner.run_all(list(read_spec(path).values()), small=False, folder=tmp_path / "out")
+    assert record.conditions["threads"] == (threads or usable_cores())
 
 
 def test_our_own_command_needs_no_search_path() -> None:

@@ -4,9 +4,11 @@ import re
 from collections.abc import Iterable, Sequence
 
 from conveyor.bench import plots
-from conveyor.bench.records import Record
+from conveyor.bench.records import Record, Sample
 
 RATE, MEMORY = "images_per_second", "memory_mib"
+TITLES = ["images/s (spread)", "MiB (spread)"]
+ABOUT = "MiB is the peak of the largest worker: of the only process, of one lane, of one stage. No spread: one run."
 
 
 def grouped(records: Iterable[Record]) -> dict[str, list[Record]]:
@@ -32,11 +34,15 @@ def _order(text: str) -> tuple[float, str]:
 
 
 def rows(members: Sequence[Record]) -> list[list[str]]:
-    """Value, images per second and MiB of each run."""
-    return [
-        [label(one), *(f"{one.results[key].median:.4g}" if key in one.results else "-" for key in (RATE, MEMORY))]
-        for one in members
-    ]
+    """Value, images per second and MiB of each case."""
+    return [[label(one), *(_cell(one.results.get(key)) for key in (RATE, MEMORY))] for one in members]
+
+
+def _cell(sample: Sample | None) -> str:
+    if sample is None:
+        return "-"
+    spread = f" ({sample.low:.4g}..{sample.high:.4g}, n={sample.n})" if sample.n > 1 else ""
+    return f"{sample.median:.4g}{spread}"
 
 
 def axis(members: Sequence[Record]) -> str:
@@ -51,4 +57,6 @@ def chart(members: Sequence[Record]) -> str:
         return [one.results[key].median if key in one.results else None for one in members]
 
     labels = [label(one).removeprefix("--recompute ") for one in members]
-    return plots.panels(labels, [("images per second", values(RATE)), ("memory, MiB", values(MEMORY))], axis(members))
+    return plots.panels(
+        labels, [("images per second", values(RATE)), ("MiB, largest worker", values(MEMORY))], axis(members)
+    )

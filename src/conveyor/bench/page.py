@@ -48,11 +48,11 @@ def write_page(folder: Path, readme: Path | None = None) -> Path:
         parts += [f"![{record.name}]({record.name}.svg)", ""]
         write_atomically(folder / f"{record.name}.svg", time_to_accuracy.chart(record))
     if varied:
-        parts += ["## How cost grows", ""]
+        parts += ["## How cost grows", "", growth.ABOUT, ""]
     for name, members in varied.items():
         title = name.replace("_", " ")
         parts += [f"### {title}", "", f"![{title}](growth-{name}.svg)", ""]
-        parts += [markdown([growth.axis(members), "images/s", "MiB"], growth.rows(members)), ""]
+        parts += [markdown([growth.axis(members), *growth.TITLES], growth.rows(members)), ""]
         write_atomically(folder / f"growth-{name}.svg", growth.chart(members))
     if others:
         parts += ["## Limits and other records", ""]

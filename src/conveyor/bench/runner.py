@@ -1,19 +1,23 @@
-"""Runs the cases of a specification one after the other; a failing one is reported and the rest goes on."""
+"""Runs the cases of a specification in turn; a failing one is reported and the rest goes on."""
 
+import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from conveyor.bench.records import Record, Sample, make_record
 from conveyor.bench.spec import Benchmark, Case
 from conveyor.files import write_atomically
+from conveyor.layout import parse_layout, usable_cores
 from conveyor.monitor.observers import METRICS_FILE_VARIABLE
 
 RATE = "images_per_second"
@@ -28,10 +32,62 @@ class Outcome:
     metrics: dict[str, float] = field(default_factory=dict)
     failure: str = ""
     log: Path | None = None
+    threads: int = 0
+    """Of all its workers together."""
 
     @property
     def ok(self) -> bool:
         return not self.failure
+
+
+@dataclass(slots=True)
+class Series:
+    """A case and what came of its runs so far."""
+
+    benchmark: Benchmark
+    case: Case
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no run has failed; one that did would fail again."""
+        return all(outcome.ok for outcome in self.outcomes)
+
+    def run(self, folder: Path, report: Callable[[Outcome], None]) -> None:
+        """Once more."""
+        self.outcomes.append(run_case(self.benchmark, self.case, folder))
+        report(self.outcomes[-1])
+
+    def record(self, small: bool) -> Record | None:
+        """Every run's metrics; None if there are none."""
+        values: dict[str, list[float]] = {}
+        for outcome in self.outcomes:
+            for metric, value in outcome.metrics.items():
+                values.setdefault(metric, []).append(value)
+        if not values:
+            return None
+        samples = {metric: Sample(unit_of(metric), tuple(found)) for metric, found in values.items()}
+        return make_record(
+            safe_name(self.case.name), samples, benchmark=self.case.benchmark, command=self.case.command,
+            parameters=self.case.parameters, small=small, threads=self.outcomes[0].threads,
+        )  # fmt: skip
+
+
+def all_series(benchmarks: Sequence[Benchmark], small: bool) -> list[Series]:
+    """Every case of the benchmarks, not run yet."""
+    return [Series(benchmark, case) for benchmark in benchmarks for case in benchmark.cases(small)]
+
+
+@contextlib.contextmanager
+def recorded(series: Sequence[Series], folder: Path, small: bool) -> Iterator[list[Record]]:
+    """What the body of the `with` statement measured is saved when it ends, even if it is interrupted."""
+    records: list[Record] = []
+    try:
+        yield records
+    finally:
+        records += [record for one in series if (record := one.record(small)) is not None]
+        for record in records:
+            record.save(folder)
 
 
 def run_all(
@@ -41,33 +97,18 @@ def run_all(
     folder: Path,
     repeats: int = 1,
     report: Callable[[Outcome], None] = lambda outcome: None,
-    allowed: Callable[[Case], bool] = lambda case: True,
 ) -> tuple[list[Outcome], list[Record]]:
-    """Run every case that is `allowed` `repeats` times; the outcomes, and a record for each case that gave a metric."""
-    outcomes: list[Outcome] = []
-    records: list[Record] = []
-    for benchmark in benchmarks:
-        for case in benchmark.cases(small):
-            if not allowed(case):
-                continue
-            values: dict[str, list[float]] = {}
-            for _ in range(repeats):
-                outcome = run_case(benchmark, case, folder)
-                outcomes.append(outcome)
-                report(outcome)
-                for metric, value in outcome.metrics.items():
-                    values.setdefault(metric, []).append(value)
-                if not outcome.ok:
-                    break
-            if values:
-                samples = {metric: Sample(unit_of(metric), tuple(found)) for metric, found in values.items()}
-                record = make_record(
-                    safe_name(case.name), samples, benchmark=case.benchmark, command=case.command,
-                    parameters=case.parameters, small=small,
-                )  # fmt: skip
-                record.save(folder)
-                records.append(record)
-    return outcomes, records
+    """Run every case `repeats` times; the outcomes, and a record for each case that gave a metric.
+
+    The cases take turns, and every other round runs backwards, so that a machine that slows down favours none of them.
+    """
+    series = all_series(benchmarks, small)
+    with recorded(series, folder, small) as records:
+        for number in range(repeats):
+            for one in series if number % 2 == 0 else reversed(series):
+                if one.ok:
+                    one.run(folder, report)
+    return [outcome for one in series for outcome in one.outcomes], records
 
 
 def run_case(benchmark: Benchmark, case: Case, folder: Path) -> Outcome:
@@ -84,9 +125,9 @@ def run_case(benchmark: Benchmark, case: Case, folder: Path) -> Outcome:
             return Outcome(
                 case, time.perf_counter() - started, failure=f"cannot start {case.command[0]}: {error.strerror}"
             )
-        structured = _read_structured(metrics_file)
+        rows = _rows(metrics_file)
     write_atomically(log, text)
-    outcome = Outcome(case, time.perf_counter() - started, log=log)
+    outcome = Outcome(case, time.perf_counter() - started, log=log, threads=_threads(rows, env))
     if code != 0:
         lines = [line for line in text.splitlines() if line.strip()]
         reason = f"no end within {benchmark.timeout:g} s" if code is None else f"exit code {code}"
@@ -96,6 +137,7 @@ def run_case(benchmark: Benchmark, case: Case, folder: Path) -> Outcome:
         value = pattern.read(text)
         if value is not None:
             outcome.metrics[metric] = value
+    structured = _structured(rows)
     for metric in benchmark.metrics:
         if metric in structured:
             outcome.metrics[metric] = structured[metric]
@@ -135,11 +177,24 @@ def _execute(case: Case, env: dict[str, str], timeout: float | None) -> tuple[in
         raise
 
 
-def _read_structured(path: Path) -> dict[str, float]:
-    """The last value of each metric; a rate is the mean of all but the first, which holds the warm-up."""
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """The events that the command told."""
     if not path.exists():
-        return {}
-    rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+
+
+def _threads(rows: Sequence[dict[str, Any]], env: Mapping[str, str]) -> int:
+    """As a run of ours tells; another program may use as many as there are cores, or as it is told to."""
+    for row in rows:
+        if row.get("event") == "start" and {"layout", "threads"} <= set(row.get("spec", ())):
+            return math.prod(parse_layout(row["spec"]["layout"])) * int(row["spec"]["threads"])
+    told = env.get("OMP_NUM_THREADS", "")
+    return int(told) if told.isdigit() else usable_cores()
+
+
+def _structured(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
+    """The last value of each metric; a rate is the mean of all but the first, which holds the warm-up."""
     found: dict[str, float] = {}
     for row in rows:
         found.update({key: float(value) for key, value in row.items() if isinstance(value, int | float)})
