@@ -1,9 +1,14 @@
 """Training steps beside a loop that one would write."""
 
+from pathlib import Path
+
 import pytest
 
+from conveyor.bench import training_peers
 from conveyor.bench.limits import needs
-from conveyor.bench.training_peers import Setting, measure
+from conveyor.bench.training_peers import Setting, contestants, measure
+from conveyor.options import Options
+from conveyor.options.file import parse_mapping
 
 
 def test_a_real_competition() -> None:
@@ -19,6 +24,20 @@ def test_a_real_competition() -> None:
         for share, rate, roof in zip(*parts, strict=True):
             assert share == pytest.approx(100 * rate * amount / (roof * 1e9))
     assert len(record.results[f"ratio to {peer}"].values) == 2
+
+
+def test_our_lanes_decay_the_weights_as_the_loops_beside_them_do() -> None:
+    ours = contestants(Setting("resnet8", 16, 4, 10), threads=2)[0]
+    options = Options.from_mapping(parse_mapping(ours.command[-1], "the contestant"), where="the contestant")
+    peers = Path(training_peers.__file__).parent / "peers"
+    for program, words in (
+        ("plain_pytorch", "SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=1e-4)"),
+        ("lightning_trainer", "SGD(self.parameters(), 0.01, momentum=0.9, weight_decay=1e-4)"),
+        ("conveyor_training", "l2_regularization=1e-4"),
+    ):
+        assert words in (peers / f"{program}.py").read_text()
+    optimizer = options.optimizer
+    assert (optimizer.optimizer, optimizer.momentum, optimizer.l2_regularization) == ("momentum", 0.9, 1e-4)
 
 
 def test_what_an_image_needs() -> None:
