@@ -21,6 +21,8 @@ from conveyor.layout import parse_layout, usable_cores
 from conveyor.monitor.observers import METRICS_FILE_VARIABLE
 
 RATE = "images_per_second"
+NOT_FINITE = ("nan", "inf", "-inf")
+"""As `observers.finite` writes them."""
 
 
 @dataclass(slots=True)
@@ -113,6 +115,8 @@ def run_all(
 
 def run_case(benchmark: Benchmark, case: Case, folder: Path) -> Outcome:
     """Run one command, keep its output in a log file, read its metrics."""
+    if not case.folder.is_dir():
+        return Outcome(case, 0.0, failure=f"there is no folder {case.folder} to run it in")
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{safe_name(case.name)}.log"
     started = time.perf_counter()
@@ -133,14 +137,11 @@ def run_case(benchmark: Benchmark, case: Case, folder: Path) -> Outcome:
         reason = f"no end within {benchmark.timeout:g} s" if code is None else f"exit code {code}"
         outcome.failure = f"{reason}: {lines[-1].strip() if lines else 'no output'}"
         return outcome
-    for metric, pattern in benchmark.patterns.items():
-        value = pattern.read(text)
-        if value is not None:
-            outcome.metrics[metric] = value
     structured = _structured(rows)
-    for metric in benchmark.metrics:
-        if metric in structured:
-            outcome.metrics[metric] = structured[metric]
+    found = {metric: pattern.read(text) for metric, pattern in benchmark.patterns.items()}
+    found |= {metric: structured.get(metric) for metric in benchmark.metrics}
+    # A loss that is not a number is no result, and would spoil the record for other readers of JSON.
+    outcome.metrics = {metric: value for metric, value in found.items() if value is not None and math.isfinite(value)}
     missing = [metric for metric in (*benchmark.patterns, *benchmark.metrics) if metric not in outcome.metrics]
     if missing and not outcome.metrics:
         outcome.failure = f"it ran, but {', '.join(missing)} was not found in its output"
@@ -166,22 +167,30 @@ def _execute(case: Case, env: dict[str, str], timeout: float | None) -> tuple[in
     )
     try:
         output, _ = process.communicate(timeout=timeout)
-        return process.returncode, output.decode(errors="replace")
+        code: int | None = process.returncode
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        _end_group(process.pid)
         output, _ = process.communicate()
-        return None, output.decode(errors="replace")
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
+        code = None
+    finally:
+        _end_group(process.pid)
         process.wait()
-        raise
+    return code, output.decode(errors="replace")
+
+
+def _end_group(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    """The events that the command told."""
-    if not path.exists():
-        return []
-    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    """The events that the command told; one that was killed may have left half a line."""
+    rows = []
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+        with contextlib.suppress(ValueError):
+            row = json.loads(line)
+            rows += [row] if isinstance(row, dict) else []
+    return rows
 
 
 def _threads(rows: Sequence[dict[str, Any]], env: Mapping[str, str]) -> int:
@@ -197,7 +206,9 @@ def _structured(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """The last value of each metric; a rate is the mean of all but the first, which holds the warm-up."""
     found: dict[str, float] = {}
     for row in rows:
-        found.update({key: float(value) for key, value in row.items() if isinstance(value, int | float)})
+        for key, value in row.items():
+            if isinstance(value, int | float) or value in NOT_FINITE:
+                found[key] = float(value)
     for event in ("validation", "log"):
         rates = [float(row[RATE]) for row in rows if RATE in row and row.get("event", "log") == event]
         if rates:

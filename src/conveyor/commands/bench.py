@@ -5,6 +5,7 @@ import contextlib
 import tempfile
 from pathlib import Path
 
+from conveyor.bench.stopping import stops_cleanly
 from conveyor.errors import UserError, did_you_mean
 
 HELP = "Run benchmarks, measure beside other programs, compare records."
@@ -103,7 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
         "run": _run, "list": _list, "compare": _compare, "peers": _peers, "lanes": _lanes, "limits": _limits, "page": _page,
         "all": _all, "accuracy": _accuracy, "serving": _serving,
     }  # fmt: skip
-    return actions[arguments.action](arguments)
+    with stops_cleanly():
+        return actions[arguments.action](arguments)
 
 
 def _add_out(parser: argparse.ArgumentParser) -> None:
