@@ -1,5 +1,6 @@
 """Records keep what they were given; a difference is called one only beyond the noise."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -33,10 +34,30 @@ def test_a_record_says_where_it_was_made(tmp_path: Path) -> None:
         ((10, 10.1, 10.2), (8, 8.1, 8.3), "lower, beyond the noise"),
         ((10, 14), (14.1, 14.2), "higher, beyond the noise"),
         ((10,), (20,), "cannot tell (one value)"),
+        ((3, 3), (3, 3), "within the noise"),
+        ((0, 0), (5, 5), "higher, beyond the noise"),
+        ((5, 5), (0, 0), "lower, beyond the noise"),
+        ((-5, -5.1), (-10, -10.2), "lower, beyond the noise"),
+        ((float("nan"), 1), (10, 11), "cannot tell (not a number)"),
     ],
 )
 def test_verdicts(before: tuple[float, ...], after: tuple[float, ...], verdict: str) -> None:
     assert Difference("rate", Sample("x", before), Sample("x", after)).verdict == verdict
+
+
+def test_quantities_of_different_units_are_not_compared() -> None:
+    difference = Difference("time", Sample("s", (1, 1.1)), Sample("ms", (1000, 1001)))
+    assert difference.verdict == "cannot tell (different units)"
+    assert not difference.beyond_noise
+
+
+def test_what_only_one_record_holds_is_named(tmp_path: Path, conveyor: Callable[..., tuple[int, str, str]]) -> None:
+    both = Sample("img/s", (1.0, 2.0))
+    paths = [make_record(f"r{other}", {"rate": both, other: both}).save(tmp_path) for other in ("old peer", "new peer")]
+    code, out, _ = conveyor("bench", "compare", *paths)
+    assert code == 0
+    assert f"only in {paths[0]}: old peer" in out
+    assert f"only in {paths[1]}: new peer" in out
 
 
 def test_compare_needs_something_in_common() -> None:

@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import math
 import platform
 import statistics
 import subprocess
@@ -149,19 +150,31 @@ class Difference:
     @property
     def beyond_noise(self) -> bool:
         """True if the spreads do not overlap and the medians differ by more than each side's own half spread."""
-        if min(self.before.n, self.after.n) < 2:
+        if self.untold:
             return False
         apart = self.after.low > self.before.high or self.after.high < self.before.low
         half_spread = max(self.before.high - self.before.low, self.after.high - self.after.low) / 2
         return apart and abs(self.after.median - self.before.median) > half_spread
 
     @property
-    def verdict(self) -> str:
+    def untold(self) -> str:
+        """Why nothing can be said; empty if something can."""
+        if self.before.unit != self.after.unit:
+            return "different units"
         if min(self.before.n, self.after.n) < 2:
-            return "cannot tell (one value)"
+            return "one value"
+        if not all(math.isfinite(value) for value in (*self.before.values, *self.after.values)):
+            return "not a number"
+        return ""
+
+    @property
+    def verdict(self) -> str:
+        if self.untold:
+            return f"cannot tell ({self.untold})"
         if not self.beyond_noise:
             return "within the noise"
-        return f"{'higher' if self.ratio > 1 else 'lower'}, beyond the noise"
+        # Not by the ratio: a quantity may be zero or negative.
+        return f"{'higher' if self.after.median > self.before.median else 'lower'}, beyond the noise"
 
 
 def compare(before: Record, after: Record) -> list[Difference]:

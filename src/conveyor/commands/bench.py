@@ -175,6 +175,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _compare(arguments: argparse.Namespace) -> int:
     from conveyor.bench.records import compare, load_record
 
+    before, after = load_record(arguments.before), load_record(arguments.after)
     rows = [
         [
             difference.metric,
@@ -183,9 +184,13 @@ def _compare(arguments: argparse.Namespace) -> int:
             f"{difference.ratio:.3f}",
             difference.verdict,
         ]
-        for difference in compare(load_record(arguments.before), load_record(arguments.after))
+        for difference in compare(before, after)
     ]
     _print_table(["quantity", "before", "after", "after / before", "verdict"], rows)
+    for path, one, other in ((arguments.before, before, after), (arguments.after, after, before)):
+        alone = [metric for metric in one.results if metric not in other.results]
+        if alone:
+            print(f"only in {path}: {', '.join(alone)}")
     return 0
 
 
