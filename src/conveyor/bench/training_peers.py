@@ -61,6 +61,11 @@ def _ours(setting: Setting, threads: int, base: dict[str, Any]) -> list[Contesta
     return [Contestant(OURS, command), contestant(OURS_IN_ONE, "conveyor_training", base)]
 
 
+def peers(threads: int) -> list[str]:
+    """The names of the loops beside ours."""
+    return [each.name for each in contestants(SETTINGS[0], threads) if each.name not in (OURS, OURS_IN_ONE)]
+
+
 def measure(
     setting: Setting,
     *,
