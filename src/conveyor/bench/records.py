@@ -62,13 +62,19 @@ class Record:
     time: str = ""
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+        """Every value, and for readers without this class what follows from them."""
+        plain = asdict(self)
+        for name, sample in self.results.items():
+            plain["results"][name] |= {"n": sample.n, "median": sample.median, "low": sample.low, "high": sample.high}
+        return json.dumps(plain, indent=1, sort_keys=True) + "\n"
 
     @classmethod
     def from_json(cls, text: str, where: str) -> "Record":
         try:
             plain = json.loads(text)
             results = {key: Sample(value["unit"], tuple(value["values"])) for key, value in plain["results"].items()}
+            if not all(sample.values for sample in results.values()):
+                raise ValueError("a quantity has no values")
             return cls(plain["name"], results, plain["conditions"], plain["machine"], plain["time"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{where} is not a benchmark record: {error}") from None
@@ -119,9 +125,16 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str:
-    """The commit of the source tree, marked when it has uncommitted changes; empty outside a checkout."""
-    here = Path(__file__).resolve().parent
+    """The commit of the source tree, marked when it has uncommitted changes; empty outside a checkout.
+
+    A package installed inside somebody else's repository (`.venv/`) is outside: that repository does not track it.
+    """
+    file = Path(__file__).resolve()
+    here = file.parent
     try:
+        ours = subprocess.run(
+            ["git", "ls-files", "--error-unmatch", file.name], cwd=here, capture_output=True, timeout=10
+        )
         commit = subprocess.run(
             ["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True, timeout=10
         )
@@ -130,7 +143,7 @@ def _commit() -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    if commit.returncode != 0:
+    if ours.returncode or commit.returncode:
         return ""
     return commit.stdout.strip() + ("+" if changes.stdout.strip() else "")
 
