@@ -6,6 +6,7 @@ import pytest
 
 from conveyor.bench import growth, page
 from conveyor.bench.records import Record, Sample, make_record
+from conveyor.bench.tables import peers_rows
 from conveyor.errors import UserError
 
 
@@ -43,6 +44,13 @@ def test_the_head_shows_the_fastest_other_program_even_if_it_is_ahead(tmp_path: 
     assert "(benchmarks/README.md)" in text
     page.write_page(tmp_path / "benchmarks", readme)
     assert readme.read_text() == text
+
+
+def test_one_round_is_not_called_a_lead(tmp_path: Path) -> None:
+    results = {"conveyor rate": Sample("img/s", (12.0,)), "other rate": Sample("img/s", (10.0,))}
+    once = make_record("serving-x", results | {"ratio to other": Sample("x", (1.2,))}, kind="serving")
+    often = peers_record("training-x", "training", 12.0, {"other": 10.0})
+    assert [row[-1] for row in peers_rows([once, often])] == ["", "ahead in the only round", "", "ahead"]
 
 
 def test_a_readme_without_markers_is_refused(tmp_path: Path) -> None:

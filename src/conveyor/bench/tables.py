@@ -34,6 +34,7 @@ def peers_rows(records: Iterable[Record]) -> list[list[str]]:
                 peer = metric.removesuffix(" rate")
                 ratio = record.results[f"ratio to {peer}"]
                 verdict = "ahead" if ratio.low > 1 else "behind" if ratio.high < 1 else "even"
+                verdict += " in the only round" if ratio.n == 1 else ""
                 shown = f"{ratio.median:.2f}x ({ratio.low:.2f}..{ratio.high:.2f})"
                 about = ", ".join(filter(None, [verdict, _share(record, peer)]))
                 rows.append(["", peer, _spread(sample), shown, about])
