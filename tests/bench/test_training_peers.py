@@ -24,6 +24,7 @@ def test_a_real_competition() -> None:
         for share, rate, roof in zip(*parts, strict=True):
             assert share == pytest.approx(100 * rate * amount / (roof * 1e9))
     assert len(record.results[f"ratio to {peer}"].values) == 2
+    assert (record.conditions["rounds"], record.conditions["steps"]) == (2, 1)
 
 
 def test_our_lanes_decay_the_weights_as_the_loops_beside_them_do() -> None:

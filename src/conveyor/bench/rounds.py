@@ -144,6 +144,8 @@ class Match:
 
     rates: dict[str, list[float]]
     absent: dict[str, str]
+    steps: int = 0
+    """Of a round, as the time allowed."""
 
     def sample(self, name: str) -> Sample:
         return Sample("img/s", tuple(self.rates[name]))
@@ -165,8 +167,9 @@ def play(
     least; a contestant for whose start no time is left is absent. One of the `rivals` that is far behind the best of them
     is spared the later rounds.
     """
-    match = Match({}, {})
+    match = Match({}, {}, steps)
     sessions: list[Session] = []
+    spared: set[str] = set()
     started = time.monotonic()
 
     def start(contestant: Contestant) -> None:
@@ -187,7 +190,7 @@ def play(
         match.rates |= {session.name: [] for session in sessions}
         if seconds is not None:
             left = seconds - (time.monotonic() - started)
-            steps = fitting_steps(left, _step_seconds(sessions, match), rounds, steps)
+            match.steps = fitting_steps(left, _step_seconds(sessions, match), rounds, steps)
         ended = time.monotonic()
         for number in range(rounds):
             begun, ended = ended, time.monotonic()
@@ -195,9 +198,12 @@ def play(
                 break  # another round like the last one would be too long
             # Every other round runs backwards, so that a machine that slows down favours nobody.
             for session in sessions if number % 2 == 0 else reversed(sessions):
+                # Once spared, always: the rounds of two programs are compared by their numbers.
                 if session.name in rivals and not still_in(match.rates, session.name, rivals):
+                    spared.add(session.name)
+                if session.name in spared:
                     continue
-                rate = _rate(session, steps, match)
+                rate = _rate(session, match.steps, match)
                 if rate is not None:
                     match.rates[session.name].append(rate)
                     report(session.name, number, rate)

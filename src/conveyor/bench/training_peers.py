@@ -104,5 +104,5 @@ def measure(
             results |= needs.shares(name, match.rates[name], roofs)
     return make_record(
         setting.label, results, kind="training", model=setting.model, image_size=setting.image_size, batch=setting.batch,
-        threads=threads, rounds=rounds, steps=steps, absent=match.absent,
+        threads=threads, rounds=len(match.rates[OURS]), steps=match.steps, absent=match.absent,
     )  # fmt: skip
