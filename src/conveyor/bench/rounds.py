@@ -1,7 +1,8 @@
 """Several programs measured in one run: each in a process of its own, in alternating rounds, warm-up never timed.
 
 A contestant is a command that reads one JSON request a line from standard input (`{"steps": n}`) and answers with one
-JSON line (`{"seconds": s, "images": n}`); its first line, printed when it is ready and warm, is `{"ready": true}`.
+JSON line (`{"seconds": s, "images": n}`); its first line, printed when it is ready and warm, is `{"ready": true}`, with
+the `versions` of its libraries if it likes.
 A contestant that cannot run here says `{"unavailable": "why"}` and is listed as such, never silently left out.
 """
 
@@ -146,6 +147,8 @@ class Match:
     absent: dict[str, str]
     steps: int = 0
     """Of a round, as the time allowed."""
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+    """What each of them said of its libraries."""
 
     def sample(self, name: str) -> Sample:
         return Sample("img/s", tuple(self.rates[name]))
@@ -188,6 +191,7 @@ def play(
         order = [contestant.name for contestant in contestants]
         sessions.sort(key=lambda session: order.index(session.name))
         match.rates |= {session.name: [] for session in sessions}
+        match.versions |= {one.name: one.ready["versions"] for one in sessions if one.ready.get("versions")}
         if seconds is not None:
             left = seconds - (time.monotonic() - started)
             match.steps = fitting_steps(left, _step_seconds(sessions, match), rounds, steps)

@@ -105,4 +105,5 @@ def measure(
     return make_record(
         setting.label, results, kind="training", model=setting.model, image_size=setting.image_size, batch=setting.batch,
         threads=threads, rounds=len(match.rates[OURS]), steps=match.steps, absent=match.absent,
+        versions=match.versions,
     )  # fmt: skip

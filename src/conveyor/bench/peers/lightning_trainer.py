@@ -2,7 +2,7 @@
 
 import sys
 
-from protocol import settings, unavailable
+from protocol import say_ready, settings, unavailable
 
 
 def main() -> None:
@@ -35,7 +35,7 @@ def main() -> None:
             # The trainer fetches one batch ahead: with three, two steps are done when the fourth is asked for.
             for _ in range(3):
                 yield images, labels
-            print(json.dumps({"ready": True}), flush=True)
+            say_ready()
             for line in sys.stdin:
                 steps = json.loads(line)["steps"]
                 started = time.perf_counter()
