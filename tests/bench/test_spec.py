@@ -134,6 +134,34 @@ def test_unknown_names_and_parameters(spec: Path, tmp_path: Path) -> None:
         read_spec(other)["a"].cases()
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "batches"),
+    [
+        ("resnet50_train_m2000", "--accumulation 1024 --micro-batch-size 16 --epochs 1", ""),
+        ("resnet50_train_pod16", "--accumulation 256 --replicas 4 --micro-batch-size 16 --epochs 1", ""),
+        ("resnext101_train_m2000", "--accumulation 64 --replicas 2 --micro-batch-size 6 --epochs 2", ""),
+        ("resnext101_train_pod16", "--accumulation 16 --replicas 8 --micro-batch-size 6 --epochs 2", ""),
+        # As published, but for the group dimension, the batch and the splits, which are those of the named configuration.
+        ("efficientnet_b4_g1_train_m2000", "--accumulation 64 --group-dim 1 --micro-batch-size 3 --epochs 2", ""),
+        ("efficientnet_b4_g1_train_pod16", "--accumulation 64 --replicas 4 --group-dim 1 --micro-batch-size 3 --epochs 1", ""),
+        ("efficientnet_b4_g16_train_m2000", "--accumulation 40 --group-dim 16 --micro-batch-size 5 --epochs 2", ""),
+        ("efficientnet_b4_g16_train_pod16", "--accumulation 40 --replicas 4 --group-dim 16 --micro-batch-size 5 --epochs 1", ""),
+        ("resnet50_infer_synthetic", "--synthetic-data --model resnet50 --repeat 10", "1 4 16 32 64 90"),
+        ("resnext101_infer_synthetic", "--synthetic-data --model resnext101 --repeat 10", "1 2 4 8 16"),
+        ("efficientnet_b0_infer_synthetic", "--synthetic-data --model efficientnet_b0 --repeat 10", "1 8 16 32"),
+        ("resnet50_infer_generated", "--generated-data --model resnet50 --replicas 4 --repeat 10", "1 4 16 32 64 80"),
+        ("resnext101_infer_generated", "--generated-data --model resnext101 --replicas 4 --repeat 10", "1 2 4 8 16"),
+        ("efficientnet_b0_infer_generated", "--generated-data --model efficientnet_b0 --replicas 4 --repeat 10", "1 8 16 32"),
+    ],
+)  # fmt: skip
+def test_all_published_benchmarks_are_shipped(name: str, words: str, batches: str) -> None:
+    benchmark = read_spec(SPECS / "cnns.yml")[name]
+    assert benchmark.parameters.get("batch", []) == batches.split()
+    for option in words.split("--")[1:]:
+        assert f" --{option.strip()} " in f"{benchmark.command} "
+    assert ("--replicas" in benchmark.command) == ("--replicas" in words)
+
+
 @pytest.mark.parametrize("path", sorted(SPECS.glob("*.yml")), ids=lambda path: path.stem)
 def test_shipped_specifications_are_right(path: Path) -> None:
     for benchmark in read_spec(path).values():
