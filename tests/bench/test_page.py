@@ -1,5 +1,6 @@
 """The page and the head of its table in a README, made from records."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -82,6 +83,16 @@ def test_growth_shows_the_spread_of_several_runs_and_whose_memory_it_is(tmp_path
     assert "| 2x1 | 21 (20..23, n=3) | 602 (600..604, n=2) |" in text
     assert "largest worker" in text
     assert "largest worker" in (tmp_path / "growth-lanes.svg").read_text()
+
+
+def test_small_and_full_runs_do_not_share_a_table() -> None:
+    members = [
+        dataclasses.replace(growth_record("x", value, 1.0, 1.0), time=time)
+        for value, time in (("1", "2026-01-01"), ("2", "2026-01-03"), ("3", "2026-01-02"))
+    ]
+    for one, small in zip(members, (True, True, False), strict=True):
+        one.conditions["small"] = small
+    assert [growth.label(one) for one in growth.grouped(members)["x"]] == ["1", "2"]
 
 
 def test_values_are_ordered_as_numbers_and_words() -> None:

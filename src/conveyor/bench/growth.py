@@ -12,12 +12,18 @@ ABOUT = "MiB is the peak of the largest worker: of the only process, of one lane
 
 
 def grouped(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """The records of each benchmark that ran with parameters, in the order of these."""
+    """The records of each benchmark that ran with parameters, in the order of these.
+
+    Small and full runs cannot stand in one table: those of the size that was run last are taken.
+    """
     found: dict[str, list[Record]] = {}
-    for record in records:
+    for record in sorted(records, key=lambda one: one.time, reverse=True):
         name = record.conditions.get("benchmark")
         if name and record.conditions.get("parameters") and RATE in record.results:
-            found.setdefault(name, []).append(record)
+            members = found.setdefault(name, [])
+            if not members or record.conditions.get("small") == members[0].conditions.get("small"):
+                members.append(record)
+    found = {name: found[name] for name in sorted(found)}
     return {name: sorted(members, key=lambda one: _order(label(one))) for name, members in found.items()}
 
 
