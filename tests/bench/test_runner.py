@@ -158,6 +158,13 @@ with open(os.environ["CONVEYOR_METRICS_FILE"], "w") as file:
     assert "loss was not found" in outcome.failure
 
 
+def test_a_metric_that_is_missing_beside_others_is_named(tmp_path: Path) -> None:
+    more = "data: {loss: {regexp: 'loss (.*)'}, rate: {regexp: 'rate (.*)', skip: 1}}"
+    outcome = one(tmp_path, "print('loss 2'); print('rate 3')", more)
+    assert (outcome.ok, outcome.result) == (True, "ok, but without rate")
+    assert runner.table([read_spec(tmp_path / "spec.yml")["one"]], [outcome])[1][0][-1] == outcome.result
+
+
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
     assert f"there is no folder {tmp_path / 'nowhere'}" in one(tmp_path, "pass", "location: nowhere").failure
 

@@ -35,3 +35,10 @@ def test_an_export_that_is_not_there_is_one_sentence(conveyor: Conveyor, tmp_pat
     code, _, error = conveyor("bench", "serving", tmp_path / "nowhere", "--out", tmp_path)
     assert code == 2
     assert "nowhere cannot be served: there is nothing at" in error
+
+
+def test_the_nearest_file_is_named(conveyor: Conveyor, tmp_path: Path) -> None:
+    (tmp_path / "benchmarks.yml").write_text("a: {cmd: x}")
+    code, _, error = conveyor("bench", "run", "--spec", tmp_path / "benchmark.yml")
+    assert code == 2
+    assert f"did you mean '{tmp_path / 'benchmarks.yml'}'" in error

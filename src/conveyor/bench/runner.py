@@ -33,6 +33,8 @@ class Outcome:
     seconds: float
     metrics: dict[str, float] = field(default_factory=dict)
     failure: str = ""
+    missing: tuple[str, ...] = ()
+    """Metrics that were asked for and not found, though others were."""
     log: Path | None = None
     threads: int = 0
     """Of all its workers together."""
@@ -40,6 +42,10 @@ class Outcome:
     @property
     def ok(self) -> bool:
         return not self.failure
+
+    @property
+    def result(self) -> str:
+        return self.failure or (f"ok, but without {', '.join(self.missing)}" if self.missing else "ok")
 
 
 @dataclass(slots=True)
@@ -142,9 +148,9 @@ def run_case(benchmark: Benchmark, case: Case, folder: Path) -> Outcome:
     found |= {metric: structured.get(metric) for metric in benchmark.metrics}
     # A loss that is not a number is no result, and would spoil the record for other readers of JSON.
     outcome.metrics = {metric: value for metric, value in found.items() if value is not None and math.isfinite(value)}
-    missing = [metric for metric in (*benchmark.patterns, *benchmark.metrics) if metric not in outcome.metrics]
-    if missing and not outcome.metrics:
-        outcome.failure = f"it ran, but {', '.join(missing)} was not found in its output"
+    outcome.missing = tuple(metric for metric in found if metric not in outcome.metrics)
+    if outcome.missing and not outcome.metrics:
+        outcome.failure = f"it ran, but {', '.join(outcome.missing)} was not found in its output"
     return outcome
 
 
@@ -230,7 +236,7 @@ def table(benchmarks: Sequence[Benchmark], outcomes: Sequence[Outcome]) -> tuple
         pairs = dict(benchmark.output) or {name: name for name in (*benchmark.patterns, *benchmark.metrics)}
         values: dict[str, float | str] = {**outcome.case.parameters, **outcome.metrics}
         cells = [_cell(values.get(pairs[title])) if title in pairs else "" for title in titles]
-        rows.append([outcome.case.name, *cells, f"{outcome.seconds:.1f}", outcome.failure or "ok"])
+        rows.append([outcome.case.name, *cells, f"{outcome.seconds:.1f}", outcome.result])
     return ["benchmark", *titles, "seconds", "result"], rows
 
 

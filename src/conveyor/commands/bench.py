@@ -140,7 +140,8 @@ def find_spec(name: str) -> Path:
     shipped = {path.stem: path for path in SPECS.glob("*.yml")}
     if name.removesuffix(".yml") in shipped:
         return shipped[name.removesuffix(".yml")]
-    raise UserError(f"there is no specification {name!r}{did_you_mean(name, shipped)}")
+    beside = [str(path) for path in sorted(Path(name).parent.glob("*.y*ml"))]
+    raise UserError(f"there is no specification {name!r}{did_you_mean(name, [*shipped, *beside])}")
 
 
 def _run(arguments: argparse.Namespace) -> int:
