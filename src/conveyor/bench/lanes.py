@@ -111,7 +111,7 @@ def _record(work: Work, cores: int, answers: dict[str, list[dict[str, Any]]], up
         results[f"stage {stage}"] = Sample("ms", tuple(1000 * sum(one["alone"][stage]) for one in answers[pipeline]))
     return make_record(
         work.label, results, model=work.model, image_size=work.image_size, batch=work.batch, slots=work.slots, cores=cores,
-        schedule=work.schedule, updates=updates, splits=answers[pipeline][0]["splits"], rounds=len(together),
+        threads=cores, schedule=work.schedule, updates=updates, splits=answers[pipeline][0]["splits"], rounds=len(together),
     )  # fmt: skip
 
 
