@@ -29,6 +29,13 @@ def test_a_record_can_be_judged_without_this_program() -> None:
     }  # fmt: skip
 
 
+def test_the_load_is_that_before_the_measurement(monkeypatch: pytest.MonkeyPatch) -> None:
+    before = make_record("x", {}).machine["load_before"]
+    monkeypatch.setattr("os.getloadavg", lambda: (987.0, 987.0, 987.0))
+    monkeypatch.setattr("psutil.getloadavg", lambda: (987.0, 987.0, 987.0))
+    assert make_record("x", {}).machine["load_before"] == before < 987.0
+
+
 def test_the_commit_is_ours_and_not_that_of_a_repository_around_us(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

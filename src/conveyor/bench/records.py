@@ -3,6 +3,7 @@
 import datetime
 import json
 import math
+import os
 import platform
 import statistics
 import subprocess
@@ -20,6 +21,8 @@ from conveyor.version import __version__
 
 OURS = "conveyor"
 """Our own side in every comparison."""
+LOAD_BEFORE = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else 0.0
+"""The machine's load when this program began; when a record is made it is the load of the measurement itself."""
 LIBRARIES = ("torch", "numpy", "onnxruntime", "openvino", "simplejpeg", "pillow")
 
 
@@ -108,7 +111,7 @@ def machine() -> dict[str, Any]:
         "processor": processor_name(),
         "cores": usable_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        "load_before": round(psutil.getloadavg()[0], 2),
+        "load_before": LOAD_BEFORE,
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "conveyor": __version__,
