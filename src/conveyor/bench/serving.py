@@ -175,7 +175,8 @@ def measure(
             loads[PLAIN] = []
         direct.append(session.rate(direct_seconds))
         for number in range(rounds):
-            for name, (address, process) in servers.items():
+            for name in servers if number % 2 == 0 else reversed(servers):
+                address, process = servers[name]
                 spoken = protocol if name == OURS else "http"
                 loads[name].append(put_load(address, process, spoken, clients, seconds))
                 report(f"round {number + 1}: {name}: {describe(loads[name][-1])}")
