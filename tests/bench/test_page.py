@@ -47,6 +47,12 @@ def test_the_head_shows_the_fastest_other_program_even_if_it_is_ahead(tmp_path: 
     assert readme.read_text() == text
 
 
+def test_without_records_no_page_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no records in"):
+        page.write_page(tmp_path / "mistyped")
+    assert not (tmp_path / "mistyped").exists()
+
+
 def test_one_round_is_not_called_a_lead(tmp_path: Path) -> None:
     results = {"conveyor rate": Sample("img/s", (12.0,)), "other rate": Sample("img/s", (10.0,))}
     once = make_record("serving-x", results | {"ratio to other": Sample("x", (1.2,))}, kind="serving")

@@ -25,6 +25,8 @@ def write_page(folder: Path, readme: Path | None = None) -> Path:
     With `readme` the head of the table also goes between that file's markers.
     """
     records = newest_records(folder / "records")
+    if not records:
+        raise UserError(f"there are no records in {folder / 'records'}: run `conveyor bench` with this --out first")
     peers = [record for record in records.values() if OUR_RATE in record.results]
     peers.sort(
         key=lambda record: (_kind(record), record.conditions.get("model", ""), record.conditions.get("batch", 0))
