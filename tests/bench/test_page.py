@@ -47,6 +47,12 @@ def test_the_head_shows_the_fastest_other_program_even_if_it_is_ahead(tmp_path: 
     assert readme.read_text() == text
 
 
+def test_a_rate_that_is_not_in_images_per_second_says_so() -> None:
+    results = {name: Sample("img/CPU-s", (10.0, 12.0)) for name in ("conveyor rate", "other rate")}
+    record = make_record("data-x", results | {"ratio to other": Sample("x", (1.0, 1.0))}, kind="data")
+    assert [row[2] for row in peers_rows([record])] == ["11 img/CPU-s (10..12, n=2)"] * 2
+
+
 def test_without_records_no_page_is_written(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no records in"):
         page.write_page(tmp_path / "mistyped")

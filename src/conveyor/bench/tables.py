@@ -56,4 +56,6 @@ def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _spread(sample: Sample) -> str:
-    return f"{sample.median:.4g} ({sample.low:.4g}..{sample.high:.4g}, n={sample.n})"
+    """With its unit if that is not the one of the column."""
+    unit = "" if sample.unit == "img/s" else f" {sample.unit}"
+    return f"{sample.median:.4g}{unit} ({sample.low:.4g}..{sample.high:.4g}, n={sample.n})"
