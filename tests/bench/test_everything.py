@@ -7,6 +7,8 @@ import pytest
 from conveyor.bench import everything
 from conveyor.bench.budget import Budget
 from conveyor.bench.rounds import NO_TIME, Contestant, fitting_steps, play
+from conveyor.bench.runner import Outcome, Series
+from conveyor.bench.spec import Benchmark, Case
 from conveyor.bench.tables import newest_records
 from conveyor.commands import bench
 
@@ -67,6 +69,30 @@ def test_growth_runs_what_fits(tmp_path: Path) -> None:
     everything.growth(everything.Plan(tmp_path, 1, 2, lambda text: None), budget)
     assert any("batch" in line for line in budget.left_out)
     assert not (tmp_path / "records").exists()
+
+
+def test_more_rounds_of_whole_tables_the_quickest_first_as_long_as_they_fit() -> None:
+    clock = Clock()
+    budget = Budget(100.0, {"growth": 1.0}, clock)
+    budget.begin("growth")
+    durations = {("slow", "1"): 20.0, ("slow", "2"): 30.0, ("quick", "1"): 4.0, ("quick", "2"): 6.0, ("bad", "1"): 1.0}
+    series = []
+    for (benchmark, value), seconds in durations.items():
+        case = Case(benchmark, {"n": value}, ["x"], {}, Path())
+        outcome = Outcome(case, seconds, failure="broken" if benchmark == "bad" else "")
+        series.append(Series(Benchmark(benchmark, "x"), case, [outcome]))
+    series.append(Series(Benchmark("late", "x"), Case("late", {}, ["x"], {}, Path())))  # never run: there was no time
+    ran: list[str] = []
+
+    def run(one: Series) -> None:
+        ran.append(one.case.name)
+        one.outcomes.append(one.outcomes[0])
+        clock.now += one.outcomes[0].seconds
+
+    everything.repeat(series, budget, 4, run)
+    quick, slow = ["quick[n=2]", "quick[n=1]"], ["slow[n=2]", "slow[n=1]"]
+    assert ran == [*quick, *slow, *reversed(quick), *quick]  # 10 + 50 + 10 + 10 s; another 50 would not fit
+    assert clock.now == 80.0
 
 
 def test_the_loaders_become_a_record(tmp_path: Path) -> None:

@@ -31,6 +31,7 @@ def test_a_record_says_what_the_layouts_cost() -> None:
     assert record.results["overhead of lanes"].median == pytest.approx(5.0)
     assert record.results["share of ideal"].median == pytest.approx(100 * 9 * 0.25 / 2.5)
     assert record.conditions["splits"] == ["layer2"]
+    assert record.conditions["threads"] == 2
 
 
 def test_a_layout_answers_until_there_are_no_more_requests(

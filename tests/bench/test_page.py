@@ -1,11 +1,13 @@
 """The page and the head of its table in a README, made from records."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 
 from conveyor.bench import growth, page
 from conveyor.bench.records import Record, Sample, make_record
+from conveyor.bench.tables import peers_rows
 from conveyor.errors import UserError
 
 
@@ -45,6 +47,25 @@ def test_the_head_shows_the_fastest_other_program_even_if_it_is_ahead(tmp_path: 
     assert readme.read_text() == text
 
 
+def test_a_rate_that_is_not_in_images_per_second_says_so() -> None:
+    results = {name: Sample("img/CPU-s", (10.0, 12.0)) for name in ("conveyor rate", "other rate")}
+    record = make_record("data-x", results | {"ratio to other": Sample("x", (1.0, 1.0))}, kind="data")
+    assert [row[2] for row in peers_rows([record])] == ["11 img/CPU-s (10..12, n=2)"] * 2
+
+
+def test_without_records_no_page_is_written(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no records in"):
+        page.write_page(tmp_path / "mistyped")
+    assert not (tmp_path / "mistyped").exists()
+
+
+def test_one_round_is_not_called_a_lead(tmp_path: Path) -> None:
+    results = {"conveyor rate": Sample("img/s", (12.0,)), "other rate": Sample("img/s", (10.0,))}
+    once = make_record("serving-x", results | {"ratio to other": Sample("x", (1.2,))}, kind="serving")
+    often = peers_record("training-x", "training", 12.0, {"other": 10.0})
+    assert [row[-1] for row in peers_rows([once, often])] == ["", "ahead in the only round", "", "ahead"]
+
+
 def test_a_readme_without_markers_is_refused(tmp_path: Path) -> None:
     readme = tmp_path / "README.md"
     readme.write_text(f"{page.BEGIN}\n")
@@ -64,6 +85,26 @@ def test_growth_is_a_table_and_a_plot_in_the_order_of_the_values(tmp_path: Path)
     chart = (tmp_path / "growth-batch.svg").read_text()
     assert chart.count("<circle") == 5
     assert chart.count("<polyline") == 2
+
+
+def test_growth_shows_the_spread_of_several_runs_and_whose_memory_it_is(tmp_path: Path) -> None:
+    results = {"images_per_second": Sample("img/s", (20.0, 23.0, 21.0)), "memory_mib": Sample("MiB", (600.0, 604.0))}
+    record = make_record("lanes_layout=2x1", results, benchmark="lanes", parameters={"layout": "2x1"})
+    record.save(tmp_path / "records")
+    text = page.write_page(tmp_path).read_text()
+    assert "| 2x1 | 21 (20..23, n=3) | 602 (600..604, n=2) |" in text
+    assert "largest worker" in text
+    assert "largest worker" in (tmp_path / "growth-lanes.svg").read_text()
+
+
+def test_small_and_full_runs_do_not_share_a_table() -> None:
+    members = [
+        dataclasses.replace(growth_record("x", value, 1.0, 1.0), time=time)
+        for value, time in (("1", "2026-01-01"), ("2", "2026-01-03"), ("3", "2026-01-02"))
+    ]
+    for one, small in zip(members, (True, True, False), strict=True):
+        one.conditions["small"] = small
+    assert [growth.label(one) for one in growth.grouped(members)["x"]] == ["1", "2"]
 
 
 def test_values_are_ordered_as_numbers_and_words() -> None:

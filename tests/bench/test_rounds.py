@@ -51,10 +51,26 @@ def test_a_rival_far_behind_is_spared_the_later_rounds(tmp_path: Path) -> None:
     assert {name: len(rates) for name, rates in match.rates.items()} == {"a": 4, "b": 4, "c": 2}
 
 
+def test_a_rival_that_was_spared_stays_out_when_the_best_one_fails(tmp_path: Path) -> None:
+    """Its third rate would be compared with our third, which is of another round."""
+    order = tmp_path / "order"
+    breaks = GOOD.replace("    steps =", "    count = globals().get('count', 0) + 1\n    assert count < 4\n    steps =")
+    found = [
+        contestant("a", GOOD, str(order), "a", "30"),
+        contestant("b", breaks, str(order), "b", "28"),
+        contestant("c", GOOD, str(order), "c", "10"),
+    ]
+    match = play(found, rounds=5, steps=1, threads=1, rivals=["b", "c"])
+    assert order.read_text() == "abccbaabaa"
+    assert {name: len(rates) for name, rates in match.rates.items()} == {"a": 5, "c": 2}
+    assert "AssertionError" in match.absent["b"]
+
+
 def test_no_round_begins_that_would_end_too_late(tmp_path: Path) -> None:
     slow = GOOD.replace("    steps =", "    import time; time.sleep(0.4)\n    steps =")
     match = play([contestant("a", slow, str(tmp_path / "order"), "a", "1")], rounds=50, steps=9, threads=1, seconds=4.0)
     assert 2 <= len(match.rates["a"]) < 12
+    assert match.steps == 1, "what was run, not what was asked for"
 
 
 def test_the_head_shows_the_fastest_of_the_others() -> None:

@@ -1,5 +1,10 @@
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
 import pytest
 
+from conveyor.bench import serving
 from conveyor.bench.serving import Load, around, describe, growth
 
 
@@ -11,6 +16,35 @@ def test_growth_compares_the_end_with_the_second_quarter() -> None:
 
 def test_a_round_is_compared_with_the_direct_rates_around_it() -> None:
     assert around([10.0, 10.0, 12.0]) == [10.0, 11.0]
+
+
+def test_servers_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    class Direct:
+        def __init__(self, contestant: object, threads: int) -> None: ...
+
+        def rate(self, seconds: float) -> float:
+            asked.append("direct")
+            return 10.0
+
+        def close(self) -> None: ...
+
+    @contextlib.contextmanager
+    def server(command: Sequence[str], ready: Path) -> Iterator[tuple[dict[str, str], str]]:
+        yield {}, ready.stem
+
+    def put_load(address: object, process: str, protocol: str, clients: int, seconds: float) -> Load:
+        asked.append(process)
+        return Load(8.0, 1, (), 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, ())
+
+    monkeypatch.setattr(serving, "DirectSession", Direct)
+    monkeypatch.setattr(serving, "server", server)
+    monkeypatch.setattr(serving, "put_load", put_load)
+    monkeypatch.setattr(serving, "peer_python", lambda name: "python")
+    record = serving.measure("model", rounds=2)
+    assert asked == ["direct", "server", "plain", "direct", "plain", "server", "direct"]
+    assert record.results["ratio to engine called directly"].values == (0.8, 0.8)
 
 
 def test_a_load_tells_what_everybody_used() -> None:

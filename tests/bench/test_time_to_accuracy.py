@@ -54,6 +54,30 @@ def test_runs_that_do_not_belong_together_are_refused(tmp_path: Path, second: di
         time_to_accuracy.collect("recipe", [first, other])
 
 
+def test_a_run_without_training_accuracy_still_counts(tmp_path: Path) -> None:
+    run = made_up(tmp_path / "a", seconds=100.0, accuracy=93.0)
+    (run / "metrics.csv").write_text("update,accuracy,seconds\n10,,50\n20,,100\n")
+    record = time_to_accuracy.collect("recipe", [run])
+    assert record.results["training"].values == (400.0,)
+    assert record.conditions["runs"][0]["training"] == []
+    assert "<polyline" in time_to_accuracy.chart(record)
+
+
+@pytest.mark.parametrize(
+    ("file", "text"),
+    [
+        ("result.json", '{"reason": "done"}'),
+        ("result.json", "[]"),
+        ("validation.csv", "update,accuracy,seconds\n20,,3\n"),
+    ],
+)
+def test_a_damaged_run_is_refused(file: str, text: str, tmp_path: Path) -> None:
+    run = made_up(tmp_path / "a", seconds=100.0, accuracy=93.0)
+    (run / file).write_text(text)
+    with pytest.raises(UserError, match="not the folder of a finished run"):
+        time_to_accuracy.collect("recipe", [run])
+
+
 def test_a_folder_that_is_no_run_is_refused(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="not the folder of a finished run"):
         time_to_accuracy.collect("recipe", [tmp_path])

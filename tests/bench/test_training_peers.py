@@ -1,9 +1,18 @@
 """Training steps beside a loop that one would write."""
 
-import pytest
+import json
+import subprocess
+import sys
+from pathlib import Path
 
+import pytest
+import torch
+
+from conveyor.bench import training_peers
 from conveyor.bench.limits import needs
-from conveyor.bench.training_peers import Setting, measure
+from conveyor.bench.training_peers import Setting, contestants, measure
+from conveyor.options import Options
+from conveyor.options.file import parse_mapping
 
 
 def test_a_real_competition() -> None:
@@ -19,6 +28,59 @@ def test_a_real_competition() -> None:
         for share, rate, roof in zip(*parts, strict=True):
             assert share == pytest.approx(100 * rate * amount / (roof * 1e9))
     assert len(record.results[f"ratio to {peer}"].values) == 2
+    assert (record.conditions["rounds"], record.conditions["steps"]) == (2, 1)
+    assert record.conditions["versions"][peer] == {"torch": torch.__version__}
+
+
+def test_our_lanes_decay_the_weights_as_the_loops_beside_them_do() -> None:
+    ours = contestants(Setting("resnet8", 16, 4, 10), threads=2)[0]
+    options = Options.from_mapping(parse_mapping(ours.command[-1], "the contestant"), where="the contestant")
+    peers = Path(training_peers.__file__).parent / "peers"
+    for program, words in (
+        ("plain_pytorch", "SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=1e-4)"),
+        ("lightning_trainer", "SGD(self.parameters(), 0.01, momentum=0.9, weight_decay=1e-4)"),
+        ("conveyor_training", "l2_regularization=1e-4"),
+    ):
+        assert words in (peers / f"{program}.py").read_text()
+    optimizer = options.optimizer
+    assert (optimizer.optimizer, optimizer.momentum, optimizer.l2_regularization) == ("momentum", 0.9, 1e-4)
+
+
+TRAINER = """
+import torch
+done = 0
+LightningModule = torch.nn.Module
+
+class Trainer:
+    def __init__(self, **options): pass
+
+    def fit(self, module, loader):
+        global done
+        batches = iter(loader)
+        ahead = next(batches)
+        for following in batches:
+            module.training_step(ahead, 0).backward()
+            done, ahead = done + 1, following
+"""
+
+
+def test_lightning_warms_up_as_long_as_the_others_although_it_fetches_ahead(tmp_path: Path) -> None:
+    """A stand-in for its trainer, which fetches the next batch of a stream before it trains on the one at hand."""
+    (tmp_path / "lightning.py").write_text(TRAINER)
+    peers = Path(training_peers.__file__).parent / "peers"
+    program = f"""
+import builtins, sys
+sys.path[:0] = [{str(tmp_path)!r}, {str(peers)!r}]
+import lightning, lightning_trainer
+builtins.print = lambda text, say=print, **more: say(lightning.done, text, flush=True)
+lightning_trainer.main()
+"""
+    asked = json.dumps({"model": "resnet8", "image_size": 16, "batch": 2, "classes": 10, "threads": 1})
+    said = subprocess.run(
+        [sys.executable, "-c", program, asked], input='{"steps": 3}\n', capture_output=True, text=True, check=True
+    ).stdout.splitlines()
+    assert said[0].startswith('2 {"ready": true')
+    assert said[1].startswith('5 {"seconds"')
 
 
 def test_what_an_image_needs() -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conveyor.cli import main
+from conveyor.errors import UserError
 from conveyor.monitor import timeline
 from conveyor.options import Options
 from conveyor.plan import check, planner
@@ -27,6 +28,20 @@ def test_the_timetable_of_two_real_workers_is_the_one_that_was_run(tmp_path: Pat
             break
     # Sending makes the real one longer; it cannot be much shorter than its own passes allow.
     assert 0.6 < min(ratios) < 3.0
+
+
+def test_a_run_that_was_killed_without_a_word_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    class OneLayout:
+        layout = "1x2"
+
+        def train_options(self) -> dict[str, object]:
+            return {}
+
+    killed = subprocess.CompletedProcess([], -9, stdout="", stderr="")
+    monkeypatch.setattr("conveyor.plan.check.subprocess.run", lambda *words, **more: killed)
+    options = Options().replace(model="cifar_resnet8", image_size=16)
+    with pytest.raises(UserError, match="layout 1x2 could not be run: it ended with code -9"):
+        check.measure(options, planner.subject(options), OneLayout())  # type: ignore[arg-type]
 
 
 def makespans(folder: Path) -> list[float]:

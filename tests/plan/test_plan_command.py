@@ -30,6 +30,12 @@ def test_a_plan_for_two_devices(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert ElementTree.parse(picture).getroot().tag.endswith("svg")
 
 
+@pytest.mark.parametrize("words", ["--top 0", "--check --rounds 0", "--simulate devices=4 --scaling 4 0"])
+def test_less_than_one_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*SMALL, *words.split()]) == 2
+    assert "0: should be at least 1" in capsys.readouterr().err
+
+
 def test_more_workers_than_cores_are_said_to_share_them(capsys: pytest.CaptureFixture[str]) -> None:
     assert result(capsys, "--devices", "1", "--device", "cpu", "--global-batch", "64")["notes"] == []
     (note,) = result(capsys, "--devices", "512", "--device", "cpu", "--global-batch", "512")["notes"]  # type: ignore[misc]

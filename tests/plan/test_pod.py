@@ -103,8 +103,17 @@ def test_reading_a_cluster() -> None:
 @pytest.mark.parametrize(
     ("word", "answer"),
     [("host=8", "did you mean 'hosts'"), ("hosts", "not key=value"), ("hosts=many", "not a number for hosts"), ("hosts=0", "at least 1"),
-     ("reduce=star", "there is no all-reduce 'star'")],
+     ("reduce=star", "there is no all-reduce 'star'"), ("mtbf=0", "mtbf must be above 0"), ("save=0", "save must be above 0"),
+     ("link=0Gbit", "link must be above 0"), ("tflops=0", "tflops must be above 0"), ("tflops=nan", "tflops must be above 0"),
+     ("straggler=-1", "straggler must not be below 0")],
 )  # fmt: skip
 def test_mistakes_are_named(word: str, answer: str) -> None:
     with pytest.raises(UserError, match=answer):
         Pod.parse([word])
+
+
+def test_a_cluster_that_fails_before_it_has_restarted_is_refused() -> None:
+    for mtbf in (1e-6, 1.0, 20.0):
+        with pytest.raises(UserError, match="would hardly end"):
+            finish(Pod(mtbf=mtbf), 4, 3600.0)
+    assert finish(Pod(mtbf=3600.0), 4, 3600.0, runs=5).failures > 0

@@ -39,6 +39,20 @@ def test_thinning_keeps_spikes_and_ends() -> None:
     assert [x for x, _ in kept] == sorted(x for x, _ in kept)
 
 
+def test_thinning_keeps_spikes_beside_the_ends() -> None:
+    points = [(float(x), 0.0) for x in range(5000)]
+    points[1], points[2], points[-3], points[-2] = (1.0, -9.0), (2.0, 8.0), (4997.0, -7.0), (4998.0, 6.0)
+    kept = svg.thinned(points)
+    assert len(kept) <= svg.MAX_POINTS
+    assert {points[0], points[1], points[2], points[-3], points[-2], points[-1]} <= set(kept)
+
+
+def test_tiny_values_are_drawn() -> None:
+    """A learning rate near the end of its decay."""
+    assert svg.ticks(0.0, 2e-13) == [0.0, 5e-14, 1e-13, 1.5e-13, 2e-13]
+    assert "<polyline" in svg.line_chart([svg.Series("lr", [(0, 2e-13), (1, 1e-13)])], label="x", y_range=(0.0, None))
+
+
 def test_lines_stay_inside_the_picture() -> None:
     picture = svg.line_chart([svg.Series("a", [(0, -3.5), (1, 8.25), (2, 0)])], label="x")
     line = ElementTree.fromstring(picture).find("polyline")

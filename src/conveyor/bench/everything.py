@@ -20,7 +20,7 @@ from conveyor.bench.limits import gemm_rate, memory_bandwidth
 from conveyor.bench.page import LEFT_OUT
 from conveyor.bench.records import Record, Sample, make_record
 from conveyor.bench.rounds import NO_TIME, environment
-from conveyor.bench.spec import Case, read_spec
+from conveyor.bench.spec import read_spec
 from conveyor.layout import usable_cores
 
 SHARES = {
@@ -116,19 +116,43 @@ def inference(plan: Plan, budget: Budget) -> None:
 
 
 def growth(plan: Plan, budget: Budget) -> None:
-    """The `scaling` specification, case by case, as far as the time goes."""
+    """The `scaling` specification, case by case, as far as the time goes; what is left of it goes to more rounds."""
+
+    def report(outcome: runner.Outcome) -> None:
+        plan.say(f"  {outcome.case.name}: {outcome.failure or 'ok'} ({outcome.seconds:.1f} s)")
+
     with tempfile.TemporaryDirectory() as place:
         benchmarks = list(read_spec(SCALING, Path(place)).values())
+        series = runner.all_series(benchmarks[:1] if plan.small else benchmarks, small=True)
+        with runner.recorded(series, plan.records, small=True):
+            for one in series:
+                if budget.allows(one.case.name, 0.0 if plan.small else CASE_SECONDS):
+                    one.run(plan.records, report)
+            repeat(series, budget, 2 if plan.small else plan.rounds, lambda one: one.run(plan.records, report))
+    failed = [outcome for one in series for outcome in one.outcomes if not outcome.ok]
+    budget.left_out += [f"growth: {outcome.case.name} failed: {outcome.failure}" for outcome in failed]
 
-        def allowed(case: Case) -> bool:
-            return budget.allows(case.name, 0.0 if plan.small else CASE_SECONDS)
 
-        def report(outcome: runner.Outcome) -> None:
-            plan.say(f"  {outcome.case.name}: {outcome.failure or 'ok'} ({outcome.seconds:.1f} s)")
+def repeat(series: Sequence[runner.Series], budget: Budget, rounds: int, run: Callable[[runner.Series], None]) -> None:
+    """Rounds after the first one, as long as they fit.
 
-        chosen = benchmarks[:1] if plan.small else benchmarks
-        outcomes, _ = runner.run_all(chosen, small=True, folder=plan.records, report=report, allowed=allowed)
-    budget.left_out += [f"growth: {one.case.name} failed: {one.failure}" for one in outcomes if not one.ok]
+    The rows of a table are compared with each other, so a benchmark is repeated as a whole or not at all; the quickest ones
+    come first, as most rows get a spread that way. Every other round runs backwards.
+    """
+    tables: dict[str, list[runner.Series]] = {}
+    for one in series:
+        if one.ok and one.outcomes:
+            tables.setdefault(one.case.benchmark, []).append(one)
+
+    def seconds(members: Sequence[runner.Series]) -> float:
+        return sum(max(outcome.seconds for outcome in one.outcomes) for one in members)
+
+    for number in range(1, rounds):
+        for members in sorted(tables.values(), key=seconds):
+            if seconds(members) <= budget.left():
+                for one in members if number % 2 == 0 else reversed(members):
+                    if one.ok:
+                        run(one)
 
 
 def data(plan: Plan, budget: Budget) -> None:

@@ -4,18 +4,26 @@ import re
 from collections.abc import Iterable, Sequence
 
 from conveyor.bench import plots
-from conveyor.bench.records import Record
+from conveyor.bench.records import Record, Sample
 
 RATE, MEMORY = "images_per_second", "memory_mib"
+TITLES = ["images/s (spread)", "MiB (spread)"]
+ABOUT = "MiB is the peak of the largest worker: of the only process, of one lane, of one stage. No spread: one run."
 
 
 def grouped(records: Iterable[Record]) -> dict[str, list[Record]]:
-    """The records of each benchmark that ran with parameters, in the order of these."""
+    """The records of each benchmark that ran with parameters, in the order of these.
+
+    Small and full runs cannot stand in one table: those of the size that was run last are taken.
+    """
     found: dict[str, list[Record]] = {}
-    for record in records:
+    for record in sorted(records, key=lambda one: one.time, reverse=True):
         name = record.conditions.get("benchmark")
         if name and record.conditions.get("parameters") and RATE in record.results:
-            found.setdefault(name, []).append(record)
+            members = found.setdefault(name, [])
+            if not members or record.conditions.get("small") == members[0].conditions.get("small"):
+                members.append(record)
+    found = {name: found[name] for name in sorted(found)}
     return {name: sorted(members, key=lambda one: _order(label(one))) for name, members in found.items()}
 
 
@@ -32,11 +40,15 @@ def _order(text: str) -> tuple[float, str]:
 
 
 def rows(members: Sequence[Record]) -> list[list[str]]:
-    """Value, images per second and MiB of each run."""
-    return [
-        [label(one), *(f"{one.results[key].median:.4g}" if key in one.results else "-" for key in (RATE, MEMORY))]
-        for one in members
-    ]
+    """Value, images per second and MiB of each case."""
+    return [[label(one), *(_cell(one.results.get(key)) for key in (RATE, MEMORY))] for one in members]
+
+
+def _cell(sample: Sample | None) -> str:
+    if sample is None:
+        return "-"
+    spread = f" ({sample.low:.4g}..{sample.high:.4g}, n={sample.n})" if sample.n > 1 else ""
+    return f"{sample.median:.4g}{spread}"
 
 
 def axis(members: Sequence[Record]) -> str:
@@ -51,4 +63,6 @@ def chart(members: Sequence[Record]) -> str:
         return [one.results[key].median if key in one.results else None for one in members]
 
     labels = [label(one).removeprefix("--recompute ") for one in members]
-    return plots.panels(labels, [("images per second", values(RATE)), ("memory, MiB", values(MEMORY))], axis(members))
+    return plots.panels(
+        labels, [("images per second", values(RATE)), ("MiB, largest worker", values(MEMORY))], axis(members)
+    )

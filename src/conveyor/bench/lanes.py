@@ -30,6 +30,8 @@ from conveyor.options import Options
 from conveyor.training.spec import RunSpec
 from conveyor.training.world import World
 
+WEIGHT_DECAY = 1e-4
+"""As in the loops of `peers/` that our lanes are compared with."""
 STAGE_REPEATS = 5
 """Passes of a stage alone for each update of a round."""
 
@@ -57,8 +59,8 @@ class Work:
         return Options().replace(
             model=self.model, data="imagenet" if self.image_size > 64 else "cifar10", image_size=self.image_size,
             generated_data=True, micro_batch_size=self.batch, accumulation=self.slots, learning_rate=0.01,
-            lr_schedule="constant", updates=1_000_000, updates_per_log=1_000_000, checkpoints_per_epoch=0, validation=False,
-            layout=layout, threads=threads, device="cpu", quiet=True, max_restarts=0, report=False, tensorboard=False,
+            l2_regularization=WEIGHT_DECAY, lr_schedule="constant", updates=1_000_000, updates_per_log=1_000_000, checkpoints_per_epoch=0,
+            validation=False, layout=layout, threads=threads, device="cpu", quiet=True, max_restarts=0, report=False, tensorboard=False,
             stages=depth if depth > 1 else None, splits=self.splits if depth > 1 else (), pipeline_schedule=self.schedule,
         )  # fmt: skip
 
@@ -109,7 +111,7 @@ def _record(work: Work, cores: int, answers: dict[str, list[dict[str, Any]]], up
         results[f"stage {stage}"] = Sample("ms", tuple(1000 * sum(one["alone"][stage]) for one in answers[pipeline]))
     return make_record(
         work.label, results, model=work.model, image_size=work.image_size, batch=work.batch, slots=work.slots, cores=cores,
-        schedule=work.schedule, updates=updates, splits=answers[pipeline][0]["splits"], rounds=len(together),
+        threads=cores, schedule=work.schedule, updates=updates, splits=answers[pipeline][0]["splits"], rounds=len(together),
     )  # fmt: skip
 
 

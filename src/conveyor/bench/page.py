@@ -25,6 +25,8 @@ def write_page(folder: Path, readme: Path | None = None) -> Path:
     With `readme` the head of the table also goes between that file's markers.
     """
     records = newest_records(folder / "records")
+    if not records:
+        raise UserError(f"there are no records in {folder / 'records'}: run `conveyor bench` with this --out first")
     peers = [record for record in records.values() if OUR_RATE in record.results]
     peers.sort(
         key=lambda record: (_kind(record), record.conditions.get("model", ""), record.conditions.get("batch", 0))
@@ -48,11 +50,11 @@ def write_page(folder: Path, readme: Path | None = None) -> Path:
         parts += [f"![{record.name}]({record.name}.svg)", ""]
         write_atomically(folder / f"{record.name}.svg", time_to_accuracy.chart(record))
     if varied:
-        parts += ["## How cost grows", ""]
+        parts += ["## How cost grows", "", growth.ABOUT, ""]
     for name, members in varied.items():
         title = name.replace("_", " ")
         parts += [f"### {title}", "", f"![{title}](growth-{name}.svg)", ""]
-        parts += [markdown([growth.axis(members), "images/s", "MiB"], growth.rows(members)), ""]
+        parts += [markdown([growth.axis(members), *growth.TITLES], growth.rows(members)), ""]
         write_atomically(folder / f"growth-{name}.svg", growth.chart(members))
     if others:
         parts += ["## Limits and other records", ""]

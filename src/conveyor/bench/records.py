@@ -2,6 +2,8 @@
 
 import datetime
 import json
+import math
+import os
 import platform
 import statistics
 import subprocess
@@ -19,6 +21,8 @@ from conveyor.version import __version__
 
 OURS = "conveyor"
 """Our own side in every comparison."""
+LOAD_BEFORE = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else 0.0
+"""The machine's load when this program began; when a record is made it is the load of the measurement itself."""
 LIBRARIES = ("torch", "numpy", "onnxruntime", "openvino", "simplejpeg", "pillow")
 
 
@@ -61,13 +65,19 @@ class Record:
     time: str = ""
 
     def to_json(self) -> str:
-        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+        """Every value, and for readers without this class what follows from them."""
+        plain = asdict(self)
+        for name, sample in self.results.items():
+            plain["results"][name] |= {"n": sample.n, "median": sample.median, "low": sample.low, "high": sample.high}
+        return json.dumps(plain, indent=1, sort_keys=True) + "\n"
 
     @classmethod
     def from_json(cls, text: str, where: str) -> "Record":
         try:
             plain = json.loads(text)
             results = {key: Sample(value["unit"], tuple(value["values"])) for key, value in plain["results"].items()}
+            if not all(sample.values for sample in results.values()):
+                raise ValueError("a quantity has no values")
             return cls(plain["name"], results, plain["conditions"], plain["machine"], plain["time"])
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise UserError(f"{where} is not a benchmark record: {error}") from None
@@ -101,7 +111,7 @@ def machine() -> dict[str, Any]:
         "processor": processor_name(),
         "cores": usable_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
-        "load_before": round(psutil.getloadavg()[0], 2),
+        "load_before": LOAD_BEFORE,
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "conveyor": __version__,
@@ -118,9 +128,16 @@ def _version(name: str) -> str | None:
 
 
 def _commit() -> str:
-    """The commit of the source tree, marked when it has uncommitted changes; empty outside a checkout."""
-    here = Path(__file__).resolve().parent
+    """The commit of the source tree, marked when it has uncommitted changes; empty outside a checkout.
+
+    A package installed inside somebody else's repository (`.venv/`) is outside: that repository does not track it.
+    """
+    file = Path(__file__).resolve()
+    here = file.parent
     try:
+        ours = subprocess.run(
+            ["git", "ls-files", "--error-unmatch", file.name], cwd=here, capture_output=True, timeout=10
+        )
         commit = subprocess.run(
             ["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True, timeout=10
         )
@@ -129,7 +146,7 @@ def _commit() -> str:
         )
     except (OSError, subprocess.TimeoutExpired):
         return ""
-    if commit.returncode != 0:
+    if ours.returncode or commit.returncode:
         return ""
     return commit.stdout.strip() + ("+" if changes.stdout.strip() else "")
 
@@ -149,19 +166,31 @@ class Difference:
     @property
     def beyond_noise(self) -> bool:
         """True if the spreads do not overlap and the medians differ by more than each side's own half spread."""
-        if min(self.before.n, self.after.n) < 2:
+        if self.untold:
             return False
         apart = self.after.low > self.before.high or self.after.high < self.before.low
         half_spread = max(self.before.high - self.before.low, self.after.high - self.after.low) / 2
         return apart and abs(self.after.median - self.before.median) > half_spread
 
     @property
-    def verdict(self) -> str:
+    def untold(self) -> str:
+        """Why nothing can be said; empty if something can."""
+        if self.before.unit != self.after.unit:
+            return "different units"
         if min(self.before.n, self.after.n) < 2:
-            return "cannot tell (one value)"
+            return "one value"
+        if not all(math.isfinite(value) for value in (*self.before.values, *self.after.values)):
+            return "not a number"
+        return ""
+
+    @property
+    def verdict(self) -> str:
+        if self.untold:
+            return f"cannot tell ({self.untold})"
         if not self.beyond_noise:
             return "within the noise"
-        return f"{'higher' if self.ratio > 1 else 'lower'}, beyond the noise"
+        # Not by the ratio: a quantity may be zero or negative.
+        return f"{'higher' if self.after.median > self.before.median else 'lower'}, beyond the noise"
 
 
 def compare(before: Record, after: Record) -> list[Difference]:

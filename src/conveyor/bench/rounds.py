@@ -1,7 +1,8 @@
 """Several programs measured in one run: each in a process of its own, in alternating rounds, warm-up never timed.
 
 A contestant is a command that reads one JSON request a line from standard input (`{"steps": n}`) and answers with one
-JSON line (`{"seconds": s, "images": n}`); its first line, printed when it is ready and warm, is `{"ready": true}`.
+JSON line (`{"seconds": s, "images": n}`); its first line, printed when it is ready and warm, is `{"ready": true}`, with
+the `versions` of its libraries if it likes.
 A contestant that cannot run here says `{"unavailable": "why"}` and is listed as such, never silently left out.
 """
 
@@ -144,6 +145,10 @@ class Match:
 
     rates: dict[str, list[float]]
     absent: dict[str, str]
+    steps: int = 0
+    """Of a round, as the time allowed."""
+    versions: dict[str, dict[str, str]] = field(default_factory=dict)
+    """What each of them said of its libraries."""
 
     def sample(self, name: str) -> Sample:
         return Sample("img/s", tuple(self.rates[name]))
@@ -165,8 +170,9 @@ def play(
     least; a contestant for whose start no time is left is absent. One of the `rivals` that is far behind the best of them
     is spared the later rounds.
     """
-    match = Match({}, {})
+    match = Match({}, {}, steps)
     sessions: list[Session] = []
+    spared: set[str] = set()
     started = time.monotonic()
 
     def start(contestant: Contestant) -> None:
@@ -185,9 +191,10 @@ def play(
         order = [contestant.name for contestant in contestants]
         sessions.sort(key=lambda session: order.index(session.name))
         match.rates |= {session.name: [] for session in sessions}
+        match.versions |= {one.name: one.ready["versions"] for one in sessions if one.ready.get("versions")}
         if seconds is not None:
             left = seconds - (time.monotonic() - started)
-            steps = fitting_steps(left, _step_seconds(sessions, match), rounds, steps)
+            match.steps = fitting_steps(left, _step_seconds(sessions, match), rounds, steps)
         ended = time.monotonic()
         for number in range(rounds):
             begun, ended = ended, time.monotonic()
@@ -195,9 +202,12 @@ def play(
                 break  # another round like the last one would be too long
             # Every other round runs backwards, so that a machine that slows down favours nobody.
             for session in sessions if number % 2 == 0 else reversed(sessions):
+                # Once spared, always: the rounds of two programs are compared by their numbers.
                 if session.name in rivals and not still_in(match.rates, session.name, rivals):
+                    spared.add(session.name)
+                if session.name in spared:
                     continue
-                rate = _rate(session, steps, match)
+                rate = _rate(session, match.steps, match)
                 if rate is not None:
                     match.rates[session.name].append(rate)
                     report(session.name, number, rate)

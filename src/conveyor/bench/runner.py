@@ -1,22 +1,28 @@
-"""Runs the cases of a specification one after the other; a failing one is reported and the rest goes on."""
+"""Runs the cases of a specification in turn; a failing one is reported and the rest goes on."""
 
+import contextlib
 import json
+import math
 import os
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from conveyor.bench.records import Record, Sample, make_record
 from conveyor.bench.spec import Benchmark, Case
 from conveyor.files import write_atomically
+from conveyor.layout import parse_layout, usable_cores
 from conveyor.monitor.observers import METRICS_FILE_VARIABLE
 
 RATE = "images_per_second"
+NOT_FINITE = ("nan", "inf", "-inf")
+"""As `observers.finite` writes them."""
 
 
 @dataclass(slots=True)
@@ -27,11 +33,69 @@ class Outcome:
     seconds: float
     metrics: dict[str, float] = field(default_factory=dict)
     failure: str = ""
+    missing: tuple[str, ...] = ()
+    """Metrics that were asked for and not found, though others were."""
     log: Path | None = None
+    threads: int = 0
+    """Of all its workers together."""
 
     @property
     def ok(self) -> bool:
         return not self.failure
+
+    @property
+    def result(self) -> str:
+        return self.failure or (f"ok, but without {', '.join(self.missing)}" if self.missing else "ok")
+
+
+@dataclass(slots=True)
+class Series:
+    """A case and what came of its runs so far."""
+
+    benchmark: Benchmark
+    case: Case
+    outcomes: list[Outcome] = field(default_factory=list)
+
+    @property
+    def ok(self) -> bool:
+        """Whether no run has failed; one that did would fail again."""
+        return all(outcome.ok for outcome in self.outcomes)
+
+    def run(self, folder: Path, report: Callable[[Outcome], None]) -> None:
+        """Once more."""
+        self.outcomes.append(run_case(self.benchmark, self.case, folder))
+        report(self.outcomes[-1])
+
+    def record(self, small: bool) -> Record | None:
+        """Every run's metrics; None if there are none."""
+        values: dict[str, list[float]] = {}
+        for outcome in self.outcomes:
+            for metric, value in outcome.metrics.items():
+                values.setdefault(metric, []).append(value)
+        if not values:
+            return None
+        samples = {metric: Sample(unit_of(metric), tuple(found)) for metric, found in values.items()}
+        return make_record(
+            safe_name(self.case.name), samples, benchmark=self.case.benchmark, command=self.case.command,
+            parameters=self.case.parameters, small=small, threads=self.outcomes[0].threads,
+        )  # fmt: skip
+
+
+def all_series(benchmarks: Sequence[Benchmark], small: bool) -> list[Series]:
+    """Every case of the benchmarks, not run yet."""
+    return [Series(benchmark, case) for benchmark in benchmarks for case in benchmark.cases(small)]
+
+
+@contextlib.contextmanager
+def recorded(series: Sequence[Series], folder: Path, small: bool) -> Iterator[list[Record]]:
+    """What the body of the `with` statement measured is saved when it ends, even if it is interrupted."""
+    records: list[Record] = []
+    try:
+        yield records
+    finally:
+        records += [record for one in series if (record := one.record(small)) is not None]
+        for record in records:
+            record.save(folder)
 
 
 def run_all(
@@ -41,37 +105,24 @@ def run_all(
     folder: Path,
     repeats: int = 1,
     report: Callable[[Outcome], None] = lambda outcome: None,
-    allowed: Callable[[Case], bool] = lambda case: True,
 ) -> tuple[list[Outcome], list[Record]]:
-    """Run every case that is `allowed` `repeats` times; the outcomes, and a record for each case that gave a metric."""
-    outcomes: list[Outcome] = []
-    records: list[Record] = []
-    for benchmark in benchmarks:
-        for case in benchmark.cases(small):
-            if not allowed(case):
-                continue
-            values: dict[str, list[float]] = {}
-            for _ in range(repeats):
-                outcome = run_case(benchmark, case, folder)
-                outcomes.append(outcome)
-                report(outcome)
-                for metric, value in outcome.metrics.items():
-                    values.setdefault(metric, []).append(value)
-                if not outcome.ok:
-                    break
-            if values:
-                samples = {metric: Sample(unit_of(metric), tuple(found)) for metric, found in values.items()}
-                record = make_record(
-                    safe_name(case.name), samples, benchmark=case.benchmark, command=case.command,
-                    parameters=case.parameters, small=small,
-                )  # fmt: skip
-                record.save(folder)
-                records.append(record)
-    return outcomes, records
+    """Run every case `repeats` times; the outcomes, and a record for each case that gave a metric.
+
+    The cases take turns, and every other round runs backwards, so that a machine that slows down favours none of them.
+    """
+    series = all_series(benchmarks, small)
+    with recorded(series, folder, small) as records:
+        for number in range(repeats):
+            for one in series if number % 2 == 0 else reversed(series):
+                if one.ok:
+                    one.run(folder, report)
+    return [outcome for one in series for outcome in one.outcomes], records
 
 
 def run_case(benchmark: Benchmark, case: Case, folder: Path) -> Outcome:
     """Run one command, keep its output in a log file, read its metrics."""
+    if not case.folder.is_dir():
+        return Outcome(case, 0.0, failure=f"there is no folder {case.folder} to run it in")
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / f"{safe_name(case.name)}.log"
     started = time.perf_counter()
@@ -84,24 +135,22 @@ def run_case(benchmark: Benchmark, case: Case, folder: Path) -> Outcome:
             return Outcome(
                 case, time.perf_counter() - started, failure=f"cannot start {case.command[0]}: {error.strerror}"
             )
-        structured = _read_structured(metrics_file)
+        rows = _rows(metrics_file)
     write_atomically(log, text)
-    outcome = Outcome(case, time.perf_counter() - started, log=log)
+    outcome = Outcome(case, time.perf_counter() - started, log=log, threads=_threads(rows, env))
     if code != 0:
         lines = [line for line in text.splitlines() if line.strip()]
         reason = f"no end within {benchmark.timeout:g} s" if code is None else f"exit code {code}"
         outcome.failure = f"{reason}: {lines[-1].strip() if lines else 'no output'}"
         return outcome
-    for metric, pattern in benchmark.patterns.items():
-        value = pattern.read(text)
-        if value is not None:
-            outcome.metrics[metric] = value
-    for metric in benchmark.metrics:
-        if metric in structured:
-            outcome.metrics[metric] = structured[metric]
-    missing = [metric for metric in (*benchmark.patterns, *benchmark.metrics) if metric not in outcome.metrics]
-    if missing and not outcome.metrics:
-        outcome.failure = f"it ran, but {', '.join(missing)} was not found in its output"
+    structured = _structured(rows)
+    found = {metric: pattern.read(text) for metric, pattern in benchmark.patterns.items()}
+    found |= {metric: structured.get(metric) for metric in benchmark.metrics}
+    # A loss that is not a number is no result, and would spoil the record for other readers of JSON.
+    outcome.metrics = {metric: value for metric, value in found.items() if value is not None and math.isfinite(value)}
+    outcome.missing = tuple(metric for metric in found if metric not in outcome.metrics)
+    if outcome.missing and not outcome.metrics:
+        outcome.failure = f"it ran, but {', '.join(outcome.missing)} was not found in its output"
     return outcome
 
 
@@ -124,25 +173,48 @@ def _execute(case: Case, env: dict[str, str], timeout: float | None) -> tuple[in
     )
     try:
         output, _ = process.communicate(timeout=timeout)
-        return process.returncode, output.decode(errors="replace")
+        code: int | None = process.returncode
     except subprocess.TimeoutExpired:
-        os.killpg(process.pid, signal.SIGKILL)
+        _end_group(process.pid)
         output, _ = process.communicate()
-        return None, output.decode(errors="replace")
-    except BaseException:
-        os.killpg(process.pid, signal.SIGKILL)
+        code = None
+    finally:
+        _end_group(process.pid)
         process.wait()
-        raise
+    return code, output.decode(errors="replace")
 
 
-def _read_structured(path: Path) -> dict[str, float]:
+def _end_group(leader: int) -> None:
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(leader, signal.SIGKILL)
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """The events that the command told; one that was killed may have left half a line."""
+    rows = []
+    for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
+        with contextlib.suppress(ValueError):
+            row = json.loads(line)
+            rows += [row] if isinstance(row, dict) else []
+    return rows
+
+
+def _threads(rows: Sequence[dict[str, Any]], env: Mapping[str, str]) -> int:
+    """As a run of ours tells; another program may use as many as there are cores, or as it is told to."""
+    for row in rows:
+        if row.get("event") == "start" and {"layout", "threads"} <= set(row.get("spec", ())):
+            return math.prod(parse_layout(row["spec"]["layout"])) * int(row["spec"]["threads"])
+    told = env.get("OMP_NUM_THREADS", "")
+    return int(told) if told.isdigit() else usable_cores()
+
+
+def _structured(rows: Sequence[dict[str, Any]]) -> dict[str, float]:
     """The last value of each metric; a rate is the mean of all but the first, which holds the warm-up."""
-    if not path.exists():
-        return {}
-    rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
     found: dict[str, float] = {}
     for row in rows:
-        found.update({key: float(value) for key, value in row.items() if isinstance(value, int | float)})
+        for key, value in row.items():
+            if isinstance(value, int | float) or value in NOT_FINITE:
+                found[key] = float(value)
     for event in ("validation", "log"):
         rates = [float(row[RATE]) for row in rows if RATE in row and row.get("event", "log") == event]
         if rates:
@@ -164,7 +236,7 @@ def table(benchmarks: Sequence[Benchmark], outcomes: Sequence[Outcome]) -> tuple
         pairs = dict(benchmark.output) or {name: name for name in (*benchmark.patterns, *benchmark.metrics)}
         values: dict[str, float | str] = {**outcome.case.parameters, **outcome.metrics}
         cells = [_cell(values.get(pairs[title])) if title in pairs else "" for title in titles]
-        rows.append([outcome.case.name, *cells, f"{outcome.seconds:.1f}", outcome.failure or "ok"])
+        rows.append([outcome.case.name, *cells, f"{outcome.seconds:.1f}", outcome.result])
     return ["benchmark", *titles, "seconds", "result"], rows
 
 

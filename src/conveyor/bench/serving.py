@@ -22,7 +22,7 @@ from typing import Any
 import psutil
 
 from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
-from conveyor.bench.rounds import Session, contestant, peer_python
+from conveyor.bench.rounds import Session, UnavailableError, contestant, peer_python
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
 
@@ -156,7 +156,11 @@ def measure(
     direct: list[float] = []
     loads: dict[str, list[Load]] = {OURS: []}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
-        session = DirectSession(contestant(DIRECT, "engine_replicas", asked), threads)
+        try:
+            session = DirectSession(contestant(DIRECT, "engine_replicas", asked), threads)
+        except UnavailableError as error:
+            why = str(error).removeprefix("conveyor.errors.UserError: ")
+            raise UserError(f"{path} cannot be served: {why}") from None
         stack.callback(session.close)
         command = [
             sys.executable, "-m", "conveyor", "serve", path, "--port", "0", "--grpc-port", "0", "--engine", engine,
@@ -171,7 +175,8 @@ def measure(
             loads[PLAIN] = []
         direct.append(session.rate(direct_seconds))
         for number in range(rounds):
-            for name, (address, process) in servers.items():
+            for name in servers if number % 2 == 0 else reversed(servers):
+                address, process = servers[name]
                 spoken = protocol if name == OURS else "http"
                 loads[name].append(put_load(address, process, spoken, clients, seconds))
                 report(f"round {number + 1}: {name}: {describe(loads[name][-1])}")

@@ -20,13 +20,14 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from conveyor.errors import UserError, did_you_mean
+from conveyor.errors import UserError, did_you_mean, nearest
 from conveyor.options.file import read_mapping
 
 KNOWN_KEYS = {
     "cmd", "parameters", "env", "location", "data", "metrics", "output", "description", "small", "timeout",
     "requirements_path", "required_apt_packages_path", "pre_run_commands", "generated",
 }  # fmt: skip
+PATTERN_KEYS = ("regexp", "skip", "reduction_type")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,12 +41,11 @@ class Pattern:
     def read(self, text: str) -> float | None:
         """The mean (or the last) of all matches but the first `skip`; None if nothing is left."""
         values = []
-        for match in self.regexp.finditer(text):
+        for match in itertools.islice(self.regexp.finditer(text), self.skip, None):
             try:
                 values.append(float(match[1].strip().rstrip("%").replace(",", "")))
-            except ValueError:
+            except (ValueError, AttributeError):  # not a number, or a group that took no part
                 continue
-        values = values[self.skip :]
         if not values:
             return None
         return values[-1] if self.reduction == "final" else sum(values) / len(values)
@@ -93,7 +93,9 @@ class Benchmark:
             env = {key: _expand(value, environment) for key, value in self.env.items()}
             known = {**(os.environ if environment is None else environment), **env}
             text = " ".join([_fill(self.command, chosen, self.name), *([self.small] if small and self.small else [])])
-            found.append(Case(self.name, chosen, shlex.split(_expand(text, known)), env, self.folder / self.location))
+            found.append(
+                Case(self.name, chosen, _words(_expand(text, known), self.name), env, self.folder / self.location)
+            )
         return found
 
 
@@ -101,6 +103,9 @@ def read_spec(path: str | Path, folder: Path | None = None) -> dict[str, Benchma
     """All benchmarks of a file, in its order; they run in `folder`, by default the file's own."""
     file = Path(path)
     entries = read_mapping(file)
+    for name, entry in entries.items():
+        if isinstance(entry, dict) and "cmd" not in entry:
+            _refuse_unknown([key for key in entry if nearest(str(key), ["cmd"])], KNOWN_KEYS, f"{file}: {name}")
     found = {
         str(name): _benchmark(str(name), entry, file, folder or file.parent)
         for name, entry in entries.items()
@@ -122,27 +127,47 @@ def choose(benchmarks: dict[str, Benchmark], names: Iterable[str]) -> list[Bench
 
 def _benchmark(name: str, entry: dict[str, Any], file: Path, folder: Path) -> Benchmark:
     where = f"{file}: {name}"
-    for key in entry:
-        if key not in KNOWN_KEYS:
-            raise UserError(f"{where}: there is no key {key!r}{did_you_mean(str(key), KNOWN_KEYS)}")
-    if not isinstance(entry["cmd"], str):
+    _refuse_unknown(entry, KNOWN_KEYS, where)
+    if not isinstance(entry["cmd"], str) or not entry["cmd"].strip():
         raise UserError(f"{where}: cmd should be one text, not {entry['cmd']!r}")
+    _words(entry["cmd"], where)
     return Benchmark(
         name=name,
         command=" ".join(entry["cmd"].split()),
         description=" ".join(str(entry.get("description") or "").split()),
         parameters=_parameters(entry.get("parameters"), where),
-        env={str(key): str(value) for key, value in _mapping(entry, "env", where).items()},
+        env={str(key): "" if value is None else str(value) for key, value in _mapping(entry, "env", where).items()},
         location=str(entry.get("location") or ""),
         patterns={
             str(metric): _pattern(metric, about, where) for metric, about in _mapping(entry, "data", where).items()
         },
-        metrics=tuple(entry.get("metrics") or ()),
+        metrics=_metrics(entry.get("metrics"), where),
         output=_output(entry.get("output"), where),
         small=str(entry.get("small") or ""),
-        timeout=entry.get("timeout"),
+        timeout=_timeout(entry.get("timeout"), where),
         folder=folder,
     )
+
+
+def _refuse_unknown(keys: Iterable[Any], known: Iterable[str], where: str) -> None:
+    for key in keys:
+        if key not in known:
+            raise UserError(f"{where}: there is no key {key!r}{did_you_mean(str(key), sorted(known))}")
+
+
+def _metrics(found: Any, where: str) -> tuple[str, ...]:
+    names = [found] if isinstance(found, str) else found or []
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise UserError(f"{where}: metrics should be a list of names, not {found!r}")
+    return tuple(names)
+
+
+def _timeout(found: Any, where: str) -> float | None:
+    if found is None:
+        return None
+    if isinstance(found, bool) or not isinstance(found, int | float) or not found > 0:
+        raise UserError(f"{where}: timeout should be a number of seconds above 0, not {found!r}")
+    return float(found)
 
 
 def _mapping(entry: dict[str, Any], key: str, where: str) -> dict[Any, Any]:
@@ -155,23 +180,23 @@ def _mapping(entry: dict[str, Any], key: str, where: str) -> dict[Any, Any]:
 
 
 def _parameters(found: Any, where: str) -> dict[str, list[str]]:
-    if found is None:
-        return {}
-    if isinstance(found, list):
-        found = {name: value for part in found if isinstance(part, dict) for name, value in part.items()}
-    if not isinstance(found, dict):
-        raise UserError(f"{where}: parameters should be 'name: list' lines, not {found!r}")
-    return {
-        str(name): [str(value).strip() for value in (values if isinstance(values, list) else str(values).split(","))]
-        for name, values in found.items()
-    }
+    mapping = _mapping({"parameters": found}, "parameters", where)
+    return {str(name): _values(name, values, where) for name, values in mapping.items()}
+
+
+def _values(name: Any, found: Any, where: str) -> list[str]:
+    values = found if isinstance(found, list) else str(found).split(",")
+    if found is None or isinstance(found, dict) or not values or any(isinstance(one, dict | list) for one in values):
+        raise UserError(f"{where}: the parameter {name!r} should be a list of values, not {found!r}")
+    return [str(value).strip() for value in values]
 
 
 def _pattern(metric: str, about: Any, where: str) -> Pattern:
     if not isinstance(about, dict) or "regexp" not in about:
         raise UserError(f"{where}: the metric {metric!r} needs a regexp")
+    _refuse_unknown(about, PATTERN_KEYS, f"{where}: {metric}")
     try:
-        regexp = re.compile(about["regexp"])
+        regexp = re.compile(str(about["regexp"]))
     except re.error as error:
         raise UserError(f"{where}: the regexp of {metric!r} is wrong: {error}") from None
     if regexp.groups != 1:
@@ -179,11 +204,16 @@ def _pattern(metric: str, about: Any, where: str) -> Pattern:
     reduction = about.get("reduction_type", "mean")
     if reduction not in ("mean", "final"):
         raise UserError(f"{where}: reduction_type of {metric!r} is {reduction!r}; choose mean or final")
-    return Pattern(regexp, int(about.get("skip", 0)), reduction)
+    skip = about.get("skip", 0)
+    if isinstance(skip, bool) or not isinstance(skip, int) or skip < 0:
+        raise UserError(f"{where}: skip of {metric!r} should be a number of first matches, not {skip!r}")
+    return Pattern(regexp, skip, reduction)
 
 
 def _output(found: Any, where: str) -> tuple[tuple[str, str], ...]:
     pairs = []
+    if found is not None and not isinstance(found, list):
+        raise UserError(f"{where}: output should hold pairs of title and metric, not {found!r}")
     for item in found or []:
         if isinstance(item, dict) and len(item) == 1:
             ((title, metric),) = item.items()
@@ -196,11 +226,22 @@ def _output(found: Any, where: str) -> tuple[tuple[str, str], ...]:
 
 
 def _fill(text: str, values: Mapping[str, str], name: str) -> str:
-    for key in re.findall(r"\{([A-Za-z_][A-Za-z_0-9-]*)\}", text):
+    def value(match: re.Match[str]) -> str:
+        key = match[1]
         if key not in values:
-            raise UserError(f"{name}: the command names {{{key}}}, which is not among its parameters")
-        text = text.replace(f"{{{key}}}", values[key])
-    return text
+            hint = did_you_mean(key, values)
+            raise UserError(f"{name}: the command names {{{key}}}, which is not among its parameters{hint}")
+        return values[key]
+
+    # ${NAME} is a variable of the shell, not a parameter.
+    return re.sub(r"(?<!\$)\{([A-Za-z_][A-Za-z_0-9-]*)\}", value, text)
+
+
+def _words(command: str, where: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise UserError(f"{where}: the command cannot be split into words ({error}): {command}") from None
 
 
 def _expand(text: str, environment: Mapping[str, str] | None) -> str:

@@ -34,6 +34,7 @@ def peers_rows(records: Iterable[Record]) -> list[list[str]]:
                 peer = metric.removesuffix(" rate")
                 ratio = record.results[f"ratio to {peer}"]
                 verdict = "ahead" if ratio.low > 1 else "behind" if ratio.high < 1 else "even"
+                verdict += " in the only round" if ratio.n == 1 else ""
                 shown = f"{ratio.median:.2f}x ({ratio.low:.2f}..{ratio.high:.2f})"
                 about = ", ".join(filter(None, [verdict, _share(record, peer)]))
                 rows.append(["", peer, _spread(sample), shown, about])
@@ -55,4 +56,6 @@ def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _spread(sample: Sample) -> str:
-    return f"{sample.median:.4g} ({sample.low:.4g}..{sample.high:.4g}, n={sample.n})"
+    """With its unit if that is not the one of the column."""
+    unit = "" if sample.unit == "img/s" else f" {sample.unit}"
+    return f"{sample.median:.4g}{unit} ({sample.low:.4g}..{sample.high:.4g}, n={sample.n})"

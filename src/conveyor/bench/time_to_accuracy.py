@@ -32,7 +32,7 @@ _STYLE = (
 
 def collect(name: str, folders: Sequence[Path]) -> Record:
     """The record of finished runs that differ in nothing but their seeds and folders."""
-    runs = [_read(folder) for folder in folders]
+    runs = [_checked(folder) for folder in folders]
     for folder, run in zip(folders, runs, strict=True):
         if run["command"] != runs[0]["command"]:
             raise UserError(
@@ -44,6 +44,13 @@ def collect(name: str, folders: Sequence[Path]) -> Record:
         "validation": Sample("core-s", tuple(run["validation_core_seconds"] for run in runs)),
     }
     return make_record(f"accuracy-{name}", results, kind=KIND, recipe=name, command=runs[0]["command"], runs=runs)
+
+
+def _checked(folder: Path) -> dict[str, Any]:
+    try:
+        return _read(folder)
+    except (KeyError, ValueError, TypeError) as error:
+        raise UserError(f"{folder} is not the folder of a finished run: {type(error).__name__} {error}") from None
 
 
 def _read(folder: Path) -> dict[str, Any]:
@@ -66,7 +73,8 @@ def _read(folder: Path) -> dict[str, Any]:
         "cores": cores,
         "training_core_seconds": cores * result["seconds"],
         "validation_core_seconds": cores * float(validations[-1]["seconds"]),
-        "training": [(spent[float(row["update"])], float(row["accuracy"])) for row in metrics],
+        # A run with --disable-metrics has no accuracy of its training.
+        "training": [(spent[float(row["update"])], float(row["accuracy"])) for row in metrics if row.get("accuracy")],
         "validations": [
             (spent.get(float(row["update"]), 0.0), float(row["accuracy"])) for row in validations
         ],

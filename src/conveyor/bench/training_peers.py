@@ -61,6 +61,11 @@ def _ours(setting: Setting, threads: int, base: dict[str, Any]) -> list[Contesta
     return [Contestant(OURS, command), contestant(OURS_IN_ONE, "conveyor_training", base)]
 
 
+def peers(threads: int) -> list[str]:
+    """The names of the loops beside ours."""
+    return [each.name for each in contestants(SETTINGS[0], threads) if each.name not in (OURS, OURS_IN_ONE)]
+
+
 def measure(
     setting: Setting,
     *,
@@ -99,5 +104,6 @@ def measure(
             results |= needs.shares(name, match.rates[name], roofs)
     return make_record(
         setting.label, results, kind="training", model=setting.model, image_size=setting.image_size, batch=setting.batch,
-        threads=threads, rounds=rounds, steps=steps, absent=match.absent,
+        threads=threads, rounds=len(match.rates[OURS]), steps=match.steps, absent=match.absent,
+        versions=match.versions,
     )  # fmt: skip

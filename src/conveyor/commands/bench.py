@@ -2,9 +2,11 @@
 
 import argparse
 import contextlib
+import math
 import tempfile
 from pathlib import Path
 
+from conveyor.bench.stopping import stops_cleanly
 from conveyor.errors import UserError, did_you_mean
 
 HELP = "Run benchmarks, measure beside other programs, compare records."
@@ -21,7 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     run.add_argument("--spec", required=True, help="a file, or the name of a shipped one (see `bench list`)")
     run.add_argument("--benchmark", nargs="+", default=[], metavar="NAME", help="only these")
     run.add_argument("--small", action="store_true", help="the size that a laptop finishes")
-    run.add_argument("--repeats", type=int, default=1, help="runs of each case [1]")
+    run.add_argument("--repeats", type=_count, default=1, help="runs of each case [1]")
     _add_out(run)
 
     actions.add_parser("list", help="list the shipped specifications and their benchmarks")
@@ -33,42 +35,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     peers = actions.add_parser("peers", help="measure beside other programs, in alternating rounds")
     peers.add_argument("kind", choices=("training", "inference"))
     peers.add_argument("--model", nargs="+", default=[], help="only these models")
-    peers.add_argument("--batch", nargs="+", type=int, default=[], help="only these batch sizes")
-    peers.add_argument("--image-size", type=int, help="another image size")
+    peers.add_argument("--batch", nargs="+", type=_count, default=[], help="only these batch sizes")
+    peers.add_argument("--image-size", type=_count, help="another image size")
     peers.add_argument("--only", nargs="+", default=[], metavar="PEER", help="only these peers, by their names")
-    peers.add_argument("--rounds", type=int, default=5, help="alternating rounds [5]; of inference: at least")
-    peers.add_argument("--steps", type=int, help="of training: steps of a round; default: a few seconds")
+    peers.add_argument("--rounds", type=_count, default=5, help="alternating rounds [5]; of inference: at least")
+    peers.add_argument("--steps", type=_count, help="of training: steps of a round; default: a few seconds")
     peers.add_argument(
-        "--turn", type=float, default=0.1, help="of inference: seconds of a turn, one batch at least [0.1]"
+        "--turn", type=_amount, default=0.1, help="of inference: seconds of a turn, one batch at least [0.1]"
     )
     peers.add_argument(
-        "--minutes", type=float, default=1.0, help="of inference: for each batch size, filled with rounds [1]"
+        "--minutes", type=_amount, default=1.0, help="of inference: for each batch size, filled with rounds [1]"
     )
-    peers.add_argument("--threads", type=int, help="threads of each program; default: all cores")
+    peers.add_argument("--threads", type=_count, help="threads of each program; default: all cores")
     _add_out(peers)
 
     serving = actions.add_parser("serving", help="a server under load beside its engine called directly")
     serving.add_argument("path", metavar="EXPORT", help="an export (ONNX, for the plain server of `make peers`)")
     serving.add_argument("--engine", default="auto")
-    serving.add_argument("--batch", type=int, default=8, help="of the direct engine, and the server's largest [8]")
-    serving.add_argument("--clients", type=int, default=32, help="[32]")
-    serving.add_argument("--seconds", type=float, default=60.0, help="of load in a round [60]")
-    serving.add_argument("--direct-seconds", type=float, default=15.0, help="of the direct engine, around a round [15]")
-    serving.add_argument("--rounds", type=int, default=2, help="[2]")
+    serving.add_argument("--batch", type=_count, default=8, help="of the direct engine, and the server's largest [8]")
+    serving.add_argument("--clients", type=_count, default=32, help="[32]")
+    serving.add_argument("--seconds", type=_amount, default=60.0, help="of load in a round [60]")
+    serving.add_argument(
+        "--direct-seconds", type=_amount, default=15.0, help="of the direct engine, around a round [15]"
+    )
+    serving.add_argument("--rounds", type=_count, default=2, help="[2]")
     serving.add_argument("--protocol", choices=("grpc", "http"), default="http", help="of our server [http]")
-    serving.add_argument("--workers", type=int, help="engine processes; default: one for each core, 8 at most")
+    serving.add_argument("--workers", type=_count, help="engine processes; default: one for each core, 8 at most")
     _add_out(serving)
 
     lanes = actions.add_parser("lanes", help="the same update as one process, as lanes, as a pipeline")
     lanes.add_argument("--model", default="resnet50")
-    lanes.add_argument("--image-size", type=int, default=96)
-    lanes.add_argument("--micro-batch-size", type=int, default=8)
-    lanes.add_argument("--slots", type=int, default=8, help="micro-batches of an update [8]")
+    lanes.add_argument("--image-size", type=_count, default=96)
+    lanes.add_argument("--micro-batch-size", type=_count, default=8)
+    lanes.add_argument("--slots", type=_count, default=8, help="micro-batches of an update [8]")
     lanes.add_argument("--schedule", choices=("gpipe", "1f1b"), default="1f1b", help="of the pipeline [1f1b]")
     lanes.add_argument("--splits", nargs="+", default=["auto"], metavar="LAYER", help="of the pipeline [auto]")
-    lanes.add_argument("--workers", type=int, metavar="N", help="lanes, or stages; default: all cores")
-    lanes.add_argument("--rounds", type=int, default=5, help="alternating rounds [5]")
-    lanes.add_argument("--updates", type=int, default=2, help="updates of a round [2]")
+    lanes.add_argument("--workers", type=_count, metavar="N", help="lanes, or stages; default: all cores")
+    lanes.add_argument("--rounds", type=_count, default=5, help="alternating rounds [5]")
+    lanes.add_argument("--updates", type=_count, default=2, help="updates of a round [2]")
     _add_out(lanes)
 
     accuracy = actions.add_parser(
@@ -79,7 +83,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_out(accuracy)
 
     limits = actions.add_parser("limits", help="measure the float32 GEMM rate and the memory bandwidth")
-    limits.add_argument("--threads", type=int, help="default: all cores")
+    limits.add_argument("--threads", type=_count, help="default: all cores")
     _add_out(limits)
 
     page = actions.add_parser("page", help="write README.md and the plots from the records")
@@ -88,9 +92,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     everything = actions.add_parser(
         "all", help="limits, peers and the growth of cost in a fixed time, then the page (`make bench`)"
     )
-    everything.add_argument("--minutes", type=float, default=40.0, help="time for all of it [40]")
-    everything.add_argument("--rounds", type=int, default=5, help="alternating rounds at most [5]")
-    everything.add_argument("--threads", type=int, help="threads of each program; default: all cores")
+    everything.add_argument("--minutes", type=_amount, default=40.0, help="time for all of it [40]")
+    everything.add_argument("--rounds", type=_count, default=5, help="alternating rounds at most [5]")
+    everything.add_argument("--threads", type=_count, help="threads of each program; default: all cores")
     everything.add_argument(
         "--only", nargs="+", default=list(PARTS), choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}"
     )
@@ -103,7 +107,24 @@ def run(arguments: argparse.Namespace) -> int:
         "run": _run, "list": _list, "compare": _compare, "peers": _peers, "lanes": _lanes, "limits": _limits, "page": _page,
         "all": _all, "accuracy": _accuracy, "serving": _serving,
     }  # fmt: skip
-    return actions[arguments.action](arguments)
+    with stops_cleanly():
+        return actions[arguments.action](arguments)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"should be a whole number above 0, not {text!r}")
+    return int(text)
+
+
+def _amount(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 <= value < math.inf:
+        raise argparse.ArgumentTypeError(f"should be a number of 0 or more, not {text!r}")
+    return value
 
 
 def _add_out(parser: argparse.ArgumentParser) -> None:
@@ -119,7 +140,8 @@ def find_spec(name: str) -> Path:
     shipped = {path.stem: path for path in SPECS.glob("*.yml")}
     if name.removesuffix(".yml") in shipped:
         return shipped[name.removesuffix(".yml")]
-    raise UserError(f"there is no specification {name!r}{did_you_mean(name, shipped)}")
+    beside = [str(path) for path in sorted(Path(name).parent.glob("*.y*ml"))]
+    raise UserError(f"there is no specification {name!r}{did_you_mean(name, [*shipped, *beside])}")
 
 
 def _run(arguments: argparse.Namespace) -> int:
@@ -173,6 +195,7 @@ def _list(arguments: argparse.Namespace) -> int:
 def _compare(arguments: argparse.Namespace) -> int:
     from conveyor.bench.records import compare, load_record
 
+    before, after = load_record(arguments.before), load_record(arguments.after)
     rows = [
         [
             difference.metric,
@@ -181,9 +204,13 @@ def _compare(arguments: argparse.Namespace) -> int:
             f"{difference.ratio:.3f}",
             difference.verdict,
         ]
-        for difference in compare(load_record(arguments.before), load_record(arguments.after))
+        for difference in compare(before, after)
     ]
     _print_table(["quantity", "before", "after", "after / before", "verdict"], rows)
+    for path, one, other in ((arguments.before, before, after), (arguments.after, after, before)):
+        alone = [metric for metric in one.results if metric not in other.results]
+        if alone:
+            print(f"only in {path}: {', '.join(alone)}")
     return 0
 
 
@@ -202,7 +229,9 @@ def _training_peers(arguments: argparse.Namespace) -> int:
     from conveyor.monitor import progress
 
     settings = {setting.model: setting for setting in training_peers.SETTINGS}
-    for model in _known(arguments.model, list(settings)):
+    models = _known(arguments.model, list(settings))
+    _known(arguments.only, training_peers.peers(arguments.threads))
+    for model in models:
         setting = settings[model]
         if arguments.image_size:
             setting = dataclasses.replace(setting, image_size=arguments.image_size)
@@ -228,7 +257,9 @@ def _inference_peers(arguments: argparse.Namespace) -> int:
         record.save(arguments.out / "records")
         progress.say(inference_peers.text(record))
 
-    for model in _known(arguments.model, list(inference_peers.BATCHES)):
+    models = _known(arguments.model, list(inference_peers.BATCHES))
+    _known(arguments.only, list(inference_peers.PEERS))
+    for model in models:
         batches = arguments.batch or inference_peers.BATCHES[model]
         records = inference_peers.measure(
             model, batches, rounds=arguments.rounds, turn=arguments.turn,
@@ -253,12 +284,12 @@ def _serving(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _known(asked: list[str], models: list[str]) -> list[str]:
-    """The models asked for, or all; one that has no comparison is named with the nearest that has."""
-    for model in asked:
-        if model not in models:
-            raise UserError(f"there is no comparison for {model!r}{did_you_mean(model, models)}")
-    return asked or models
+def _known(asked: list[str], known: list[str]) -> list[str]:
+    """The models or peers asked for, or all; one that has no comparison is named with the nearest that has."""
+    for name in asked:
+        if name not in known:
+            raise UserError(f"there is no comparison for {name!r}{did_you_mean(name, known)}")
+    return asked or known
 
 
 def _lanes(arguments: argparse.Namespace) -> int:

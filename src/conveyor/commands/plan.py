@@ -61,6 +61,13 @@ def run(arguments: argparse.Namespace) -> int:
     options = options_from(arguments)
     if arguments.devices is not None and arguments.devices < 1:
         raise UserError(f"--devices {arguments.devices}: a plan needs at least one")
+    for name, numbers in (
+        ("rounds", [arguments.rounds]),
+        ("top", [arguments.top]),
+        ("scaling", arguments.scaling or []),
+    ):
+        if min(numbers, default=1) < 1:
+            raise UserError(f"--{name} {min(numbers)}: should be at least 1")
     if arguments.scaling and not arguments.simulate:
         raise UserError("--scaling belongs to --simulate: say what the cluster is like")
     act = simulate if arguments.simulate else check if arguments.check is not None else propose

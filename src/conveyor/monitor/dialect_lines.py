@@ -9,10 +9,10 @@ All four print what the original benchmark files look for, and nothing else that
 
 import abc
 import os
-import resource
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from conveyor.monitor.memory import peak_resident
 from conveyor.monitor.records import Record, number
 
 
@@ -320,4 +320,4 @@ def _latencies(record: Record) -> str:
 def _memory_percent() -> float:
     """Peak resident memory of this process as a share of the machine's."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
-    return 100.0 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / total
+    return 100.0 * peak_resident() / total

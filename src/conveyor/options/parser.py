@@ -31,10 +31,12 @@ class Parser(argparse.ArgumentParser):
         super().__init__(*arguments, **named)
         # -1e-3 is a value too, not an option.
         self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
+        self._used = False
 
     def parse_known_args(  # type: ignore[override]
         self, args: Sequence[str] | None = None, namespace: argparse.Namespace | None = None
     ) -> tuple[argparse.Namespace, list[str]]:
+        self._used = True
         words = list(sys.argv[1:] if args is None else args)
         return super().parse_known_args(self._switches_spelled_out(words), namespace)
 
@@ -62,13 +64,20 @@ class Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise UserError(self._friendly(message))
 
+    def _flags(self) -> set[str]:
+        """The long options; those of the sub-command in use too, because what it does not know is reported here."""
+        flags = {flag for action in self._actions for flag in action.option_strings if flag.startswith("--")}
+        for action in self._actions:
+            if isinstance(action, argparse._SubParsersAction):
+                used = [each for each in action.choices.values() if isinstance(each, Parser) and each._used]
+                flags = flags.union(*(each._flags() for each in used))
+        return flags
+
     def _friendly(self, message: str) -> str:
         if match := re.match(r"unrecognized arguments: (.*)", message):
             words = match[1].split(" ")
             wrong = next((word for word in words if word.startswith("-")), words[0])
-            flags = sorted(
-                {flag for action in self._actions for flag in action.option_strings if flag.startswith("--")}
-            )
+            flags = sorted(self._flags())
             close = nearest(wrong.split("=")[0], flags)
             hint = f" (did you mean {' or '.join(close[:2])}?)" if close and wrong.startswith("-") else ""
             kind = "option" if wrong.startswith("-") else "argument"

@@ -107,9 +107,11 @@ def measure(options: Options, about: Subject, one: Proposal, updates: int = UPDA
         except subprocess.TimeoutExpired:
             raise UserError(f"layout {one.layout} did not finish {updates} updates in {LIMIT_SECONDS} s") from None
         if done.returncode:
-            raise UserError(
-                f"layout {one.layout} could not be run: {(done.stderr or done.stdout).strip().splitlines()[-1]}"
-            )
+            # A run that the system killed for want of memory says nothing.
+            words = (done.stderr.strip() or done.stdout.strip()).splitlines() or [
+                f"it ended with code {done.returncode}"
+            ]
+            raise UserError(f"layout {one.layout} could not be run: {words[-1]}")
         rates = [row["images_per_second"] for row in CsvFile(run_dir / "metrics.csv", (), "update").read()[1:]]
     return statistics.median(float(rate) for rate in rates)
 

@@ -37,7 +37,10 @@ def expected_time(job: Reliability, work: float, interval: float) -> float:
     """The exact mean time to finish `work` seconds: M e^(R/M) (e^((interval + C)/M) - 1) per interval."""
     if math.isinf(job.mtbf):
         return work + job.save * work / interval
-    segment = job.mtbf * math.exp(job.restart / job.mtbf) * math.expm1((interval + job.save) / job.mtbf)
+    try:
+        segment = job.mtbf * math.exp(job.restart / job.mtbf) * math.expm1((interval + job.save) / job.mtbf)
+    except OverflowError:
+        return math.inf
     return segment * work / interval
 
 

@@ -24,6 +24,10 @@ from conveyor.plan.timetable import simulate
 _Array = npt.NDArray[np.float64]
 MAX_SLOTS = 64
 RING_CELLS = 4_000_000
+ABOVE_ZERO = ("flops", "memory_bandwidth", "link", "inner", "mtbf", "save", "slow_factor")
+NOT_BELOW_ZERO = ("latency", "overhead", "straggler", "slow", "restart", "overlap")
+MOST_FAILURES = 100_000
+"""More of them in one run are not worth simulating."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +92,12 @@ class Pod:
         pod = cls(**values)  # type: ignore[arg-type]
         if pod.hosts < 1 or pod.devices < 1:
             raise UserError("--simulate: hosts and devices must be at least 1")
+        for name in ABOVE_ZERO:
+            if not getattr(pod, name) > 0:
+                raise UserError(f"--simulate: {'tflops' if name == 'flops' else name} must be above 0")
+        for name in NOT_BELOW_ZERO:
+            if not getattr(pod, name) >= 0:
+                raise UserError(f"--simulate: {name} must not be below 0")
         return pod
 
 
@@ -241,12 +251,18 @@ def finish(pod: Pod, devices: int, work: float, runs: int = 200) -> Finish:
     job = failures.Reliability(pod.mtbf / devices, pod.save, pod.restart)
     endless = job.mtbf == float("inf")
     interval = pod.interval or (work if endless else min(work, failures.daly_interval(job)))
+    expected = failures.expected_time(job, work, interval)
+    if expected / job.mtbf > MOST_FAILURES:
+        raise UserError(
+            f"--simulate: {devices} devices fail every {job.mtbf:.3g} s, and {interval:.3g} s of work with a checkpoint and a "
+            f"restart take {interval + job.save + job.restart:.3g} s: the run would hardly end; raise mtbf"
+        )
     outcomes = failures.simulate_runs(job, work, interval, runs, pod.seed)
     totals = np.array([outcome.total for outcome in outcomes])
     return Finish(
         work=work,
         interval=interval,
-        expected=failures.expected_time(job, work, interval),
+        expected=expected,
         mean=float(totals.mean()),
         low=float(np.quantile(totals, 0.05)),
         high=float(np.quantile(totals, 0.95)),

@@ -37,21 +37,21 @@ def ticks(low: float, high: float, wanted: int = 5) -> list[float]:
     power = 10.0 ** math.floor(math.log10(raw))
     step = next(factor * power for factor in (1, 2, 5, 10) if factor * power >= raw * 0.999)
     first, last = math.floor(low / step + 1e-9), math.ceil(high / step - 1e-9)
-    return [round(index * step, 12) for index in range(first, last + 1)]
+    # Rounded in proportion: learning rates of 1e-13 have ticks too.
+    return [float(f"{index * step:.12g}") for index in range(first, last + 1)]
 
 
 def thinned(points: Sequence[Point], limit: int = MAX_POINTS) -> list[Point]:
     """At most `limit` points: of each group of neighbours the lowest and the highest, so that no spike is lost."""
     if len(points) <= limit:
         return list(points)
-    groups = max(1, limit // 2)
-    kept: list[Point] = []
+    groups = max(1, limit // 2 - 1)
+    kept: list[Point] = [points[0]]
     for group in range(groups):
         part = points[group * len(points) // groups : (group + 1) * len(points) // groups]
         ends = {part.index(min(part, key=lambda p: p[1])), part.index(max(part, key=lambda p: p[1]))}
         kept += [part[index] for index in sorted(ends)]
-    kept[0], kept[-1] = points[0], points[-1]
-    return kept
+    return list(dict.fromkeys([*kept, points[-1]]))
 
 
 def compact(value: float) -> str:

@@ -1,6 +1,5 @@
 """Loss, accuracy, throughput and phase times between two log points; nothing is read from the device before one."""
 
-import resource
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from conveyor.monitor.memory import peak_resident
 from conveyor.monitor.watch import Watch
 from conveyor.training.loss import LOSS, SAMPLES, TOP1
 from conveyor.training.world import World
@@ -74,7 +74,9 @@ class Meter:
     def read(self, global_batch: int, metrics: bool = True) -> dict[str, Any]:
         """The means since the last log point, over all workers; starts the next period."""
         both = torch.stack([self._sum, self._last])
-        self._world.sum_over_all([both])
+        memory = torch.zeros(self._world.size, dtype=both.dtype, device=both.device)
+        memory[self._world.rank] = peak_memory(both.device)
+        self._world.sum_over_all([both, memory])
         total, last = both.tolist()
         elapsed = max(time.perf_counter() - self._mark, 1e-9)
         images = self._updates * global_batch
@@ -88,7 +90,7 @@ class Meter:
         record["images_per_second"] = images / elapsed
         record["update_seconds"] = elapsed / max(1, self._updates)
         record["data_wait"] = waited / elapsed
-        record["memory_mib"] = peak_memory(self._sum.device)
+        record["memory_mib"] = max(memory.tolist())
         self._rates.append((images, elapsed))
         self._sum.zero_()
         self._updates = 0
@@ -120,7 +122,7 @@ def peak_memory(device: torch.device) -> float:
     """MiB: the most memory allocated on the accelerator, or resident on the host."""
     if device.type == "cuda":
         return torch.cuda.max_memory_allocated(device) / 2**20
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    return peak_resident() / 2**20
 
 
 def wait_for(device: torch.device) -> None:

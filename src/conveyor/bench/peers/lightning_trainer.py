@@ -2,7 +2,7 @@
 
 import sys
 
-from protocol import settings, unavailable
+from protocol import say_ready, settings, unavailable
 
 
 def main() -> None:
@@ -32,9 +32,10 @@ def main() -> None:
         """Hands out one batch after the other, and answers requests between them."""
 
         def __iter__(self):  # type: ignore[no-untyped-def]
-            for _ in range(2):
+            # The trainer fetches one batch ahead: with three, two steps are done when the fourth is asked for.
+            for _ in range(3):
                 yield images, labels
-            print(json.dumps({"ready": True}), flush=True)
+            say_ready()
             for line in sys.stdin:
                 steps = json.loads(line)["steps"]
                 started = time.perf_counter()

@@ -10,6 +10,15 @@ SHORT, FEW = 0.5, 8
 """A turn of fewer seconds, with at most so many images in a batch, begins with a batch that is not timed."""
 
 
+LIBRARIES = ("jax", "keras", "lightning", "onnxruntime", "openvino", "tensorflow", "torch")
+
+
+def say_ready() -> None:
+    """The first words: ready, and with which versions; a peer's own environment has others than ours."""
+    found = {name: str(getattr(sys.modules[name], "__version__", "?")) for name in LIBRARIES if name in sys.modules}
+    print(json.dumps({"ready": True, "versions": found}), flush=True)
+
+
 def settings() -> dict[str, Any]:
     """What this contestant is asked to run, as JSON in the first argument."""
     found: dict[str, Any] = json.loads(sys.argv[1])
@@ -20,7 +29,7 @@ def serve(step: Callable[[], Any], images_per_step: float, warmup: int = 2) -> N
     """Warm up, then run as many steps as each request asks for. A step may count something else than images."""
     for _ in range(warmup):
         step()
-    print(json.dumps({"ready": True}), flush=True)
+    say_ready()
     for line in sys.stdin:
         steps = json.loads(line)["steps"]
         started = time.perf_counter()
@@ -38,7 +47,7 @@ def serve_batches(
     Only one batch size is kept. `about` tells more of a prepared one.
     """
     batch, step = 0, lambda: None
-    print(json.dumps({"ready": True}), flush=True)
+    say_ready()
     for line in sys.stdin:
         request = json.loads(line)
         if "prepare" in request:

@@ -1,0 +1,30 @@
+"""What a log point says of all workers."""
+
+from collections.abc import Sequence
+
+import pytest
+import torch
+from torch import Tensor
+
+from conveyor.training import meter
+from conveyor.training.world import World
+
+
+class WithAnother(World):
+    """The first of two workers; the other has seen nothing and needed `memory` MiB."""
+
+    def __init__(self, memory: float) -> None:
+        super().__init__(rank=0, size=2, lanes=2)
+        self.memory = memory
+
+    def sum_over_all(self, tensors: Sequence[Tensor]) -> None:
+        for tensor in tensors:
+            if tensor.shape == (2,):
+                tensor += torch.tensor([0.0, self.memory], dtype=tensor.dtype)
+
+
+@pytest.mark.parametrize(("other", "largest"), [(70.0, 100.0), (300.0, 300.0)])
+def test_memory_is_that_of_the_largest_worker(other: float, largest: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(meter, "peak_memory", lambda device: 100.0)
+    one = meter.Meter(torch.device("cpu"), WithAnother(other), meter.Timing())
+    assert one.read(8)["memory_mib"] == largest
