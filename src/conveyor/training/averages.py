@@ -1,6 +1,5 @@
 """Averages of saved checkpoints: the mean of the last ones, or exponential over all, in float64, in the original types."""
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -40,8 +39,6 @@ def average_after_training(folder: Path, spec: RunSpec) -> None:
         chosen = [path for path in numbered if int(path.name) > first]
         save_average(folder, f"last-{epochs}", average_checkpoints(chosen))
     for decay in spec.options.events.average_decay:
-        if not math.isfinite(decay) or not 0 <= decay < 1:
-            raise UserError(f"--average-decay {decay:g} is not between 0 and 1")
         save_average(folder, f"exponential-{decay:g}", average_checkpoints(numbered, decay=decay))
 
 
