@@ -231,3 +231,8 @@ def test_throughput_needs_no_data(tmp_path: Path, kind: str) -> None:
     assert result["updates"] == 2
     records = validate(checkpoint_path=tmp_path / "run", repeat=2)
     assert [record["images"] for record in records] == [30, 30]
+
+
+def test_a_split_that_names_no_layer_is_refused_on_any_layout(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no layer 'layer9' to split at"):
+        train(tmp_path / "run", splits=["layer9"])
