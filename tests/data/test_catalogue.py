@@ -98,3 +98,10 @@ def test_a_registered_set_has_a_name() -> None:
     info = DatasetInfo(name="squares", train_images=8, validation_images=2, num_classes=2, image_size=4, channels=1)
     catalogue.register(info)
     assert catalogue.info(DataOptions(data="squares")) == info
+
+
+def test_generated_images_take_any_seed() -> None:
+    from conveyor.data.memory import GeneratedDataset
+
+    made = GeneratedDataset(catalogue.info(DataOptions()), 4, 8, 1, seed=-5)
+    assert made.read([0, 3], 0).images.shape == (2, 8, 8, 1)
