@@ -236,3 +236,9 @@ def test_throughput_needs_no_data(tmp_path: Path, kind: str) -> None:
 def test_a_split_that_names_no_layer_is_refused_on_any_layout(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no layer 'layer9' to split at"):
         train(tmp_path / "run", splits=["layer9"])
+
+
+def test_a_run_that_could_not_begin_leaves_its_folder_free(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no weights file"):
+        train(tmp_path / "run", weights=str(tmp_path / "nothing.pt"))
+    assert train(tmp_path / "run")["reason"] == "done"

@@ -38,11 +38,13 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
         state = starting_state(spec, folder, world)
         if world.is_main:
             checkpoints.tidy(folder / store.CHECKPOINTS)
-            rundir.write_options(folder, spec.options)
         prepare = make_prepare(spec, world)
         session = make_session(spec, world, own, state, prepare)
         validation = make_validation(spec, world, own, prepare)
         during = spec.options.events.validation_mode == "during"
+        if world.is_main:
+            # From here on the folder holds a run; what went wrong before leaves it free for the next attempt.
+            rundir.write_options(folder, spec.options)
         observers = make_observers(spec.options, folder) if world.is_main else []
         peak = share_of_peak(session.flops, spec, world.device) if world.is_main else None
         events = Events(session, folder, observers, validation if during else None, peak)
