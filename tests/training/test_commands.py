@@ -245,3 +245,18 @@ def test_a_full_disk_is_told_and_harms_nothing(tmp_path: Path) -> None:
     checkpoint(tmp_path / "run", 2)
     leftovers = [path.name for path in (tmp_path / "run" / store.CHECKPOINTS).iterdir() if path.name.startswith(".")]
     assert leftovers == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_validation_ends_when_it_is_told_to(finished: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """There is nothing to save: the first signal is the last."""
+    words = ["--checkpoint-path", finished, "--repeat", 100_000, "--run-dir", tmp_path / "out", "--no-quiet"]
+    process = start("validate", *words)
+    try:
+        time.sleep(6)
+        assert process.poll() is None, process.communicate()
+        process.send_signal(number)
+        process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode in (-signal.SIGTERM, 130)
