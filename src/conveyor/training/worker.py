@@ -60,6 +60,7 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
             with events, contextlib.closing(watch) as session.timing.watch, feed as batches:
                 if session.update == 0 and spec.options.events.checkpoint_at_start:
                     events.save()
+                events.catch_up()
                 train(session, batches, events, signals)
             result = finish(session, folder, events, validation, observers, signals.received)
         except BaseException:
