@@ -260,3 +260,24 @@ def test_a_validation_ends_when_it_is_told_to(finished: Path, tmp_path: Path, nu
     finally:
         process.kill()
     assert process.returncode in (-signal.SIGTERM, 130)
+
+
+def test_a_full_disk_costs_log_lines_and_not_the_run(tmp_path: Path) -> None:
+    """metrics.csv reaches the limit on the size of files after some 60 of 150 lines; no half line stays."""
+    run = tmp_path / "run"
+    words = small_options(run, updates=150, updates_per_log=1, checkpoints_per_epoch=0, validation=False).command()[2:]
+    process = subprocess.run(
+        [sys.executable, "-m", "conveyor", "train", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000)),
+    )
+    assert process.returncode == 0, process.stderr
+    assert "Traceback" not in process.stderr
+    assert process.stderr.count("CsvWriter cannot write") == 1
+    assert "done: 150 updates" in process.stdout
+    lines = (run / "metrics.csv").read_text().splitlines(keepends=True)
+    assert 10 < len(lines) < 140
+    assert {line.count(",") for line in lines} == {lines[0].count(",")}
+    assert lines[-1].endswith("\n")

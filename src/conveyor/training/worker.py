@@ -11,6 +11,7 @@ from conveyor.checkpoint.lock import RunLock
 from conveyor.errors import UserError
 from conveyor.monitor.observers import make_observers
 from conveyor.monitor.progress import say
+from conveyor.monitor.steady import Steady
 from conveyor.monitor.watch import make_watch
 from conveyor.numerics.precision import Precision
 from conveyor.training import rundir
@@ -45,7 +46,7 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
         if world.is_main:
             # From here on the folder holds a run; what went wrong before leaves it free for the next attempt.
             rundir.write_options(folder, spec.options)
-        observers = make_observers(spec.options, folder) if world.is_main else []
+        observers = [Steady(one) for one in make_observers(spec.options, folder)] if world.is_main else []
         peak = share_of_peak(session.flops, spec, world.device) if world.is_main else None
         events = Events(session, folder, observers, validation if during else None, peak)
         if world.is_main:
