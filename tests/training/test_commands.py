@@ -281,3 +281,12 @@ def test_a_full_disk_costs_log_lines_and_not_the_run(tmp_path: Path) -> None:
     assert 10 < len(lines) < 140
     assert {line.count(",") for line in lines} == {lines[0].count(",")}
     assert lines[-1].endswith("\n")
+
+
+@pytest.mark.parametrize("place", ["a file", "/proc/nothing"])
+def test_a_run_folder_that_cannot_be_written_is_one_sentence(conveyor: Command, tmp_path: Path, place: str) -> None:
+    (tmp_path / "a file").touch()
+    code, _, err = conveyor("train", *SMALL, "--run-dir", tmp_path / place)
+    assert code == 2
+    assert "cannot write to the run folder" in err
+    assert "Traceback" not in err
