@@ -43,6 +43,18 @@ def test_the_name_is_guessed_from_the_folder(folder: str, name: str, monkeypatch
     assert catalogue.name_of(DataOptions()) == name
 
 
+def test_photographs_are_photographs_whatever_word_is_in_the_path(tmp_path: Path) -> None:
+    photos = tmp_path / "mnist-work" / "photos"
+    for name in ("cat", "dog"):
+        (photos / name).mkdir(parents=True)
+        (photos / name / "1.JPG").touch()
+    assert catalogue.name_of(DataOptions(data_dir=str(photos))) == "folder"
+    make_mnist(photos / "mnist", train=9, test=4)
+    assert catalogue.name_of(DataOptions(data_dir=str(photos))) == "mnist"
+    (tmp_path / "cifar" / "downloads").mkdir(parents=True)
+    assert catalogue.name_of(DataOptions(data_dir=str(tmp_path / "cifar"))) == "cifar10"
+
+
 def test_without_anything_the_digits_are_taken() -> None:
     assert catalogue.info(DataOptions()).name == "digits"
 
