@@ -167,6 +167,20 @@ class Hostile:
         return os.mkdir, (str(self.mark),)
 
 
+def test_statistics_may_take_more_batches_than_the_run_had(conveyor: Command, finished: Path, tmp_path: Path) -> None:
+    words = ["average", "--checkpoint-path", finished, "--output", tmp_path / "mean", "--recompute-statistics"]
+    code, _, err = conveyor(*words, 9)
+    assert code == 0, err
+    code, _, err = conveyor(*words, 0)
+    assert (code, "at least 1" in err) == (2, True)
+
+
+def test_an_average_that_cannot_be_written_is_one_sentence(conveyor: Command, finished: Path) -> None:
+    code, _, err = conveyor("average", "--checkpoint-path", finished, "--output", "/proc/nothing/here")
+    assert code == 2
+    assert "cannot write the average to /proc/nothing/here" in err
+
+
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol:UserWarning")
 @pytest.mark.parametrize("name", ["evil.pt", "evil.pth", "evil.safetensors", "evil.bin", "evil"])
 def test_a_hostile_file_is_refused_wherever_one_is_accepted(conveyor: Command, tmp_path: Path, name: str) -> None:
@@ -184,6 +198,7 @@ def test_a_hostile_file_is_refused_wherever_one_is_accepted(conveyor: Command, t
             code, _, err = conveyor(*command)
             assert code == 2, (command, err)
             assert "Traceback" not in err
+            assert "weights_only" not in err, "advice to run the file's code"
             assert not mark.exists(), command
 
 

@@ -73,5 +73,9 @@ def average_folder(
 
         state.model = recompute_statistics(state, statistics_batches)
     name = f"{store.AVERAGED}last-{len(chosen)}" if decay is None else f"{store.AVERAGED}exponential-{decay:g}"
-    written = one.save(output or chosen[-1].parent / name, state)
+    target = output or chosen[-1].parent / name
+    try:
+        written = one.save(target, state)
+    except OSError as problem:
+        raise UserError(f"cannot write the average to {target}: {problem.strerror}; choose another --output") from None
     return written, list(state.progress["averaged"])
