@@ -40,6 +40,12 @@ def test_a_dry_run_prints_the_plan(conveyor: Command, tmp_path: Path) -> None:
     assert (tmp_path / "lr.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("name", ["absent/lr.png", "lr.word"])
+def test_a_picture_that_cannot_be_drawn_is_one_sentence(conveyor: Command, tmp_path: Path, name: str) -> None:
+    code, _, err = conveyor("train", "--dry-run", "--plot", tmp_path / name)
+    assert (code, "cannot draw" in err) == (2, True)
+
+
 def test_a_dry_run_needs_no_torch(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     done = python(
         "import sys; from conveyor.cli import main; main(['train', '--dry-run', '--json']); assert 'torch' not in sys.modules"
