@@ -87,6 +87,9 @@ def test_a_shortened_copy_counts_as_what_it_is(tmp_path: Path) -> None:
     make_mnist(tmp_path / "mnist", train=9, test=4, zipped=True)
     info = catalogue.info(DataOptions(data="mnist", data_dir=str(tmp_path / "mnist")))
     assert (info.train_images, info.validation_images) == (9, 4)
+    (tmp_path / "mnist" / "train-labels-idx1-ubyte.gz").write_bytes(b"no gzip")
+    info = catalogue.info(DataOptions(data="mnist", data_dir=str(tmp_path / "mnist")))
+    assert info.train_images == 60_000, "a damaged file is named when it is read"
 
 
 def test_folders_are_counted(tmp_path: Path) -> None:
