@@ -311,3 +311,21 @@ def test_a_run_folder_that_cannot_be_written_is_one_sentence(conveyor: Command, 
     assert code == 2
     assert "cannot write to the run folder" in err
     assert "Traceback" not in err
+
+
+def test_a_run_with_damaged_checkpoints_only_is_not_a_success(conveyor: Command, tmp_path: Path) -> None:
+    train(tmp_path / "run", updates=4, updates_per_checkpoint=2, validation=False)
+    for name in names(tmp_path / "run"):
+        with (tmp_path / "run" / store.CHECKPOINTS / name / "manifest").open("a") as file:
+            file.write("x")
+    code, _, err = conveyor("validate", "--checkpoint-path", tmp_path / "run", "--run-dir", tmp_path / "out")
+    assert code == 2
+    assert "all 2 of them are damaged" in err
+
+
+def test_a_refused_restore_leaves_the_stored_options(conveyor: Command, tmp_path: Path) -> None:
+    train(tmp_path / "run", updates=4, validation=False)
+    before = (tmp_path / "run" / "options.yml").read_bytes()
+    code, _, err = conveyor("restore", "--checkpoint-path", tmp_path / "run", "--updates", "2")
+    assert (code, "past the end" in err) == (2, True)
+    assert (tmp_path / "run" / "options.yml").read_bytes() == before

@@ -38,8 +38,12 @@ def _records(spec: RunSpec, world: World, own: Own, validation: Validation) -> I
             if found.single:
                 # The one that was asked for: damage is an error, not a warning.
                 store.load_newest(path)
+            count = 0
             for record, _ in checkpoints.records(found.checkpoints, validation, repeat):
                 yield record
+                count += 1
+            if count == 0:
+                raise UserError(f"no complete checkpoint in {path}: all {len(found.checkpoints)} of them are damaged")
             return
         _logger.warning("no checkpoint in %s: validating random weights", path)
     name = "random"
