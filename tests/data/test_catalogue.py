@@ -43,6 +43,18 @@ def test_the_name_is_guessed_from_the_folder(folder: str, name: str, monkeypatch
     assert catalogue.name_of(DataOptions()) == name
 
 
+def test_photographs_are_photographs_whatever_word_is_in_the_path(tmp_path: Path) -> None:
+    photos = tmp_path / "mnist-work" / "photos"
+    for name in ("cat", "dog"):
+        (photos / name).mkdir(parents=True)
+        (photos / name / "1.JPG").touch()
+    assert catalogue.name_of(DataOptions(data_dir=str(photos))) == "folder"
+    make_mnist(photos / "mnist", train=9, test=4)
+    assert catalogue.name_of(DataOptions(data_dir=str(photos))) == "mnist"
+    (tmp_path / "cifar" / "downloads").mkdir(parents=True)
+    assert catalogue.name_of(DataOptions(data_dir=str(tmp_path / "cifar"))) == "cifar10"
+
+
 def test_without_anything_the_digits_are_taken() -> None:
     assert catalogue.info(DataOptions()).name == "digits"
 
@@ -75,6 +87,9 @@ def test_a_shortened_copy_counts_as_what_it_is(tmp_path: Path) -> None:
     make_mnist(tmp_path / "mnist", train=9, test=4, zipped=True)
     info = catalogue.info(DataOptions(data="mnist", data_dir=str(tmp_path / "mnist")))
     assert (info.train_images, info.validation_images) == (9, 4)
+    (tmp_path / "mnist" / "train-labels-idx1-ubyte.gz").write_bytes(b"no gzip")
+    info = catalogue.info(DataOptions(data="mnist", data_dir=str(tmp_path / "mnist")))
+    assert info.train_images == 60_000, "a damaged file is named when it is read"
 
 
 def test_folders_are_counted(tmp_path: Path) -> None:
@@ -98,3 +113,10 @@ def test_a_registered_set_has_a_name() -> None:
     info = DatasetInfo(name="squares", train_images=8, validation_images=2, num_classes=2, image_size=4, channels=1)
     catalogue.register(info)
     assert catalogue.info(DataOptions(data="squares")) == info
+
+
+def test_generated_images_take_any_seed() -> None:
+    from conveyor.data.memory import GeneratedDataset
+
+    made = GeneratedDataset(catalogue.info(DataOptions()), 4, 8, 1, seed=-5)
+    assert made.read([0, 3], 0).images.shape == (2, 8, 8, 1)

@@ -166,3 +166,11 @@ def test_imagenet_may_be_a_subset(folder: Path) -> None:
     info = catalogue.info(chosen.data)
     assert (info.name, info.train_images, info.num_classes) == ("imagenet", 12, 2)
     assert len(open_dataset(chosen, "train", 16, 3)) == 12
+
+
+def test_a_link_that_leads_nowhere_is_named_when_it_is_read(tmp_path: Path) -> None:
+    make_folder(tmp_path)
+    (tmp_path / "train" / "ape" / "gone.jpg").symlink_to(tmp_path / "nowhere.jpg")
+    dataset = open_dataset(options(tmp_path), "train", 16, 3)
+    with pytest.raises(UserError, match=r"cannot read .*gone\.jpg: No such file"):
+        dataset.read(range(len(dataset)), 0)

@@ -64,3 +64,12 @@ def test_folders_with_splits_are_taken_as_they_are(tmp_path: Path) -> None:
     photographs(tmp_path / "val", {"cat": 2})
     listing = folders.scan(tmp_path, 0.5)
     assert (listing.count("train"), listing.count("validation")) == (5, 2)
+
+
+def test_a_link_that_leads_back_is_not_followed(tmp_path: Path) -> None:
+    root = photographs(tmp_path / "photos", {"cat": 3, "dog": 2})
+    (root / "cat" / "again").symlink_to(root / "cat")
+    (root / "dog" / "up").symlink_to("..")
+    elsewhere = photographs(tmp_path / "elsewhere", {"emu": 4})
+    (root / "emu").symlink_to(elsewhere / "emu")
+    assert folders.scan(root).count("validation") == 9

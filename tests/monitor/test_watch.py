@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
+from conveyor.errors import UserError
 from conveyor.monitor import timeline
-from conveyor.monitor.watch import Watch
+from conveyor.monitor.watch import Watch, make_watch
+from conveyor.options.run import RunOptions
 
 
 @pytest.fixture(autouse=True)
@@ -62,3 +64,10 @@ def test_off_writes_nothing(tmp_path: Path) -> None:
     run(watch, 6)
     watch.close()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_profile_folder_that_cannot_be_made_is_said_before_the_run(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    options = RunOptions(profile="light", profile_dir=str(tmp_path / "file"))
+    with pytest.raises(UserError, match="--profile-dir"):
+        make_watch(options, tmp_path, 0, None, on_cpu=True)

@@ -33,12 +33,18 @@ def value_for(spec: Spec) -> st.SearchStrategy[Any]:
         bool: st.booleans(),
         int: st.integers(int(low), int(high)),
         float: st.floats(low, high),
-        str: st.sampled_from(spec.about.choices) if spec.about.choices else st.text("abc/._12", min_size=1, max_size=8),
+        str: text_for(spec),
         Fraction: st.fractions(0, 100),
         Duration: st.builds(Duration, st.fractions(0, 100), st.sampled_from(["ep", "up", "%"])),
     }
     one = by_type[spec.kind.item]
     return st.lists(one, min_size=1, max_size=3).map(tuple) if spec.kind.many else one
+
+
+def text_for(spec: Spec) -> st.SearchStrategy[str]:
+    if spec.about.choices or spec.about.read is not None:
+        return st.sampled_from(spec.about.choices or ("1", "2.5", "30"))
+    return st.text("abc/._12", min_size=1, max_size=8)
 
 
 @settings(max_examples=60)
@@ -265,3 +271,39 @@ def test_only_switches_take_true_and_false() -> None:
 @pytest.mark.parametrize("value", ["-3", "-0.5", "-.5", "-1e-3", "-3.25E+2"])
 def test_negative_numbers_are_values(value: str) -> None:
     assert parse("--lr-values", value, "1").schedule.lr_values == (float(value), 1.0)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("learning_rate", "1/0"),
+        ("learning_rate", "inf"),
+        ("mixup_alpha", float("inf")),
+        ("epochs", "inf"),
+        ("updates", "1e400"),
+        ("seed", 2**64),
+        ("seed", -(2**63) - 1),
+        ("max_time", "1.2.3"),
+        ("max_time", "-5"),
+        ("bucket_size", ".."),
+        ("data_cache", "lots"),
+        ("average_last", [0]),
+        ("min_crop_area", 5),
+        ("validation_resize", -1),
+        ("splits", [["layer2"]]),
+    ],
+)
+def test_a_value_that_no_run_can_use_is_refused_before_the_run(name: str, value: Any) -> None:
+    with pytest.raises(UserError, match=f"^{name.replace('_', '-')}"):
+        Options().replace(**{name: value})
+
+
+def test_a_key_of_a_configuration_that_is_no_text_is_one_sentence() -> None:
+    entry = Configurations.from_files({"mine.yml": "fast:\n  5: 3\n"}).resolve("fast")
+    with pytest.raises(UserError, match="there is no option '5'"):
+        Options().updated(entry, "mine.yml:fast")
+
+
+def test_an_unknown_configuration_says_where_the_names_are() -> None:
+    with pytest.raises(UserError, match="conveyor configs"):
+        configuration("zzzz")

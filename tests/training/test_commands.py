@@ -40,6 +40,12 @@ def test_a_dry_run_prints_the_plan(conveyor: Command, tmp_path: Path) -> None:
     assert (tmp_path / "lr.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.parametrize("name", ["absent/lr.png", "lr.word"])
+def test_a_picture_that_cannot_be_drawn_is_one_sentence(conveyor: Command, tmp_path: Path, name: str) -> None:
+    code, _, err = conveyor("train", "--dry-run", "--plot", tmp_path / name)
+    assert (code, "cannot draw" in err) == (2, True)
+
+
 def test_a_dry_run_needs_no_torch(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     done = python(
         "import sys; from conveyor.cli import main; main(['train', '--dry-run', '--json']); assert 'torch' not in sys.modules"
@@ -167,6 +173,20 @@ class Hostile:
         return os.mkdir, (str(self.mark),)
 
 
+def test_statistics_may_take_more_batches_than_the_run_had(conveyor: Command, finished: Path, tmp_path: Path) -> None:
+    words = ["average", "--checkpoint-path", finished, "--output", tmp_path / "mean", "--recompute-statistics"]
+    code, _, err = conveyor(*words, 9)
+    assert code == 0, err
+    code, _, err = conveyor(*words, 0)
+    assert (code, "at least 1" in err) == (2, True)
+
+
+def test_an_average_that_cannot_be_written_is_one_sentence(conveyor: Command, finished: Path) -> None:
+    code, _, err = conveyor("average", "--checkpoint-path", finished, "--output", "/proc/nothing/here")
+    assert code == 2
+    assert "cannot write the average to /proc/nothing/here" in err
+
+
 @pytest.mark.filterwarnings("ignore:Detected pickle protocol:UserWarning")
 @pytest.mark.parametrize("name", ["evil.pt", "evil.pth", "evil.safetensors", "evil.bin", "evil"])
 def test_a_hostile_file_is_refused_wherever_one_is_accepted(conveyor: Command, tmp_path: Path, name: str) -> None:
@@ -184,6 +204,7 @@ def test_a_hostile_file_is_refused_wherever_one_is_accepted(conveyor: Command, t
             code, _, err = conveyor(*command)
             assert code == 2, (command, err)
             assert "Traceback" not in err
+            assert "weights_only" not in err, "advice to run the file's code"
             assert not mark.exists(), command
 
 
@@ -245,3 +266,66 @@ def test_a_full_disk_is_told_and_harms_nothing(tmp_path: Path) -> None:
     checkpoint(tmp_path / "run", 2)
     leftovers = [path.name for path in (tmp_path / "run" / store.CHECKPOINTS).iterdir() if path.name.startswith(".")]
     assert leftovers == []
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_validation_ends_when_it_is_told_to(finished: Path, tmp_path: Path, number: signal.Signals) -> None:
+    """There is nothing to save: the first signal is the last."""
+    words = ["--checkpoint-path", finished, "--repeat", 100_000, "--run-dir", tmp_path / "out", "--no-quiet"]
+    process = start("validate", *words)
+    try:
+        time.sleep(6)
+        assert process.poll() is None, process.communicate()
+        process.send_signal(number)
+        process.communicate(timeout=20)
+    finally:
+        process.kill()
+    assert process.returncode in (-signal.SIGTERM, 130)
+
+
+def test_a_full_disk_costs_log_lines_and_not_the_run(tmp_path: Path) -> None:
+    """metrics.csv reaches the limit on the size of files after some 60 of 150 lines; no half line stays."""
+    run = tmp_path / "run"
+    words = small_options(run, updates=150, updates_per_log=1, checkpoints_per_epoch=0, validation=False).command()[2:]
+    process = subprocess.run(
+        [sys.executable, "-m", "conveyor", "train", *words],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (8000, 8000)),
+    )
+    assert process.returncode == 0, process.stderr
+    assert "Traceback" not in process.stderr
+    assert process.stderr.count("CsvWriter cannot write") == 1
+    assert "done: 150 updates" in process.stdout
+    lines = (run / "metrics.csv").read_text().splitlines(keepends=True)
+    assert 10 < len(lines) < 140
+    assert {line.count(",") for line in lines} == {lines[0].count(",")}
+    assert lines[-1].endswith("\n")
+
+
+@pytest.mark.parametrize("place", ["a file", "/proc/nothing"])
+def test_a_run_folder_that_cannot_be_written_is_one_sentence(conveyor: Command, tmp_path: Path, place: str) -> None:
+    (tmp_path / "a file").touch()
+    code, _, err = conveyor("train", *SMALL, "--run-dir", tmp_path / place)
+    assert code == 2
+    assert "cannot write to the run folder" in err
+    assert "Traceback" not in err
+
+
+def test_a_run_with_damaged_checkpoints_only_is_not_a_success(conveyor: Command, tmp_path: Path) -> None:
+    train(tmp_path / "run", updates=4, updates_per_checkpoint=2, validation=False)
+    for name in names(tmp_path / "run"):
+        with (tmp_path / "run" / store.CHECKPOINTS / name / "manifest").open("a") as file:
+            file.write("x")
+    code, _, err = conveyor("validate", "--checkpoint-path", tmp_path / "run", "--run-dir", tmp_path / "out")
+    assert code == 2
+    assert "all 2 of them are damaged" in err
+
+
+def test_a_refused_restore_leaves_the_stored_options(conveyor: Command, tmp_path: Path) -> None:
+    train(tmp_path / "run", updates=4, validation=False)
+    before = (tmp_path / "run" / "options.yml").read_bytes()
+    code, _, err = conveyor("restore", "--checkpoint-path", tmp_path / "run", "--updates", "2")
+    assert (code, "past the end" in err) == (2, True)
+    assert (tmp_path / "run" / "options.yml").read_bytes() == before

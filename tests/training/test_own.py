@@ -177,3 +177,21 @@ def test_plain_batch_norms_follow_the_update() -> None:
     assert torch.equal(adopted[1].running_mean, before)
     kept = adopt_norms(nn.Sequential(nn.BatchNorm2d(2, momentum=None), nn.BatchNorm2d(2, affine=False)))
     assert not any(isinstance(layer, BatchNorm) for layer in kept)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "words"),
+    [
+        ((6, 8, 8, 3), np.arange(5), "do not belong together"),
+        ((6, 8, 8, 3), np.eye(6), "do not belong together"),
+        ((6, 192), np.arange(6), "do not belong together"),
+        ((0, 8, 8, 3), np.arange(0), "do not belong together"),
+        ((6, 8, 8, 3), np.arange(6) + 0.5, "not fractions"),
+        ((2, 8, 8, 3), np.array(["cat", "dog"]), "not fractions or names"),
+    ],
+)
+def test_arrays_that_are_no_data_set_are_one_sentence(
+    images: tuple[int, ...], labels: np.ndarray, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=words):
+        conveyor.train(data=(np.zeros(images, np.uint8), labels), updates=1, run_dir=tmp_path / "run")

@@ -3,6 +3,7 @@
 import csv
 import json
 import logging
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from conveyor.checkpoint.lock import RunLock
 from conveyor.errors import UserError
 from conveyor.options import Options
 from conveyor.training.after import best_checkpoint
+from conveyor.training.step import FoldedLane
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -231,3 +233,42 @@ def test_throughput_needs_no_data(tmp_path: Path, kind: str) -> None:
     assert result["updates"] == 2
     records = validate(checkpoint_path=tmp_path / "run", repeat=2)
     assert [record["images"] for record in records] == [30, 30]
+
+
+def test_a_split_that_names_no_layer_is_refused_on_any_layout(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no layer 'layer9' to split at"):
+        train(tmp_path / "run", splits=["layer9"])
+
+
+def test_a_run_that_could_not_begin_leaves_its_folder_free(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no weights file"):
+        train(tmp_path / "run", weights=str(tmp_path / "nothing.pt"))
+    assert train(tmp_path / "run")["reason"] == "done"
+
+
+@pytest.mark.parametrize("last", [4, 8])
+def test_a_validation_that_a_signal_left_out_is_made_up_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, last: int
+) -> None:
+    """Told to leave in the last update of an epoch, or of the run: the best, patience and the files are as without it."""
+    run, plain = tmp_path / "run", tmp_path / "plain"
+    train(plain, updates=8)
+    compute = FoldedLane.gradients
+
+    def gradients(lane: FoldedLane, batches: Any, update: int, loss_scale: float) -> Any:
+        if update == last - 1:
+            signal.raise_signal(signal.SIGTERM)
+        return compute(lane, batches, update, loss_scale)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(FoldedLane, "gradients", gradients)
+        assert train(run, updates=8)["reason"] == "interrupted"
+    assert not [row for row in rows(run / "validation.csv") if row["update"] == str(last)]
+    result = train(run, updates=8, resume="auto")
+    assert result["reason"] == "done"
+    assert [row["accuracy"] for row in rows(run / "validation.csv")] == [
+        row["accuracy"] for row in rows(plain / "validation.csv")
+    ]
+    assert store.read_best(run) == store.read_best(plain)
+    assert checkpoint(run, last).progress["validated_at"] == last
+    assert_same_bits(checkpoint(plain, 8), checkpoint(run, 8))

@@ -1,6 +1,7 @@
 """The arithmetic of a run, without torch."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -112,3 +113,23 @@ def test_unknown_names_are_one_sentence_with_the_nearest() -> None:
         spec_of(model="resnet2O")
     with pytest.raises(UserError, match="cifar10"):
         spec_of(data="cifer10")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"average_decay": [1.0]}, "not between 0 and 1"),
+        ({"average_last": [2], "checkpoints_per_epoch": 0}, "needs checkpoints"),
+        ({"average_decay": [0.9], "checkpoints_per_epoch": 0}, "needs checkpoints"),
+        ({"num_classes": 5}, "less than the 10 classes of digits"),
+    ],
+)
+def test_what_would_fail_at_the_end_or_in_the_first_update_is_said_before(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        spec_of(**changes)
+
+
+def test_a_folder_without_images_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "train" / "cats").mkdir(parents=True)
+    with pytest.raises(UserError, match="no image to train on"):
+        spec_of(data="folder", data_dir=str(tmp_path))

@@ -20,8 +20,13 @@ class RunLock:
 
     def acquire(self) -> "RunLock":
         """Take the lock; a second run on the folder is refused with the holder's name."""
-        self._run.mkdir(parents=True, exist_ok=True)
-        descriptor = os.open(self._run / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        try:
+            self._run.mkdir(parents=True, exist_ok=True)
+            descriptor = os.open(self._run / LOCK, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+        except OSError as problem:
+            raise UserError(
+                f"cannot write to the run folder {self._run} ({problem.strerror}): choose another --run-dir"
+            ) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

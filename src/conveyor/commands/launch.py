@@ -3,9 +3,11 @@
 import argparse
 import os
 import shlex
+import shutil
 import sys
 from typing import TYPE_CHECKING
 
+from conveyor import commands
 from conveyor.errors import UserError
 
 if TYPE_CHECKING:
@@ -65,9 +67,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(
             "there is nothing to start: give the command of a worker, as in `conveyor launch -- conveyor train`."
         )
+    if argv[0].isidentifier() and commands.exists(argv[0]) and shutil.which(argv[0]) is None:
+        raise UserError(f"{argv[0]} is a command of conveyor, not a program: write `-- conveyor {argv[0]} ...`.")
     names = tuple(expand_hosts(arguments.hosts))
+    asked = [number for number in (arguments.instances, arguments.replicas) if number is not None]
     plan = LaunchPlan(
-        instances=arguments.instances or arguments.replicas or max(1, len(names)),
+        instances=asked[0] if asked else max(1, len(names)),
         workers=arguments.workers,
         replicas=arguments.replicas,
         devices_per_replica=arguments.devices_per_replica,

@@ -150,7 +150,7 @@ def name_of(options: DataOptions) -> str:
         (("fashion",), "fashion-mnist"),
         (("mnist",), "mnist"),
     ):
-        if any(word in text for word in words):
+        if any(word in text for word in words) and not (name in SOURCES and _holds_others(folder, name)):
             return name
     if recordfiles.find_folder(folder) is not None or folders.split_folder(folder, "train") is not None:
         return "folder"
@@ -160,6 +160,11 @@ def name_of(options: DataOptions) -> str:
         f"{folder} does not say which data set it holds: name it with --data, "
         "or give a folder with one folder of images per class, or with train/ and validation/ (or val/) that hold those"
     )
+
+
+def _holds_others(folder: Path, name: str) -> bool:
+    """Whether a folder with `name` in its path has class folders and no copy of that set: mnist-work/photos, say."""
+    return folders.has_images(folder) and locate.search(name, folder) is None
 
 
 def info(options: DataOptions) -> DatasetInfo:

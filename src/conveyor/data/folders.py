@@ -40,6 +40,12 @@ def is_plain(root: Path) -> bool:
     )
 
 
+def has_images(root: Path) -> bool:
+    """Whether `root`, or its train/, has a folder with an image in it: names only, up to the first."""
+    base = (split_folder(root, "train") if root.is_dir() else None) or root
+    return base.is_dir() and any(_has_image(base / name) for name in _class_folders(base))
+
+
 def scan(root: Path, hold_out: float = 1.0) -> Listing:
     """List all images below `root`, classes numbered by sorted folder name, files sorted: the same on every machine.
 
@@ -104,13 +110,23 @@ def _class_folders(folder: Path) -> list[str]:
         return sorted(entry.name for entry in entries if entry.is_dir() and not entry.name.startswith("."))
 
 
+def _has_image(folder: Path) -> bool:
+    with os.scandir(folder) as entries:
+        return any(entry.name.lower().endswith(IMAGE_SUFFIXES) for entry in entries)
+
+
 def _images_below(root: Path, folder: Path) -> list[str]:
     found = []
     for current, children, names in os.walk(folder, followlinks=True):
-        children.sort()
+        children[:] = sorted(name for name in children if not _leads_back(Path(current, name)))
         relative = Path(current).relative_to(root)
         found += [str(relative / name) for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
     return sorted(found)
+
+
+def _leads_back(folder: Path) -> bool:
+    """Whether a link leads to a folder that it lies in: followed, every image would count dozens of times."""
+    return folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve())
 
 
 def _fingerprint(root: Path) -> tuple[tuple[str, int], ...]:

@@ -3,6 +3,7 @@
 import dataclasses
 import gzip
 import os
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -87,8 +88,11 @@ def count_images(copy: Copy) -> dict[str, int] | None:
         if name.endswith(".bin") and path.suffix == ".bin":
             counts[key] += path.stat().st_size // (3074 if copy.source.name == "cifar100" else 3073)
         elif "labels-idx1" in name:
-            with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
-                counts[key] += int.from_bytes(file.read(8)[4:], "big")
+            try:
+                with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+                    counts[key] += int.from_bytes(file.read(8)[4:], "big")
+            except (OSError, EOFError, zlib.error):
+                return None  # damaged: whoever reads the file says so
     return counts if all(counts.values()) else None
 
 

@@ -72,7 +72,7 @@ class GeneratedDataset(MemoryDataset):
     POOL = 64
 
     def __init__(self, info: DatasetInfo, num_images: int, image_size: int, channels: int, seed: int) -> None:
-        generator = np.random.Generator(np.random.Philox(seed))
+        generator = np.random.Generator(np.random.Philox(seed % 2**64))
         pool = min(self.POOL, max(1, num_images))
         normal = generator.standard_normal((pool, image_size, image_size, channels), dtype=np.float32)
         while (outside := np.abs(normal) > 2).any():

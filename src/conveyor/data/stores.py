@@ -29,7 +29,7 @@ class FolderStore:
         self._prefix = f"{str(listing.root).rstrip('/')}/"
         self._files = listing.files.get(split, ())
         if not self._files:
-            raise UserError(f"{listing.root} has no images for {split}: give the folder another --data-dir")
+            raise UserError(f"{listing.root} has no images for {split}: give another folder with --data-dir")
 
     def __len__(self) -> int:
         return len(self._files)
@@ -51,8 +51,16 @@ class FolderStore:
     def estimated_bytes(self) -> int:
         step = max(1, len(self._files) // _SAMPLED_FILES)
         sampled = self._files[::step]
-        total = sum((self._root / relative).stat().st_size for relative, _ in sampled)
+        total = sum(_size(self._root / relative) for relative, _ in sampled)
         return total * len(self._files) // max(1, len(sampled))
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; 0 for a link that leads nowhere, which is named when its turn to be read comes."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
 
 
 class RecordStore:

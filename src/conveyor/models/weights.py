@@ -40,9 +40,16 @@ def read_state(path: str | Path) -> dict[str, Tensor]:
             return dict(load_file(path))
         content = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged file can fail anywhere in the reader
-        told = (str(error).strip() or type(error).__name__).splitlines()[0]
+        told = _told(error)
         raise UserError(f"{path} is no safetensors file or plain torch state dict ({told}).") from error
     return _unwrap(content, path)
+
+
+def _told(error: Exception) -> str:
+    """The reader's own first line. torch's, about what is not plain tensors, advises to run the file's code instead."""
+    if "weights_only" in str(error):
+        return "it holds other things than tensors"
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def load_state(model: nn.Module, state: Mapping[str, Tensor], where: str, replace_head: bool = False) -> list[str]:

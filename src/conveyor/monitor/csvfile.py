@@ -1,6 +1,7 @@
 """A CSV file that a killed run leaves readable and a resumed run continues."""
 
 import csv
+import errno
 import io
 import os
 from collections.abc import Sequence
@@ -47,7 +48,11 @@ class CsvFile:
         line = csv_text([[_cell(record.get(name, "")) for name in self.columns]])
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
-            os.write(descriptor, line.encode())
+            before = os.fstat(descriptor).st_size
+            if os.write(descriptor, line.encode()) < len(line.encode()):
+                # The disk is full: half a row would become one with the next.
+                os.ftruncate(descriptor, before)
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         finally:
             os.close(descriptor)
 

@@ -6,6 +6,7 @@ The loop's phase clock tells it every phase that ends (`mark`); the end of the p
 from pathlib import Path
 from typing import Any
 
+from conveyor.errors import UserError
 from conveyor.monitor import timeline
 from conveyor.monitor.profile import NoProfiler, Profiler, make_profiler
 from conveyor.options.run import RunOptions
@@ -72,6 +73,14 @@ class Watch:
 def make_watch(run: RunOptions, folder: Path, worker: int, module: Any, *, on_cpu: bool) -> Watch:
     """The watch of a worker. On accelerators the host's clock says little about the passes, so no timeline is kept."""
     where = Path(run.profile_dir) if run.profile_dir is not None else folder / "profile"
+    if run.profile != "off" and run.profile_dir is not None:
+        # Profiles are written at the end of a run: a folder that cannot be is better known before it.
+        try:
+            where.mkdir(parents=True, exist_ok=True)
+        except OSError as problem:
+            raise UserError(
+                f"cannot make the folder {where} for profiles ({problem.strerror}): see --profile-dir"
+            ) from None
     profiler = make_profiler(run.profile, where, worker)
     profiler.attach(module)
     return Watch(folder, worker, record=on_cpu, profiler=profiler)

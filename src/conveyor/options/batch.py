@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from conveyor.options.field import option
+from conveyor.options.units import size_in_bytes
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,10 @@ class LayoutOptions:
         None, "Threads of each worker; default: the cores divided among the workers.", minimum=1, changes_result=False
     )
     bucket_size: str = option(
-        "25MiB", "Gradients are reduced in buckets of this size while backward runs.", changes_result=False
+        "25MiB",
+        "Gradients are reduced in buckets of this size while backward runs.",
+        changes_result=False,
+        read=size_in_bytes,
     )
     pipelined_validation: bool = option(
         False, "Validate with the training's stages instead of folded.", changes_result=False

@@ -1,6 +1,7 @@
 """One typed path for every value: text from the command line, objects from YAML, arguments from Python."""
 
 import dataclasses
+import math
 import types
 import typing
 from fractions import Fraction
@@ -65,7 +66,7 @@ def _one(name: str, kind: Kind, about: About, value: Any) -> Any:
         result = _convert(kind.item, value, about)
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
-    except (ValueError, TypeError):
+    except (ValueError, TypeError, ArithmeticError):
         raise UserError(f"{name} is {value!r}{_expected(kind, about, 'but should be')}") from None
     if about.choices and result not in about.choices:
         raise UserError(f"{name} cannot be {value!r}{did_you_mean(str(value), about.choices)}")
@@ -77,7 +78,7 @@ def _one(name: str, kind: Kind, about: About, value: Any) -> Any:
 def _convert(item: type, value: Any, about: About) -> Any:
     if item is bool:
         return to_bool(value)
-    if isinstance(value, bool):
+    if isinstance(value, bool | list | tuple | dict):
         raise ValueError
     if item is int:
         return _to_int(value)
@@ -91,6 +92,8 @@ def _convert(item: type, value: Any, about: About) -> Any:
     if about.choices:
         folded = {choice.lower(): choice for choice in about.choices}
         return folded.get(text.lower(), text)
+    if about.read is not None:
+        about.read(text)
     return text
 
 
@@ -121,6 +124,8 @@ def _check_range(name: str, about: About, value: float) -> None:
     unit = about.unit and (about.unit if about.unit == "%" else f" {about.unit}")
     if value != value:
         raise UserError(f"{name} is not a number")
+    if value in (math.inf, -math.inf):
+        raise UserError(f"{name} is infinite; give a finite number")
     if about.minimum is not None and value < about.minimum:
         raise UserError(f"{name} is {value:g}{unit}; the smallest value is {about.minimum:g}{unit}")
     if about.maximum is not None and value > about.maximum:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from conveyor.options.field import option
+from conveyor.options.units import cache_budget
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -35,7 +36,10 @@ class DataOptions:
         choices=("full", "shards", "none"),
     )
     data_cache: str = option(
-        "auto", "Keep raw bytes in memory: auto (when they fit), off, or a budget such as 8GiB.", changes_result=False
+        "auto",
+        "Keep raw bytes in memory: auto (when they fit), off, or a budget such as 8GiB.",
+        changes_result=False,
+        read=cache_budget,
     )
     loader_threads: int | None = option(None, "Threads that decode images.", minimum=1, changes_result=False)
     prefetch: int = option(4, "Micro-batches prepared ahead.", minimum=1, changes_result=False)
@@ -49,7 +53,9 @@ class DataOptions:
     )
     crop_padding: int = option(4, "Pixels of padding on each side for --train-crop pad.", minimum=0)
     crop_fill: str = option("zero", "What the padding is made of.", choices=("zero", "reflect"))
-    min_crop_area: float | None = option(None, "Smallest share of the image that a random crop covers.", minimum=0.0)
+    min_crop_area: float | None = option(
+        None, "Smallest share of the image that a random crop covers.", minimum=0.0, maximum=1.0
+    )
     flip: str | None = option(
         None,
         "Horizontal flip in training: random, alternating (every other epoch, per sample) or none. "
@@ -60,7 +66,10 @@ class DataOptions:
     augment_magnitude: float = option(9.0, "Strength of --augment, 0 to 30.", minimum=0.0, maximum=30.0)
     augment_operations: int = option(2, "Operations per image of --augment.", minimum=1)
     validation_resize: int | None = option(
-        None, "Shorter side before the central validation crop; default: image size x 256 / 224.", unit="pixels"
+        None,
+        "Shorter side before the central validation crop; default: image size x 256 / 224.",
+        unit="pixels",
+        minimum=1,
     )
     validation_transform: str = option(
         "central",

@@ -1,6 +1,7 @@
 """How an option is declared: a dataclass field that carries its help text, unit and choices."""
 
 import dataclasses
+from collections.abc import Callable
 from typing import Any
 
 METADATA_KEY = "conveyor"
@@ -20,6 +21,8 @@ class About:
     """False for options that say where or how a run runs, never what it computes."""
     aliases: tuple[str, ...] = ()
     """Other names that people know the option by; understood everywhere, written nowhere."""
+    read: Callable[[str], object] | None = None
+    """Of a text with a form (`30min`, `25MiB`): what reads it later, called at once so that a mistake costs no run."""
 
 
 def option(default: Any, doc: str, **about: Any) -> Any:

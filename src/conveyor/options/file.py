@@ -92,7 +92,8 @@ class Configurations:
                 raise UserError(f"{self.where[name]}: base: goes in a circle: {' -> '.join([*chain, current])}")
             if current not in self.entries:
                 asker = f"{self.where[chain[-1]]}: {chain[-1]!r} has base: {current!r}, but " if chain else ""
-                raise UserError(f"{asker}there is no configuration {current!r}{did_you_mean(current, self.entries)}")
+                hint = did_you_mean(current, self.entries) or ": `conveyor configs` lists them all"
+                raise UserError(f"{asker}there is no configuration {current!r}{hint}")
             chain.append(current)
             base = self.entries[current].get(BASE_KEY)
             if base is not None and not isinstance(base, str):
@@ -101,7 +102,7 @@ class Configurations:
         merged: dict[str, Any] = {}
         for link in reversed(chain):
             merged.update(
-                {key.replace("-", "_"): value for key, value in self.entries[link].items() if key != BASE_KEY}
+                {str(key).replace("-", "_"): value for key, value in self.entries[link].items() if key != BASE_KEY}
             )
         return merged
 

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from conveyor.options.field import option
+from conveyor.options.units import seconds
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -16,7 +17,7 @@ class LengthOptions:
         False, "Count epochs in images: updates in all = floor(images x epochs / global batch), leftovers included."
     )
     updates_per_epoch: int | None = option(None, "Length of an epoch; default: images / global batch.", minimum=1)
-    max_time: str | None = option(None, "Stop after this time (90s, 30min, 2h), with a checkpoint.")
+    max_time: str | None = option(None, "Stop after this time (90s, 30min, 2h), with a checkpoint.", read=seconds)
     target_accuracy: float | None = option(
         None, "Stop when validation reaches it.", unit="%", minimum=0.0, maximum=100.0
     )
@@ -74,7 +75,9 @@ class EventOptions:
     )
     repeat: int = option(1, "Validate the set this many times (throughput).", minimum=1, changes_result=False)
     latency: bool = option(False, "Report latencies in validation.", changes_result=False)
-    average_last: tuple[int, ...] = option((), "After training, average the checkpoints of the last N epochs.")
+    average_last: tuple[int, ...] = option(
+        (), "After training, average the checkpoints of the last N epochs.", minimum=1
+    )
     average_decay: tuple[float, ...] = option(
         (), "After training, average all checkpoints exponentially with these decays."
     )
@@ -87,7 +90,7 @@ class EventOptions:
 class RunOptions:
     """Seed, folder, display and trackers."""
 
-    seed: int = option(0, "Seed of everything random.")
+    seed: int = option(0, "Seed of everything random.", minimum=-(2**63), maximum=2**64 - 1)
     run_dir: str | None = option(None, "Folder of the run; default: runs/<model>-<data>-<time>.", changes_result=False)
     checkpoint_path: str | None = option(
         None, "A checkpoint, a run, or a folder of checkpoints to start from or to validate."

@@ -8,7 +8,8 @@ from conveyor.errors import UserError
 
 _DURATION = re.compile(r"^\s*([0-9.]+(?:e-?[0-9]+)?(?:/[0-9]+)?)\s*(ep|epochs?|up|updates?|img|images?|%|s|min|h)?\s*$")
 _DURATION_UNITS = {"epoch": "ep", "epochs": "ep", "update": "up", "updates": "up", "image": "img", "images": "img"}
-_SIZE = re.compile(r"^\s*([0-9.]+)\s*([kmgt]?i?b?)\s*$", re.IGNORECASE)
+_DECIMAL = r"([0-9]+\.?[0-9]*|\.[0-9]+)"
+_SIZE = re.compile(rf"^\s*{_DECIMAL}\s*([kmgt]?i?b?)\s*$", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -42,7 +43,7 @@ class Duration:
 
 def seconds(text: str) -> float:
     """A wall-clock time: `90s`, `30min`, `2h` or plain seconds."""
-    match = re.match(r"^\s*([0-9.]+)\s*(s|min|m|h|d)?\s*$", text)
+    match = re.match(rf"^\s*{_DECIMAL}\s*(s|min|m|h|d)?\s*$", text)
     if match is None:
         raise UserError(f"{text!r} is not a time: write 90s, 30min or 2h")
     return float(match[1]) * {"s": 1, None: 1, "m": 60, "min": 60, "h": 3600, "d": 86400}[match[2]]
@@ -67,6 +68,11 @@ def size_in_bytes(text: str) -> int:
     letter = match[2].lower().rstrip("b").rstrip("i")
     decimal = match[2].lower().endswith("b") and "i" not in match[2].lower()
     return int(float(match[1]) * (1000 if decimal else 1024) ** " kmgt".index(letter or " "))
+
+
+def cache_budget(text: str) -> int | None:
+    """Bytes that may be kept in memory: `auto` (None), `off` (0) or a size."""
+    return {"auto": None, "off": 0}[text] if text in ("auto", "off") else size_in_bytes(text)
 
 
 def format_fraction(value: Fraction) -> str:

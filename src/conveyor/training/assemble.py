@@ -58,6 +58,8 @@ def make_session(spec: RunSpec, world: World, own: Own, state: State | None, pre
     if world.device.type == "cpu":
         keep_freed_memory()
     model = build.build_model(spec, own=own.model, state=state)
+    if world.is_main and world.depth == 1:
+        build.check_splits(model, spec)
     flops = training_flops(model, spec.image_size, spec.in_channels) if world.is_main else 0.0
     model = build.place_model(model, spec, world.device)
     lane = build.build_lane(spec, world, model, prepare, timing)

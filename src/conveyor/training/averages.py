@@ -1,6 +1,5 @@
 """Averages of saved checkpoints: the mean of the last ones, or exponential over all, in float64, in the original types."""
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -40,8 +39,6 @@ def average_after_training(folder: Path, spec: RunSpec) -> None:
         chosen = [path for path in numbered if int(path.name) > first]
         save_average(folder, f"last-{epochs}", average_checkpoints(chosen))
     for decay in spec.options.events.average_decay:
-        if not math.isfinite(decay) or not 0 <= decay < 1:
-            raise UserError(f"--average-decay {decay:g} is not between 0 and 1")
         save_average(folder, f"exponential-{decay:g}", average_checkpoints(numbered, decay=decay))
 
 
@@ -76,5 +73,9 @@ def average_folder(
 
         state.model = recompute_statistics(state, statistics_batches)
     name = f"{store.AVERAGED}last-{len(chosen)}" if decay is None else f"{store.AVERAGED}exponential-{decay:g}"
-    written = one.save(output or chosen[-1].parent / name, state)
+    target = output or chosen[-1].parent / name
+    try:
+        written = one.save(target, state)
+    except OSError as problem:
+        raise UserError(f"cannot write the average to {target}: {problem.strerror}; choose another --output") from None
     return written, list(state.progress["averaged"])

@@ -10,7 +10,7 @@ from conveyor import models
 from conveyor.checkpoint.state import State
 from conveyor.data.prepare import Prepare
 from conveyor.layout import deal_slots
-from conveyor.models import norms
+from conveyor.models import norms, splits, units
 from conveyor.numerics import convolution, recompute
 from conveyor.numerics.precision import Precision
 from conveyor.options.units import size_in_bytes
@@ -45,6 +45,13 @@ def build_model(spec: RunSpec, *, own: nn.Module | None = None, state: State | N
     elif options.model.weights is not None:
         start_weights(model, options.model)
     return model
+
+
+def check_splits(model: nn.Module, spec: RunSpec) -> None:
+    """Refuse a split that names no layer: a folded run does not cut there, but the mistake is the same on any layout."""
+    named = spec.options.batch.splits
+    if named and named != ("auto",):
+        splits.resolve(spec.model_name, units.trace(model, spec.image_size, spec.in_channels), named)
 
 
 def place_model(model: nn.Module, spec: RunSpec, device: torch.device, *, train: bool = True) -> nn.Module:

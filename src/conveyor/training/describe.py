@@ -67,5 +67,9 @@ def plot_schedule(spec: RunSpec, path: str) -> None:
     axes.set_ylabel("learning rate")
     axes.set_title(f"{spec.options.schedule.lr_schedule}, peak {spec.peak_lr:.4g}, {total} updates")
     axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
-    pyplot.close(figure)
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as problem:
+        raise UserError(f"cannot draw {path}: {problem}") from None
+    finally:
+        pyplot.close(figure)

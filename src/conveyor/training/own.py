@@ -57,6 +57,13 @@ def _one(part: Any, options: Options) -> Dataset:
         if images.dtype != np.uint8:
             raise UserError(f"images must be 8-bit values (uint8, 0 to 255), not {images.dtype}: convert them first")
         images = images[..., None] if images.ndim == 3 else images
+        if images.ndim != 4 or labels.shape != images.shape[:1] or not len(images):
+            raise UserError(
+                f"images {images.shape} and labels {labels.shape} do not belong together: give [N, H, W, C] or [N, H, W] "
+                "images and one label for each"
+            )
+        if labels.dtype.kind not in "iufb" or not np.array_equal(labels, labels.astype(np.int64)):
+            raise UserError("labels must be the numbers of classes (0, 1, 2, ...), not fractions or names")
         return MemoryDataset(images, labels, options.model.num_classes or int(labels.max()) + 1)
     if hasattr(part, "__len__") and hasattr(part, "__getitem__"):
         return MapDataset(part, options.model.num_classes)

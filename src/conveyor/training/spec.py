@@ -127,6 +127,7 @@ def resolve(
     """
     options.check()
     data = info or datasets.info(options.data)
+    _check_data(options, data)
     topology, notes = Topology.from_options(options.batch)
     length = _length(options, data, topology)
     name, image_size = _model(options, data, model_name)
@@ -138,6 +139,7 @@ def resolve(
     _check_span(options.model.bn_span, topology)
     schedule = _schedule(options, topology, length)
     events = _events(options, length)
+    _check_averages(options, events)
     return RunSpec(
         options=options,
         data=data,
@@ -260,6 +262,28 @@ def _rmsprop_decay(options: Options, topology: Topology) -> float:
             "lower --rmsprop-decay-per-sample or the batch"
         )
     return decay
+
+
+def _check_data(options: Options, data: DatasetInfo) -> None:
+    classes = options.model.num_classes
+    if classes is not None and classes < data.num_classes:
+        raise UserError(
+            f"--num-classes {classes} is less than the {data.num_classes} classes of {data.name}: leave it out, or give at "
+            f"least {data.num_classes}"
+        )
+    if options.events.training and data.train_images < 1:
+        raise UserError(f"there is no image to train on ({data.title or data.name}): see --data-dir and --hold-out")
+
+
+def _check_averages(options: Options, events: HostEvents) -> None:
+    """Averages are made after the last update: what cannot be made is better said before the first."""
+    asked = options.events
+    for decay in asked.average_decay:
+        if not 0 <= decay < 1:
+            raise UserError(f"--average-decay {decay:g} is not between 0 and 1")
+    if (asked.average_last or asked.average_decay) and asked.training and events.updates_per_checkpoint == 0:
+        flag = "--average-last" if asked.average_last else "--average-decay"
+        raise UserError(f"{flag} needs checkpoints to average: give --checkpoints-per-epoch more than 0")
 
 
 def _check_span(span: int, topology: Topology) -> None:

@@ -1,9 +1,12 @@
 """Batch-norm statistics taken anew, for weights that were never trained as they are (averages)."""
 
+import dataclasses
+
 import torch
 from torch import Tensor
 
 from conveyor.checkpoint.state import State
+from conveyor.errors import UserError
 from conveyor.models import norms
 from conveyor.training import build
 from conveyor.training.assemble import Own, make_feed, make_prepare
@@ -14,8 +17,13 @@ from conveyor.training.world import World
 
 def recompute_statistics(state: State, batches: int) -> dict[str, Tensor]:
     """The model's tensors with running statistics = means over `batches` micro-batches of the training data."""
+    if batches < 1:
+        raise UserError(f"--recompute-statistics {batches}: give at least 1 micro-batch")
     options = stored_options(None, state.options).replace(layout="1x1", device="cpu", ema_decay=None)
     spec, world = resolve(options), World.single()
+    # As long as it takes: a short run may have seen fewer micro-batches.
+    length = dataclasses.replace(spec.length, updates_total=max(spec.updates_total, batches))
+    spec = spec.replace(length=length)
     model = build.place_model(build.build_model(spec, state=state), spec, world.device)
     prepare = make_prepare(spec, world)
     layers = norms.batch_norms(model)

@@ -1,6 +1,5 @@
 """`conveyor validate` as a worker runs it: one checkpoint, all checkpoints of a folder, plain weights, or random ones."""
 
-import contextlib
 import logging
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,7 +9,6 @@ from conveyor.checkpoint import store
 from conveyor.errors import UserError
 from conveyor.training import build, checkpoints
 from conveyor.training.assemble import Own, make_prepare, make_validation
-from conveyor.training.signals import Signals
 from conveyor.training.spec import RunSpec
 from conveyor.training.stored import is_weights_file
 from conveyor.training.validation import Validation
@@ -25,9 +23,7 @@ Records = list[dict[str, Any]]
 def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Records:
     """Validate what the options name; one record per checkpoint and repetition, the same on every worker."""
     world, own = world or World.single(device_for(spec.options.layout)), own or Own()
-    with threads(spec.layout.threads), contextlib.ExitStack() as stack:
-        if world.size == 1:
-            stack.enter_context(Signals())
+    with threads(spec.layout.threads):
         validation = make_validation(spec, world, own, make_prepare(spec, world))
         if validation is None:
             raise UserError(f"the data set {spec.data.name} has no images to validate on")
@@ -42,8 +38,12 @@ def _records(spec: RunSpec, world: World, own: Own, validation: Validation) -> I
             if found.single:
                 # The one that was asked for: damage is an error, not a warning.
                 store.load_newest(path)
+            count = 0
             for record, _ in checkpoints.records(found.checkpoints, validation, repeat):
                 yield record
+                count += 1
+            if count == 0:
+                raise UserError(f"no complete checkpoint in {path}: all {len(found.checkpoints)} of them are damaged")
             return
         _logger.warning("no checkpoint in %s: validating random weights", path)
     name = "random"

@@ -11,6 +11,7 @@ from conveyor.checkpoint.lock import RunLock
 from conveyor.errors import UserError
 from conveyor.monitor.observers import make_observers
 from conveyor.monitor.progress import say
+from conveyor.monitor.steady import Steady
 from conveyor.monitor.watch import make_watch
 from conveyor.numerics.precision import Precision
 from conveyor.training import rundir
@@ -38,12 +39,14 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
         state = starting_state(spec, folder, world)
         if world.is_main:
             checkpoints.tidy(folder / store.CHECKPOINTS)
-            rundir.write_options(folder, spec.options)
         prepare = make_prepare(spec, world)
         session = make_session(spec, world, own, state, prepare)
         validation = make_validation(spec, world, own, prepare)
         during = spec.options.events.validation_mode == "during"
-        observers = make_observers(spec.options, folder) if world.is_main else []
+        if world.is_main:
+            # From here on the folder holds a run; what went wrong before leaves it free for the next attempt.
+            rundir.write_options(folder, spec.options)
+        observers = [Steady(one) for one in make_observers(spec.options, folder)] if world.is_main else []
         peak = share_of_peak(session.flops, spec, world.device) if world.is_main else None
         events = Events(session, folder, observers, validation if during else None, peak)
         if world.is_main:
@@ -58,6 +61,7 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
             with events, contextlib.closing(watch) as session.timing.watch, feed as batches:
                 if session.update == 0 and spec.options.events.checkpoint_at_start:
                     events.save()
+                events.catch_up()
                 train(session, batches, events, signals)
             result = finish(session, folder, events, validation, observers, signals.received)
         except BaseException:

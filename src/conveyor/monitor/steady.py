@@ -1,0 +1,48 @@
+"""An observer that cannot write ends no run: a disk that is full for an hour must not cost a week of training."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from conveyor.errors import UserError
+from conveyor.monitor.observers import Observer
+from conveyor.monitor.records import Record
+
+_logger = logging.getLogger(__name__)
+
+
+class Steady(Observer):
+    """Passes everything on to another observer; what that one cannot write is told once and left out.
+
+    At the start it may fail: then there is no run yet, and the user can choose another folder. A terminal that goes away
+    (`| head`) still ends the run, as with any command.
+    """
+
+    def __init__(self, inner: Observer) -> None:
+        self.inner = inner
+        self._told = False
+
+    def start(self, spec: dict[str, Any], resumed_at: int = 0) -> None:
+        self.inner.start(spec, resumed_at)
+
+    def tick(self, update: int) -> None:
+        self._attempt(self.inner.tick, update)
+
+    def log(self, record: Record) -> None:
+        self._attempt(self.inner.log, record)
+
+    def validation(self, record: Record) -> None:
+        self._attempt(self.inner.validation, record)
+
+    def end(self, record: Record) -> None:
+        self._attempt(self.inner.end, record)
+
+    def _attempt(self, act: Callable[[Any], None], what: Any) -> None:
+        try:
+            act(what)
+        except BrokenPipeError:
+            raise
+        except (OSError, UserError) as problem:
+            if not self._told:
+                _logger.error("%s cannot write (%s): training goes on without", type(self.inner).__name__, problem)
+            self._told = True

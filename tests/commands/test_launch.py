@@ -1,0 +1,32 @@
+"""What `conveyor launch` makes of its words before it starts anything."""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Command = Callable[..., tuple[int, str, str]]
+
+DOCS = Path(__file__).parents[2] / "docs"
+
+
+def test_a_command_of_conveyor_is_no_program(conveyor: Command) -> None:
+    code, _, err = conveyor("launch", "--instances", "2", "--", "train", "--epochs", "3")
+    assert code == 2
+    assert "write `-- conveyor train ...`" in err
+
+
+@pytest.mark.parametrize("words", [["--instances", "0"], ["--instances", "-1"], ["--replicas", "0"]])
+def test_no_instances_are_no_job(conveyor: Command, words: list[str]) -> None:
+    code, _, err = conveyor("launch", *words, "--print", "--", "conveyor", "train")
+    assert code == 2
+    assert "at least one" in err
+
+
+def test_the_documented_commands_name_a_program() -> None:
+    """They need several machines, so no test runs them."""
+    text = "".join(path.read_text() for path in DOCS.glob("*.md"))
+    programs = re.findall(r"conveyor launch [^`\n]*?-- (\S+)", text)
+    assert len(programs) >= 2
+    assert set(programs) == {"conveyor"}
