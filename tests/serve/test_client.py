@@ -17,7 +17,7 @@ from tests.serve.conftest import IMAGES
 from conveyor.errors import UserError
 from conveyor.infer.load import load
 from conveyor.options import Options
-from conveyor.serve.callers import PROTOCOLS, CallFailed, make_caller
+from conveyor.serve.callers import PROTOCOLS, Busy, CallFailed, make_caller
 from conveyor.serve.client import LoadSettings, engine_processes, export_and_request, run_load
 from conveyor.serve.launcher import Running
 
@@ -37,6 +37,16 @@ def test_every_protocol_gives_the_models_answer(server: Running, expected: np.nd
         np.testing.assert_allclose(call(IMAGES, 30), expected, atol=1e-4)
     with make_caller(protocol, "127.0.0.1", port or 0, "other") as call, pytest.raises(CallFailed):
         call(IMAGES, 30)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("count", [65, 5000], ids=["more than the queue holds", "more bytes than accepted"])
+def test_a_request_that_is_too_large_is_not_sent_again(server: Running, protocol: str, count: int) -> None:
+    port = server.port if protocol.startswith("http") else server.grpc_port
+    images = np.zeros((count, 8, 8, 1), np.uint8)
+    with make_caller(protocol, "127.0.0.1", port or 0, "digits") as call, pytest.raises(CallFailed) as caught:
+        call(images, 30)
+    assert not isinstance(caught.value, Busy), "it would be sent again and again until the time is up"
 
 
 def test_load_counts_every_image_of_every_client(server: Running) -> None:

@@ -95,7 +95,8 @@ CORPUS: list[tuple[str, str, Any, int]] = [
     ("page sliver", "/classify", bomb(4000, 1), 400),
     ("tf bomb", PREDICT, {"instances": [{"b64": base64.b64encode(bomb(6000, 6000)).decode()}]}, 413),
     ("too large", INFER, b" " * 300_001, 413),
-    ("too many images", PREDICT, {"instances": [[[[0]] * 8] * 8] * 200}, 429),
+    ("too many images", PREDICT, {"instances": [[[[0]] * 8] * 8] * 200}, 400),
+    ("too many photographs", PREDICT, {"instances": [{"b64": "aGk="}] * 200}, 400),
 ]  # fmt: skip
 
 

@@ -92,8 +92,9 @@ def _grpc_caller(protocol: str, address: str, name: str, input_name: str, token:
         try:
             answer = rpc(request, timeout=timeout, metadata=metadata, wait_for_ready=True)
         except grpc.RpcError as error:
-            wrong = Busy if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED else CallFailed
-            raise wrong(f"{error.code().name}: {error.details()}") from None
+            # The library has the same code for a message that is too large: no later time would help that one.
+            busy = error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" not in error.details()
+            raise (Busy if busy else CallFailed)(f"{error.code().name}: {error.details()}") from None
         if tensorflow:
             return _checked(from_proto(answer.outputs["logits"]), len(images))
         return _checked(

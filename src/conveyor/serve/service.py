@@ -75,7 +75,7 @@ class Service:
         if not contents:
             raise Refused("there is no image in the request")
         if len(contents) > self.settings.queue:
-            raise Overloaded(f"{len(contents)} images in one request: the queue holds {self.settings.queue}")
+            raise Refused(f"{len(contents)} images in one request: at most {self.settings.queue} are accepted")
         limit = self.settings.max_pixels
 
         def all_of_them() -> NDArray[np.uint8]:
