@@ -8,7 +8,9 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import grpc
 import httpx
 import numpy as np
 import psutil
@@ -18,6 +20,7 @@ from tests.serve.conftest import IMAGES, settings_for, write_version
 from conveyor.infer.engine import open_engine
 from conveyor.infer.load import load
 from conveyor.serve.launcher import Running, running
+from conveyor.serve.protos import INFERENCE_SERVICE, MESSAGES
 
 PREDICT = "/v1/models/digits:predict"
 BODY = {"instances": IMAGES[:2].tolist()}
@@ -132,6 +135,40 @@ def test_sigterm_loses_nothing(model_folder: Path, expected: np.ndarray) -> None
         fresh.check(expected)
         assert " 0 lost" in server.log.read_text()
         assert not [worker for worker in workers if worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE]
+
+
+def start_calls(server: Running, count: int) -> tuple[grpc.Channel, list[Any]]:
+    """gRPC calls under way; the answers do not matter."""
+    channel = grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}")
+    call = channel.unary_unary(f"/{INFERENCE_SERVICE}/ModelInfer")
+    request = MESSAGES["ModelInferRequest"](model_name="digits", raw_input_contents=[IMAGES[:1].tobytes()])
+    request.inputs.add(name="images", datatype="UINT8", shape=[1, 8, 8, 1])
+    return channel, [call.future(request.SerializeToString(), timeout=30) for _ in range(count)]
+
+
+def test_a_call_that_its_caller_cancelled_is_not_lost(model_folder: Path) -> None:
+    with running(settings_for(model_folder, delay_us=2_000_000, max_batch=8)) as server:
+        channel, calls = start_calls(server, 3)
+        with channel:
+            time.sleep(0.5)
+            for call in calls:
+                call.cancel()
+            until(lambda: metric(server, 'conveyor_requests_total{outcome="cancelled",protocol="grpc-v2"}') == 3)
+        assert server.stop() == 0, server.log.read_text()
+        assert " 3 cancelled by their callers, 0 lost" in server.log.read_text()
+
+
+def test_a_call_that_the_server_breaks_off_is_lost(model_folder: Path) -> None:
+    with running(settings_for(model_folder, drain=1.0)) as server:
+        (worker,) = workers_of(server)
+        worker.suspend()
+        channel, calls = start_calls(server, 1)
+        with channel:
+            time.sleep(0.5)
+            code = server.stop()
+            assert calls[0].code() != grpc.StatusCode.OK
+        assert code == 1, server.log.read_text()
+        assert " 1 lost" in server.log.read_text()
 
 
 def test_workers_leave_when_the_server_is_killed(model_folder: Path) -> None:

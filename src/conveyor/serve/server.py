@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import gc
 import json
+import math
 import os
 import signal
 import socket
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,6 +26,8 @@ from conveyor.serve.service import Service
 from conveyor.serve.settings import NO_GRPC, ServeSettings
 
 Say = Callable[[str], None]
+CLOCK_SECONDS = 0.05
+"""A timer may fire this much too early."""
 
 
 def serve(settings: ServeSettings, say: Say = lambda text: None) -> int:
@@ -78,16 +82,17 @@ async def _serve(settings: ServeSettings, say: Say) -> int:
     sweeping.cancel()
     await close_door(listener, http)
     http.should_exit = True
+    service.patience_ends = time.monotonic() + settings.drain - CLOCK_SECONDS
     stopping = [running]
     if grpc_server is not None:
         stopping.append(loop.create_task(grpc_server.stop(grace=settings.drain)))
     await asyncio.gather(*stopping)
     await service.close()
-    lost = service.accepted - service.answered - service.refused
     say(
-        f"stopped: {service.accepted} requests accepted, {service.answered} answered, {service.refused} refused, {lost} lost"
+        f"stopped: {service.accepted} requests accepted, {service.answered} answered, {service.refused} refused, "
+        f"{service.cancelled} cancelled by their callers, {service.lost} lost"
     )
-    return 0 if lost == 0 else 1
+    return 0 if service.lost == 0 else 1
 
 
 class _Http(uvicorn.Server):
@@ -117,7 +122,7 @@ def bind(host: str, port: int) -> socket.socket:
 def _uvicorn_settings(settings: ServeSettings) -> dict[str, Any]:
     return {
         "log_config": None, "access_log": False, "lifespan": "off", "server_header": False, "backlog": 2048,
-        "timeout_keep_alive": 30, "timeout_graceful_shutdown": max(1, int(settings.drain)), "ws": "none",
+        "timeout_keep_alive": 30, "timeout_graceful_shutdown": max(1, math.ceil(settings.drain)), "ws": "none",
         "http": LimitedProtocol, "proxy_headers": False, "ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key,
     }  # fmt: skip
 

@@ -29,7 +29,9 @@ class Service:
         self.settings = settings
         self.metrics = Metrics()
         self.draining = False
-        self.accepted = self.answered = self.refused = 0
+        self.accepted = self.answered = self.refused = self.cancelled = 0
+        self.patience_ends: float | None = None
+        """When a stopping server breaks off what is still under way (monotonic seconds)."""
         self.bytes_held = 0
         self._current: ServedModel | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -87,6 +89,11 @@ class Service:
         """Whether a request with this `authorization` header may pass: it carries the token, or none is needed."""
         token = self.settings.token
         return token is None or hmac.compare_digest(authorization, f"Bearer {token}".encode())
+
+    @property
+    def lost(self) -> int:
+        """Requests that were accepted and neither answered, refused, nor cancelled by their callers."""
+        return self.accepted - self.answered - self.refused - self.cancelled
 
     def hold(self, count: int) -> None:
         """Account for bytes of a body in memory; refuses when all bodies together exceed the limit."""
@@ -159,7 +166,7 @@ class Service:
 
 
 class Account:
-    """Counts a request as accepted, and as answered or refused when the body ends."""
+    """Counts a request as accepted, and as answered, refused or cancelled when the body ends."""
 
     def __init__(self, service: Service, protocol: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._service, self._protocol, self._clock = service, protocol, clock
@@ -177,7 +184,14 @@ class Account:
         elif isinstance(error, Refused):
             outcome = error.outcome
             service.refused += 1
+        elif isinstance(error, asyncio.CancelledError) and not self._broken_off():
+            outcome = "cancelled"  # a gRPC caller that does not wait any longer
+            service.cancelled += 1
         else:
             outcome = "failed"
         service.metrics.requests.labels(self._protocol, outcome).inc()
         service.metrics.seconds.labels(self._protocol).observe(self._clock() - self._start)
+
+    def _broken_off(self) -> bool:
+        """Whether it is this server that has no more time for the request."""
+        return self._service.patience_ends is not None and self._clock() >= self._service.patience_ends
