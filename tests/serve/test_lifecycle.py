@@ -15,10 +15,11 @@ import httpx
 import numpy as np
 import psutil
 import pytest
-from tests.serve.conftest import IMAGES, settings_for, write_version
+from tests.serve.conftest import IMAGES, OPTIONS, settings_for, write_version
 
 from conveyor.infer.engine import open_engine
-from conveyor.infer.load import load
+from conveyor.infer.export import export
+from conveyor.infer.load import from_options, load
 from conveyor.serve.launcher import Running, running
 from conveyor.serve.protos import INFERENCE_SERVICE, MESSAGES
 
@@ -205,6 +206,17 @@ def test_a_new_version_is_swapped_in_and_a_bad_one_is_not(
         status = httpx.get(f"{server.url}/v1/models/digits", trust_env=False).json()["model_version_status"][0]
         assert status["version"] == "3"
         until(lambda: len(workers_of(server)) == 1)
+
+
+def test_a_version_from_another_run_is_served_under_the_same_name(tmp_path: Path, model_folder: Path) -> None:
+    folder = tmp_path / "digits"
+    shutil.copytree(model_folder, folder)
+    with running(settings_for(folder, poll=0.1)) as server, under_load(server.url) as load_:
+        export(from_options(OPTIONS.replace(seed=5), "another-run"), folder / "2", "onnx")
+        until(lambda: metric(server, "conveyor_model_swaps_total") == 1)
+        load_.wait_for(len(load_.answers) + 20)
+        load_.stop()
+        assert {status for status, _ in load_.answers} == {200}, "whoever asks by name must not notice"
 
 
 def test_a_server_that_cannot_load_says_why(tmp_path: Path) -> None:

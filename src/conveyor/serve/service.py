@@ -131,8 +131,9 @@ class Service:
         return self.metrics.text()
 
     async def _open(self, version: versions.Version) -> ServedModel:
+        """A version, started. The name of the first one stays: callers have it in their addresses."""
         model = ServedModel(version, self.settings, self.metrics)
-        await model.start()
+        await model.start(self._current.name if self._current is not None else None)
         return model
 
     async def _watch(self) -> None:
