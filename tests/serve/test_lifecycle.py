@@ -219,6 +219,21 @@ def test_a_version_from_another_run_is_served_under_the_same_name(tmp_path: Path
         assert {status for status, _ in load_.answers} == {200}, "whoever asks by name must not notice"
 
 
+def test_a_folder_out_of_reach_is_told_once(tmp_path: Path, model_folder: Path) -> None:
+    folder = tmp_path / "digits"
+    shutil.copytree(model_folder, folder)
+    with running(settings_for(folder, poll=0.05)) as server:
+        folder.rename(tmp_path / "away")
+        until(lambda: "there is nothing at" in server.log.read_text())
+        time.sleep(0.5)
+        assert server.log.read_text().count("there is nothing at") == 1
+        assert metric(server, "conveyor_model_rejects_total") == 0, "no version was refused"
+        assert httpx.post(f"{server.url}{PREDICT}", json=BODY, trust_env=False).status_code == 200
+        (tmp_path / "away").rename(folder)
+        write_version(folder, "2", seed=5)
+        until(lambda: metric(server, "conveyor_model_swaps_total") == 1)
+
+
 def test_a_server_that_cannot_load_says_why(tmp_path: Path) -> None:
     from conveyor.errors import UserError
 

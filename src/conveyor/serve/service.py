@@ -139,14 +139,21 @@ class Service:
     async def _watch(self) -> None:
         """Take newer versions into service; one that cannot be loaded is named once and left alone until it changes."""
         assert self._current is not None
-        seen = self._current.stamp
+        seen, trouble = self._current.stamp, ""
         while True:
             await asyncio.sleep(self.settings.poll)
             try:
                 found = await asyncio.to_thread(versions.newest, Path(self.settings.path))
-                if found.stamp == seen:
-                    continue
-                seen = found.stamp
+            except (UserError, OSError) as error:  # moved away or out of reach: nothing that could be refused
+                if str(error) != trouble:
+                    _logger.warning("the version in service stays: %s", error)
+                trouble = str(error)
+                continue
+            trouble = ""
+            if found.stamp == seen:
+                continue
+            seen = found.stamp
+            try:
                 fresh = await self._open(found)
             except (UserError, OSError) as error:
                 self.metrics.bad_versions.inc()
