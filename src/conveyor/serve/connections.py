@@ -40,16 +40,35 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 async def sweep(http: uvicorn.Server, patience: float) -> None:
-    """Close connections that were opened and never sent a whole request head: they would be held for ever."""
-    first_seen: dict[Any, float] = {}
+    """Close connections that neither bring a whole request head nor take their answer: they would be held for ever."""
+    first_seen: dict[tuple[Any, int], float] = {}
     clock = asyncio.get_running_loop().time
     while True:
         await asyncio.sleep(min(5.0, patience))
-        waiting = {each for each in http.server_state.connections if getattr(each, "cycle", 0) is None}
+        waiting = {(each, _not_taken(each)) for each in http.server_state.connections if _silent(each)}
         first_seen = {each: first_seen.get(each, clock()) for each in waiting}
-        for connection, since in first_seen.items():
-            if clock() - since > patience and connection.transport is not None:
-                connection.transport.close()
+        for (connection, not_taken), since in first_seen.items():
+            if clock() - since > patience:
+                if not_taken:
+                    connection.transport.abort()  # closing would wait for the answer to be taken
+                else:
+                    connection.transport.close()
+
+
+def _not_taken(connection: Any) -> int:
+    """Bytes of answers that wait for the other side to read."""
+    return int(connection.transport.get_write_buffer_size())
+
+
+def _silent(connection: Any) -> bool:
+    """Whether the next move is the other side's, and the library has no time limit for it.
+
+    Its limit between two requests ends with the first byte of the next one.
+    """
+    if _not_taken(connection):
+        return True
+    between = connection.cycle is None or connection.cycle.response_complete
+    return between and connection.timeout_keep_alive_task is None
 
 
 async def close_door(listener: socket.socket, http: uvicorn.Server) -> None:
