@@ -34,6 +34,7 @@ def test_those_on_the_doorstep_are_served_and_nobody_new_comes_in() -> None:
             assert backlog(listener) == 0
 
 
+PAGE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 GET = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
 
 
@@ -68,6 +69,21 @@ def test_a_request_head_that_stops_half_way_is_not_waited_for(impatient: Running
         assert_hung_up(impatient, connection)
 
 
+def test_a_head_begun_behind_other_requests_is_not_too_large(impatient: Running) -> None:
+    """As clients send that do not wait for an answer before the next request."""
+    count = 100
+    with socket.create_connection(("127.0.0.1", impatient.port), timeout=5) as connection:
+        padded = GET.replace(b"Host: x", b"Host: x\r\nCookie: " + b"x" * 1500)
+        connection.sendall(padded * count + GET[:20])
+        time.sleep(0.1)
+        connection.sendall(GET[20:])
+        received = b""
+        while received.count(b"HTTP/1.1 200") <= count and (part := connection.recv(65536)):
+            received += part
+        assert b"too large" not in received
+        assert received.count(b"HTTP/1.1 200") == count + 1
+
+
 def test_answers_that_nobody_takes_are_not_kept(impatient: Running) -> None:
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -75,7 +91,7 @@ def test_answers_that_nobody_takes_are_not_kept(impatient: Running) -> None:
         connection.connect(("127.0.0.1", impatient.port))
         with pytest.raises((TimeoutError, ConnectionError)):  # it waits for us to read, or has hung up already
             while True:
-                connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n" * 100)
+                connection.sendall(PAGE * 100)
         assert_hung_up(impatient, connection)
 
 

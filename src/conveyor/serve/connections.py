@@ -21,10 +21,11 @@ class LimitedProtocol(HttpToolsProtocol):
     """Closes a connection whose request line and headers exceed `LARGEST_HEAD`; the library would collect them for ever."""
 
     _in_head = False
-    _head_bytes = 0
+    _heads = _head_bytes = 0
 
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes = True, 0
+        self._heads += 1
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
@@ -32,8 +33,10 @@ class LimitedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def data_received(self, data: bytes) -> None:
+        before = self._heads
         super().data_received(data)
-        if self._in_head:
+        # What came with the beginning of a head does not count: it may be the end of the request before.
+        if self._in_head and self._heads == before:
             self._head_bytes += len(data)
             if self._head_bytes > LARGEST_HEAD and not self.transport.is_closing():
                 self.send_400_response("The request head is too large.")
