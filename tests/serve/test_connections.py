@@ -1,3 +1,4 @@
+import contextlib
 import socket
 import sys
 import time
@@ -84,6 +85,20 @@ def test_a_head_begun_behind_other_requests_is_not_too_large(impatient: Running)
         assert received.count(b"HTTP/1.1 200") == count + 1
 
 
+def memory(server: Running) -> int:
+    return int(psutil.Process(server.process.pid).memory_info().rss)
+
+
+def test_requests_far_ahead_of_their_answers_cost_no_memory(server: Running) -> None:
+    before, many = memory(server), b"GET /v2/health/live HTTP/1.1\r\n\r\n" * 1000
+    with socket.create_connection(("127.0.0.1", server.port), timeout=2) as connection:
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            for _ in range(100):
+                connection.sendall(many)
+        time.sleep(1.5)
+        assert memory(server) - before < 40 << 20
+
+
 def test_answers_that_nobody_takes_are_not_kept(impatient: Running) -> None:
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -91,7 +106,7 @@ def test_answers_that_nobody_takes_are_not_kept(impatient: Running) -> None:
         connection.connect(("127.0.0.1", impatient.port))
         with pytest.raises((TimeoutError, ConnectionError)):  # it waits for us to read, or has hung up already
             while True:
-                connection.sendall(PAGE * 100)
+                connection.sendall(PAGE * 20)
         assert_hung_up(impatient, connection)
 
 

@@ -11,6 +11,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 LARGEST_HEAD = 64 * 1024
+MOST_AHEAD = 256
+"""Requests of one connection that wait for the answer to an earlier one."""
 LAST_WORDS_SECONDS = 1.0
 """How long a connection that is open when the server stops may still bring its request."""
 _SO_ATTACH_FILTER = 26
@@ -18,7 +20,11 @@ _BACKLOG_IN_TCP_INFO = 24
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """Closes a connection whose request line and headers exceed `LARGEST_HEAD`; the library would collect them for ever."""
+    """Closes a connection whose request line and headers exceed `LARGEST_HEAD`; the library would collect them for ever.
+
+    Also one that sends `MOST_AHEAD` requests and more without waiting for an answer: the library would read on with each
+    answer, a hundred kilobytes for one, and keep them all.
+    """
 
     _in_head = False
     _heads = _head_bytes = 0
@@ -30,7 +36,15 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        if len(self.pipeline) >= MOST_AHEAD:
+            self.transport.close()
+            return
         super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.pipeline:  # nothing more is read before these are answered
+            self.flow.pause_reading()
 
     def data_received(self, data: bytes) -> None:
         before = self._heads
