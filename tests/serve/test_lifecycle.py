@@ -138,13 +138,22 @@ def test_sigterm_loses_nothing(model_folder: Path, expected: np.ndarray) -> None
         assert not [worker for worker in workers if worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE]
 
 
-def start_calls(server: Running, count: int) -> tuple[grpc.Channel, list[Any]]:
-    """gRPC calls under way; the answers do not matter."""
+def start_calls(server: Running, count: int, **more: str) -> tuple[grpc.Channel, list[Any]]:
+    """gRPC calls under way."""
     channel = grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}")
     call = channel.unary_unary(f"/{INFERENCE_SERVICE}/ModelInfer")
-    request = MESSAGES["ModelInferRequest"](model_name="digits", raw_input_contents=[IMAGES[:1].tobytes()])
+    request = MESSAGES["ModelInferRequest"](model_name="digits", raw_input_contents=[IMAGES[:1].tobytes()], **more)
     request.inputs.add(name="images", datatype="UINT8", shape=[1, 8, 8, 1])
     return channel, [call.future(request.SerializeToString(), timeout=30) for _ in range(count)]
+
+
+def test_grpc_messages_count_as_bytes_in_memory(model_folder: Path) -> None:
+    with running(settings_for(model_folder, delay_us=2_000_000, max_inflight=100_000)) as server:
+        channel, calls = start_calls(server, 8, id="x" * 30_000)
+        with channel:
+            codes = [call.code() for call in calls]
+    assert codes.count(grpc.StatusCode.OK) == 3, codes
+    assert codes.count(grpc.StatusCode.RESOURCE_EXHAUSTED) == 5, codes
 
 
 def test_a_call_that_its_caller_cancelled_is_not_lost(model_folder: Path) -> None:

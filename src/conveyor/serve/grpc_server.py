@@ -87,7 +87,8 @@ class Rpc:
             if not open_to_all and not self._allowed(context):
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a bearer token is needed in 'authorization'")
             try:
-                return await method(message.FromString(content))
+                with self._service.holding(len(content)):
+                    return await method(message.FromString(content))
             except DecodeError:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is not a message of this method")
             except Refused as error:

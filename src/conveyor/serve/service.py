@@ -105,6 +105,15 @@ class Service:
         self.bytes_held -= count
 
     @contextlib.contextmanager
+    def holding(self, count: int) -> Iterator[None]:
+        """`hold` for the body of a `with` statement."""
+        self.hold(count)
+        try:
+            yield
+        finally:
+            self.release(count)
+
+    @contextlib.contextmanager
     def request(self, protocol: str, name: str | None = None, version: str | None = None) -> Iterator[ServedModel]:
         """Around one request: counts it, and keeps the version that it gets in service until it is answered."""
         with Account(self, protocol):
