@@ -1,5 +1,6 @@
 """The client side: many processes, all protocols, failures that are not hidden."""
 
+import dataclasses
 import json
 import re
 import subprocess
@@ -99,6 +100,33 @@ def test_back_pressure_is_obeyed(server: Running) -> None:
     )
     assert report.ok, report.failures
     assert report.images == 6 * 120
+
+
+def test_a_killed_client_is_a_failure_and_not_waited_for(server: Running, tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", IMAGES)
+    order = {
+        **dataclasses.asdict(load_settings(server, clients=3, seconds=3.0)),
+        "images": str(tmp_path / "images.npy"),
+    }
+    command = [sys.executable, "-m", "conveyor.serve.clients"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdin is not None
+            parent.stdin.write(json.dumps(order))
+            parent.stdin.close()
+            parent.stdin = None
+            end = time.monotonic() + 30
+            while len(children := psutil.Process(parent.pid).children()) < 3 and time.monotonic() < end:
+                time.sleep(0.01)
+            time.sleep(1)
+            children[1].kill()
+            out, _ = parent.communicate(timeout=30)
+        finally:
+            parent.kill()
+    reports = json.loads(out)["clients"]
+    assert [len(report["failures"]) for report in reports] == [0, 1, 0]
+    assert "exit code -9" in reports[1]["failures"][0]
+    assert reports[0]["images"] > 0
 
 
 def test_wrong_settings_are_named(server: Running) -> None:
