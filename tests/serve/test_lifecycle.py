@@ -148,7 +148,7 @@ def start_calls(server: Running, count: int, **more: str) -> tuple[grpc.Channel,
 
 
 def test_grpc_messages_count_as_bytes_in_memory(model_folder: Path) -> None:
-    with running(settings_for(model_folder, delay_us=2_000_000, max_inflight=100_000)) as server:
+    with running(settings_for(model_folder, delay_us=2_000_000, max_body=100_000, max_inflight=100_000)) as server:
         channel, calls = start_calls(server, 8, id="x" * 30_000)
         with channel:
             codes = [call.code() for call in calls]

@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     speed.add_argument(
         "--engine",
         default="auto",
-        metavar="{auto,torch,onnxruntime,openvino}",
+        metavar="{auto,torch,onnxruntime,onnxruntime-per-core,openvino}",
         help="auto measures and takes the fastest. [auto]",
     )
     speed.add_argument(
