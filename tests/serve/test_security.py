@@ -13,7 +13,8 @@ from tests.serve.conftest import IMAGES, settings_for
 from conveyor.errors import UserError
 from conveyor.serve.launcher import running
 from conveyor.serve.protos import MESSAGES
-from conveyor.serve.settings import ServeSettings
+from conveyor.serve.server import serve
+from conveyor.serve.settings import NO_GRPC, ServeSettings
 
 
 @pytest.fixture(scope="module")
@@ -98,3 +99,42 @@ def test_a_port_that_is_taken_is_named(model_folder: Path) -> None:
         taken.listen()
         with pytest.raises(UserError, match=r"cannot listen on 127\.0\.0\.1 port"):
             bind("127.0.0.1", taken.getsockname()[1])
+
+
+@pytest.mark.parametrize("grpc_port", [0, NO_GRPC])
+def test_files_that_hold_no_certificate_are_named_before_the_model_is_loaded(
+    tmp_path: Path, certificate: tuple[Path, Path], grpc_port: int
+) -> None:
+    cert, key = (str(file) for file in certificate)
+    locked = tmp_path / "locked.pem"
+    subprocess.run(
+        ["openssl", "pkcs8", "-topk8", "-in", key, "-passout", "pass:secret", "-out", locked],
+        check=True,
+        capture_output=True,
+    )
+    for files in ((key, key), (cert, cert), (cert, str(locked))):
+        with pytest.raises(UserError, match="no certificate with its key"):
+            serve(
+                ServeSettings(path="nowhere", port=0, grpc_port=grpc_port, tls_cert=files[0], tls_key=files[1]),
+            )
+
+
+def test_a_ready_file_that_cannot_be_written_is_named_before_the_model_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="--ready-file .* cannot be written"):
+        serve(ServeSettings(path="nowhere", port=0, ready_file=str(tmp_path / "file" / "ready.json")))
+
+
+def test_tokens_of_files_and_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from conveyor.commands.serve import _token
+
+    monkeypatch.setenv("CONVEYOR_TOKEN", "open sesame\n")
+    assert _token(None) == "open sesame", "no header can carry the end of a line"
+    monkeypatch.setenv("CONVEYOR_TOKEN", " \n")
+    with pytest.raises(UserError, match="empty"):
+        ServeSettings(path="x", token=_token(None)).check()
+    monkeypatch.delenv("CONVEYOR_TOKEN")
+    assert _token(None) is None
+    (tmp_path / "token").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="something else than text"):
+        _token(str(tmp_path / "token"))

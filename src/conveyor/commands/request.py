@@ -91,7 +91,7 @@ def _is_address(target: str) -> bool:
 def _ask(arguments: argparse.Namespace, url: str, host: str, port: int, grpc_port: int) -> int:
     import httpx
 
-    token = os.environ.get("CONVEYOR_TOKEN") or None
+    token = os.environ.get("CONVEYOR_TOKEN", "").strip() or None
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         with httpx.Client(base_url=url, headers=headers, timeout=arguments.timeout, trust_env=False) as client:

@@ -135,8 +135,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _token(file: str | None) -> str | None:
     """The token from a file or the environment: a command line can be read by every user of the machine."""
     if file is None:
-        return os.environ.get("CONVEYOR_TOKEN") or None
+        given = os.environ.get("CONVEYOR_TOKEN")
+        return given.strip() if given else None  # secrets often come with the end of their line
     try:
         return Path(file).read_text().strip()
     except OSError as error:
         raise UserError(f"the token file {file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"the token file {file} holds something else than text") from None

@@ -8,6 +8,8 @@ import math
 import os
 import signal
 import socket
+import ssl
+import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -33,6 +35,7 @@ CLOCK_SECONDS = 0.05
 def serve(settings: ServeSettings, say: Say = lambda text: None) -> int:
     """Serve until SIGTERM or SIGINT; 0 when every accepted request was answered."""
     settings.check()
+    _check_files(settings)
     # The size of an image is checked against our own limit right after its header is read.
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
@@ -41,6 +44,28 @@ def serve(settings: ServeSettings, say: Say = lambda text: None) -> int:
     except ImportError:
         return asyncio.run(_serve(settings, say))
     return uvloop.run(_serve(settings, say))
+
+
+def _check_files(settings: ServeSettings) -> None:
+    """Try the files that are needed once the model is loaded, which may take minutes."""
+    if settings.tls_cert and settings.tls_key:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                settings.tls_cert, settings.tls_key, password=lambda: ""
+            )
+        except OSError as error:  # unreadable, no PEM, a key of another certificate, a key behind a password
+            raise UserError(
+                f"--tls-cert {settings.tls_cert} and --tls-key {settings.tls_key} are no certificate with its key in PEM "
+                f"form, or the key needs a password: {error.strerror or error}"
+            ) from None
+    if settings.ready_file:
+        folder = Path(settings.ready_file).absolute().parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise UserError(f"--ready-file {settings.ready_file} cannot be written: {error.strerror}") from None
 
 
 async def _serve(settings: ServeSettings, say: Say) -> int:
