@@ -28,6 +28,7 @@ from conveyor.serve.service import Service
 from conveyor.serve.settings import NO_GRPC, ServeSettings
 
 Say = Callable[[str], None]
+BACKLOG = 2048
 CLOCK_SECONDS = 0.05
 """A timer may fire this much too early."""
 
@@ -87,6 +88,7 @@ async def _serve(settings: ServeSettings, say: Say) -> int:
         return 0
     try:
         await loading
+        _listen(listener, settings.host, port)
         grpc_server, grpc_port = await _start_grpc(service, port)
     except BaseException:
         listener.close()
@@ -137,16 +139,26 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise UserError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}; choose another --port or --host"
-        ) from None
+        raise _cannot_listen(host, port, error) from None
     listener.set_inheritable(False)
     return listener
 
 
+def _listen(listener: socket.socket, host: str, port: int) -> None:
+    """Two servers that are started together may both bind the port; the first to listen has it."""
+    try:
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise _cannot_listen(host, port, error) from None
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> UserError:
+    return UserError(f"cannot listen on {host} port {port}: {error.strerror or error}; choose another --port or --host")
+
+
 def _uvicorn_settings(settings: ServeSettings) -> dict[str, Any]:
     return {
-        "log_config": None, "access_log": False, "lifespan": "off", "server_header": False, "backlog": 2048,
+        "log_config": None, "access_log": False, "lifespan": "off", "server_header": False, "backlog": BACKLOG,
         "timeout_keep_alive": 30, "timeout_graceful_shutdown": max(1, math.ceil(settings.drain)), "ws": "none",
         "http": LimitedProtocol, "proxy_headers": False, "ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key,
     }  # fmt: skip
