@@ -1,10 +1,12 @@
 """The client side: many processes, all protocols, failures that are not hidden."""
 
 import dataclasses
+import http.server
 import json
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,14 +15,14 @@ import numpy as np
 import psutil
 import pytest
 import yaml
-from tests.serve.conftest import IMAGES
+from tests.serve.conftest import IMAGES, settings_for
 
 from conveyor.errors import UserError
 from conveyor.infer.load import load
 from conveyor.options import Options
 from conveyor.serve.callers import PROTOCOLS, Busy, CallFailed, make_caller
 from conveyor.serve.client import LoadSettings, engine_processes, export_and_request, run_load
-from conveyor.serve.launcher import Running
+from conveyor.serve.launcher import Running, running
 
 SPEC = Path(__file__).parents[2] / "compat" / "tensorflow2" / "benchmarks.yml"
 
@@ -182,6 +184,62 @@ def test_request_from_the_command_line(
     code, _, err = conveyor("request", "http://127.0.0.1:1")
     assert code == 2
     assert "does not answer" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("http://127.0.0.1:99999",), "no address"),
+        (("{url}", "--name", "typo"), r"refuses \(404\): there is no model 'typo' here"),
+        (("{url}", "--data", "rael"), "did you mean 'real'"),
+        (("nowhere", "--protocol", "htp"), "did you mean 'http'"),
+        (("nowhere", "--timeout", "-1"), "--timeout must be more than 0"),
+        (("nowhere", "--clients", "0"), "--clients must be at least 1"),
+    ],
+)
+def test_mistakes_of_the_command_line_are_one_sentence(
+    server: Running, conveyor: Callable[..., tuple[int, str, str]], words: tuple[str, ...], reason: str
+) -> None:
+    code, _, err = conveyor("request", *(word.format(url=server.url) for word in words))
+    assert code == 2
+    assert re.search(reason, err)
+    assert len(err.strip().splitlines()) == 1, err
+
+
+def test_a_server_of_another_kind_is_told_apart(conveyor: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    (tmp_path / "photograph.png").write_bytes(b"x")
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{other.server_port}"
+        try:
+            code, out, _ = conveyor("request", url, tmp_path / "photograph.png")
+            assert (code, "FAILED: the answer 200 is not of this program" in out) == (1, True)
+            code, _, err = conveyor("request", url, "--name", "x")
+            assert (code, "does not describe its model" in err) == (2, True)
+        finally:
+            other.shutdown()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_names_with_special_letters_can_be_asked_for(model_folder: Path, protocol: str) -> None:
+    with running(settings_for(model_folder, name="my run: 50 %?")) as named:
+        port = named.port if protocol.startswith("http") else named.grpc_port
+        with make_caller(protocol, "127.0.0.1", port or 0, "my run: 50 %?") as call:
+            assert call(IMAGES, 30).shape == (len(IMAGES), 10)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the Linux kernel")

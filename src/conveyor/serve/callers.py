@@ -4,6 +4,7 @@ import http.client
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -109,6 +110,7 @@ def _http_caller(
 ) -> Caller:
     import orjson
 
+    model = quote(name, safe="")
     kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
     local = threading.local()
     opened: list[http.client.HTTPConnection] = []
@@ -155,14 +157,14 @@ def _http_caller(
         outputs = [{"name": "logits", "parameters": {"binary_data": True}}]
         head = orjson.dumps({"inputs": [tensor], "outputs": outputs})
         more = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}
-        answer, headers = post(f"/v2/models/{name}/infer", (head, raw), more, timeout)
+        answer, headers = post(f"/v2/models/{model}/infer", (head, raw), more, timeout)
         length = int(headers["Inference-Header-Content-Length"])
         shape = orjson.loads(answer[:length])["outputs"][0]["shape"]
         return _checked(np.frombuffer(answer, "<f4", offset=length).reshape(shape), len(images))
 
     def call_tensorflow(images: NDArray[np.uint8], timeout: float) -> NDArray[np.float32]:
         content = orjson.dumps({"instances": images}, option=orjson.OPT_SERIALIZE_NUMPY)
-        answer, _ = post(f"/v1/models/{name}:predict", (content,), {"Content-Type": "application/json"}, timeout)
+        answer, _ = post(f"/v1/models/{model}:predict", (content,), {"Content-Type": "application/json"}, timeout)
         return _checked(np.array(orjson.loads(answer)["predictions"], np.float32), len(images))
 
     def close() -> None:

@@ -58,8 +58,10 @@ class LoadSettings:
         for name in ("batch_size", "clients", "num_images"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name.replace('_', '-')} must be at least 1")
-        if self.seconds is not None and self.seconds <= 0:
+        if self.seconds is not None and not self.seconds > 0:
             raise UserError("--seconds must be more than 0")
+        if not self.timeout > 0:
+            raise UserError("--timeout must be more than 0")
         return self
 
 
