@@ -18,7 +18,8 @@ import yaml
 from tests.serve.conftest import IMAGES, settings_for
 
 from conveyor.errors import UserError
-from conveyor.infer.load import load
+from conveyor.infer.export import export
+from conveyor.infer.load import from_options, load
 from conveyor.options import Options
 from conveyor.serve.callers import PROTOCOLS, Busy, CallFailed, make_caller
 from conveyor.serve.client import LoadSettings, engine_processes, export_and_request, run_load
@@ -145,6 +146,7 @@ def test_export_serve_request_in_one_go(tmp_path: Path, batch_size: int) -> None
     folder = tmp_path / "resnet8_test"
     (folder / "001").mkdir(parents=True)
     (folder / "001" / "old").write_text("an older export")
+    export(from_options(options.replace(seed=9), "other"), folder / "002", "torch")
     report = export_and_request(
         options,
         folder,
@@ -157,7 +159,8 @@ def test_export_serve_request_in_one_go(tmp_path: Path, batch_size: int) -> None
     )
     assert report.ok, report.failures
     assert report.requests == 2 * -(-10 // batch_size)
-    exported = load(folder)
+    assert "serving resnet8_test version 1 " in " ".join(said), "what was just exported, not what lies beside it"
+    exported = load(folder / "001")
     assert exported.spec["input"]["shape"] == [8, 8, 8, 1]
     assert not (folder / "001" / "old").exists()
     assert any("weights are random" in line for line in said)
