@@ -78,10 +78,15 @@ class Service:
             raise Refused("there is no image in the request")
         if len(contents) > self.settings.queue:
             raise Refused(f"{len(contents)} images in one request: at most {self.settings.queue} are accepted")
-        limit = self.settings.max_pixels
+        limit, end = self.settings.max_pixels, time.monotonic() + self.settings.timeout
+
+        def one(content: bytes) -> NDArray[np.uint8]:
+            if time.monotonic() > end:  # hundreds of small files of many pixels would keep a thread for minutes
+                raise Late(f"the photographs could not be decoded within {self.settings.timeout:g} seconds")
+            return pictures.decode(content, model.preprocessing, limit)
 
         def all_of_them() -> NDArray[np.uint8]:
-            return np.stack([pictures.decode(content, model.preprocessing, limit) for content in contents])
+            return np.stack([one(content) for content in contents])
 
         return await asyncio.to_thread(all_of_them)
 
