@@ -144,6 +144,8 @@ class Rpc:
             if count > self._service.settings.queue:
                 raise Refused(f"{count} photographs in one request: at most {self._service.settings.queue}")
             contents = split_strings(raw[0], count) if raw else list(tensor.contents.bytes_contents)
+            if len(contents) != count:
+                raise Refused(f"the input has {len(contents)} photographs, but its shape is {shape}")
             return await self._service.decode(model, contents)
         if raw:
             values = from_bytes(raw[0], tensor.datatype, shape)
