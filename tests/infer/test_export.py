@@ -300,3 +300,25 @@ def test_export_from_the_command_line(
     code, _, err = conveyor("export", tmp_path / "second", "--out", tmp_path / "third")
     assert code == 2
     assert "already an export" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("--out", "{folder}/file/export"), "cannot write .*: not a directory"),
+        (("--out", "/proc/nowhere/export"), "cannot write /proc/nowhere/export"),
+        (("--out", "{folder}/new", "--batch", "²"), "neither a number"),
+        (("--out", "{folder}/new", "--int8", "--check-images", "0"), "--check-images 0: give at least 1"),
+        (("--out", "{folder}/new", "--int8", "--calibration-images", "-3"), "--calibration-images -3"),
+        (("--out", "{folder}/new", "--int8", "--max-drop", "nan"), "--max-drop nan"),
+        (("--out", "{folder}/new", "--int8", "--max-drop", "-1"), "--max-drop -1"),
+    ],
+)
+def test_mistakes_of_the_command_line_are_one_sentence(
+    conveyor: Callable[..., tuple[int, str, str]], tmp_path: Path, words: tuple[str, ...], reason: str
+) -> None:
+    (tmp_path / "file").write_text("")
+    export(from_options(OPTIONS, "digits"), tmp_path / "model", "torch")
+    code, _, err = conveyor("export", tmp_path / "model", *(word.format(folder=tmp_path) for word in words))
+    assert code == 2
+    assert re.search(reason, err), err

@@ -1,4 +1,6 @@
 import io
+import tracemalloc
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -50,6 +52,26 @@ def test_numbers_of_any_type_become_bytes() -> None:
 )
 def test_wrong_numbers_are_refused(values: object, reason: str) -> None:
     with pytest.raises(Refused, match=reason):
+        as_images(values, SHAPE)
+
+
+@pytest.mark.parametrize("wrap", [lambda texts: texts, lambda texts: [texts], lambda texts: [[0] * len(texts), texts]])
+def test_texts_among_the_numbers_cost_no_memory(wrap: Callable[[list[object]], object]) -> None:
+    values = wrap(["5" * 100_000, *["5"] * 500])
+    tracemalloc.start()
+    try:
+        with pytest.raises(Refused, match="numbers"):
+            as_images(values, SHAPE)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000, "room for the longest text in every place"
+    finally:
+        tracemalloc.stop()
+
+
+def test_endless_nesting_is_refused() -> None:
+    values: object = 1
+    for _ in range(500):
+        values = [values]
+    with pytest.raises(Refused, match="dimensions"):
         as_images(values, SHAPE)
 
 

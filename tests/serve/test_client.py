@@ -1,9 +1,12 @@
 """The client side: many processes, all protocols, failures that are not hidden."""
 
+import dataclasses
+import http.server
 import json
 import re
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -12,14 +15,15 @@ import numpy as np
 import psutil
 import pytest
 import yaml
-from tests.serve.conftest import IMAGES
+from tests.serve.conftest import IMAGES, settings_for
 
 from conveyor.errors import UserError
-from conveyor.infer.load import load
+from conveyor.infer.export import export
+from conveyor.infer.load import from_options, load
 from conveyor.options import Options
-from conveyor.serve.callers import PROTOCOLS, CallFailed, make_caller
+from conveyor.serve.callers import PROTOCOLS, Busy, CallFailed, make_caller
 from conveyor.serve.client import LoadSettings, engine_processes, export_and_request, run_load
-from conveyor.serve.launcher import Running
+from conveyor.serve.launcher import Running, running
 
 SPEC = Path(__file__).parents[2] / "compat" / "tensorflow2" / "benchmarks.yml"
 
@@ -37,6 +41,16 @@ def test_every_protocol_gives_the_models_answer(server: Running, expected: np.nd
         np.testing.assert_allclose(call(IMAGES, 30), expected, atol=1e-4)
     with make_caller(protocol, "127.0.0.1", port or 0, "other") as call, pytest.raises(CallFailed):
         call(IMAGES, 30)
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+@pytest.mark.parametrize("count", [65, 5000], ids=["more than the queue holds", "more bytes than accepted"])
+def test_a_request_that_is_too_large_is_not_sent_again(server: Running, protocol: str, count: int) -> None:
+    port = server.port if protocol.startswith("http") else server.grpc_port
+    images = np.zeros((count, 8, 8, 1), np.uint8)
+    with make_caller(protocol, "127.0.0.1", port or 0, "digits") as call, pytest.raises(CallFailed) as caught:
+        call(images, 30)
+    assert not isinstance(caught.value, Busy), "it would be sent again and again until the time is up"
 
 
 def test_load_counts_every_image_of_every_client(server: Running) -> None:
@@ -91,6 +105,33 @@ def test_back_pressure_is_obeyed(server: Running) -> None:
     assert report.images == 6 * 120
 
 
+def test_a_killed_client_is_a_failure_and_not_waited_for(server: Running, tmp_path: Path) -> None:
+    np.save(tmp_path / "images.npy", IMAGES)
+    order = {
+        **dataclasses.asdict(load_settings(server, clients=3, seconds=3.0)),
+        "images": str(tmp_path / "images.npy"),
+    }
+    command = [sys.executable, "-m", "conveyor.serve.clients"]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as parent:
+        try:
+            assert parent.stdin is not None
+            parent.stdin.write(json.dumps(order))
+            parent.stdin.close()
+            parent.stdin = None
+            end = time.monotonic() + 30
+            while len(children := psutil.Process(parent.pid).children()) < 3 and time.monotonic() < end:
+                time.sleep(0.01)
+            time.sleep(1)
+            children[1].kill()
+            out, _ = parent.communicate(timeout=30)
+        finally:
+            parent.kill()
+    reports = json.loads(out)["clients"]
+    assert [len(report["failures"]) for report in reports] == [0, 1, 0]
+    assert "exit code -9" in reports[1]["failures"][0]
+    assert reports[0]["images"] > 0
+
+
 def test_wrong_settings_are_named(server: Running) -> None:
     with pytest.raises(UserError, match="did you mean 'grpc'"):
         load_settings(server, protocol="grpcc").check()
@@ -105,6 +146,7 @@ def test_export_serve_request_in_one_go(tmp_path: Path, batch_size: int) -> None
     folder = tmp_path / "resnet8_test"
     (folder / "001").mkdir(parents=True)
     (folder / "001" / "old").write_text("an older export")
+    export(from_options(options.replace(seed=9), "other"), folder / "002", "torch")
     report = export_and_request(
         options,
         folder,
@@ -117,7 +159,8 @@ def test_export_serve_request_in_one_go(tmp_path: Path, batch_size: int) -> None
     )
     assert report.ok, report.failures
     assert report.requests == 2 * -(-10 // batch_size)
-    exported = load(folder)
+    assert "serving resnet8_test version 1 " in " ".join(said), "what was just exported, not what lies beside it"
+    exported = load(folder / "001")
     assert exported.spec["input"]["shape"] == [8, 8, 8, 1]
     assert not (folder / "001" / "old").exists()
     assert any("weights are random" in line for line in said)
@@ -144,6 +187,62 @@ def test_request_from_the_command_line(
     code, _, err = conveyor("request", "http://127.0.0.1:1")
     assert code == 2
     assert "does not answer" in err
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("http://127.0.0.1:99999",), "no address"),
+        (("{url}", "--name", "typo"), r"refuses \(404\): there is no model 'typo' here"),
+        (("{url}", "--data", "rael"), "did you mean 'real'"),
+        (("nowhere", "--protocol", "htp"), "did you mean 'http'"),
+        (("nowhere", "--timeout", "-1"), "--timeout must be more than 0"),
+        (("nowhere", "--clients", "0"), "--clients must be at least 1"),
+    ],
+)
+def test_mistakes_of_the_command_line_are_one_sentence(
+    server: Running, conveyor: Callable[..., tuple[int, str, str]], words: tuple[str, ...], reason: str
+) -> None:
+    code, _, err = conveyor("request", *(word.format(url=server.url) for word in words))
+    assert code == 2
+    assert re.search(reason, err)
+    assert len(err.strip().splitlines()) == 1, err
+
+
+def test_a_server_of_another_kind_is_told_apart(conveyor: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    (tmp_path / "photograph.png").write_bytes(b"x")
+
+    class Handler(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            self.do_GET()
+
+        def do_GET(self) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(b"<html>")
+
+        def log_message(self, *_: object) -> None:
+            pass
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        url = f"http://127.0.0.1:{other.server_port}"
+        try:
+            code, out, _ = conveyor("request", url, tmp_path / "photograph.png")
+            assert (code, "FAILED: the answer 200 is not of this program" in out) == (1, True)
+            code, _, err = conveyor("request", url, "--name", "x")
+            assert (code, "does not describe its model" in err) == (2, True)
+        finally:
+            other.shutdown()
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_names_with_special_letters_can_be_asked_for(model_folder: Path, protocol: str) -> None:
+    with running(settings_for(model_folder, name="my run: 50 %?")) as named:
+        port = named.port if protocol.startswith("http") else named.grpc_port
+        with make_caller(protocol, "127.0.0.1", port or 0, "my run: 50 %?") as call:
+            assert call(IMAGES, 30).shape == (len(IMAGES), 10)
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the Linux kernel")

@@ -1,9 +1,16 @@
+import contextlib
 import socket
 import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
 
+import psutil
 import pytest
+from tests.serve.conftest import settings_for
 
 from conveyor.serve.connections import backlog, refuse_new
+from conveyor.serve.launcher import Running, running
 from conveyor.serve.server import bind
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="socket filters are Linux's")
@@ -26,3 +33,86 @@ def test_those_on_the_doorstep_are_served_and_nobody_new_comes_in() -> None:
                 served.sendall(b"answer")
             assert early.recv(10) == b"answer"
             assert backlog(listener) == 0
+
+
+PAGE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+GET = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+@pytest.fixture(scope="module")
+def impatient(model_folder: Path) -> Iterator[Running]:
+    with running(settings_for(model_folder, timeout=0.5)) as server:
+        yield server
+
+
+def is_held(server: Running, connection: socket.socket) -> bool:
+    ours = connection.getsockname()[1]
+    known = psutil.Process(server.process.pid).net_connections(kind="tcp")
+    return any(each.raddr and each.raddr.port == ours for each in known)
+
+
+def assert_hung_up(server: Running, connection: socket.socket) -> None:
+    time.sleep(0.3)  # until the server has taken the connection
+    end = time.monotonic() + 10
+    while is_held(server, connection):
+        assert time.monotonic() < end, "the server holds a silent connection"
+        time.sleep(0.1)
+
+
+@pytest.mark.parametrize("first", [b"", GET], ids=["at once", "after a request"])
+@pytest.mark.parametrize("begun", [b"GET /v2", b"GET /v2 HTTP/1.1\r\nHost:"])
+def test_a_request_head_that_stops_half_way_is_not_waited_for(impatient: Running, first: bytes, begun: bytes) -> None:
+    with socket.create_connection(("127.0.0.1", impatient.port), timeout=5) as connection:
+        if first:
+            connection.sendall(first)
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+        connection.sendall(begun)
+        assert_hung_up(impatient, connection)
+
+
+def test_a_head_begun_behind_other_requests_is_not_too_large(impatient: Running) -> None:
+    """As clients send that do not wait for an answer before the next request."""
+    count = 100
+    with socket.create_connection(("127.0.0.1", impatient.port), timeout=5) as connection:
+        padded = GET.replace(b"Host: x", b"Host: x\r\nCookie: " + b"x" * 1500)
+        connection.sendall(padded * count + GET[:20])
+        time.sleep(0.1)
+        connection.sendall(GET[20:])
+        received = b""
+        while received.count(b"HTTP/1.1 200") <= count and (part := connection.recv(65536)):
+            received += part
+        assert b"too large" not in received
+        assert received.count(b"HTTP/1.1 200") == count + 1
+
+
+def memory(server: Running) -> int:
+    return int(psutil.Process(server.process.pid).memory_info().rss)
+
+
+def test_requests_far_ahead_of_their_answers_cost_no_memory(server: Running) -> None:
+    before, many = memory(server), b"GET /v2/health/live HTTP/1.1\r\n\r\n" * 1000
+    with socket.create_connection(("127.0.0.1", server.port), timeout=2) as connection:
+        with contextlib.suppress(TimeoutError, ConnectionError):
+            for _ in range(100):
+                connection.sendall(many)
+        time.sleep(1.5)
+        assert memory(server) - before < 40 << 20
+
+
+def test_answers_that_nobody_takes_are_not_kept(impatient: Running) -> None:
+    with socket.socket() as connection:
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+        connection.settimeout(1)
+        connection.connect(("127.0.0.1", impatient.port))
+        with pytest.raises((TimeoutError, ConnectionError)):  # it waits for us to read, or has hung up already
+            while True:
+                connection.sendall(PAGE * 20)
+        assert_hung_up(impatient, connection)
+
+
+def test_a_connection_between_two_requests_is_kept(impatient: Running) -> None:
+    with socket.create_connection(("127.0.0.1", impatient.port), timeout=5) as connection:
+        for _ in range(2):
+            connection.sendall(GET)
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+            time.sleep(2)

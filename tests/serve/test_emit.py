@@ -1,3 +1,4 @@
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -112,6 +113,46 @@ def test_the_command_in_the_container_is_understood() -> None:
         3,
         "openvino",
     )
+
+
+def test_every_limit_reaches_the_container() -> None:
+    from conveyor.commands import serve
+
+    parser = Parser()
+    serve.add_arguments(parser)
+    settings = ServeSettings(
+        path="x", max_body=8 << 20, max_pixels=1_000_000, max_inflight=64 << 20, timeout=5.5, poll=0.0, drain=120.0, drain_delay=8.0,
+    )  # fmt: skip
+    parsed = parser.parse_args(arguments(settings))
+    assert (parsed.max_body, parsed.max_pixels, parsed.max_inflight) == (str(8 << 20), 1_000_000, str(64 << 20))
+    assert (parsed.timeout, parsed.poll, parsed.drain, parsed.drain_delay) == (5.5, 0.0, 120.0, 8.0)
+
+
+@pytest.mark.parametrize("kind", ["k8s", "kserve"])
+def test_a_pod_is_not_killed_while_it_drains(tmp_path: Path, kind: str) -> None:
+    changes = {"drain": 7.5, "drain_delay": 20.0}
+    for document in documents(kind, tmp_path / "out", **changes):
+        pod = document["spec"].get("predictor") or document["spec"].get("template", {}).get("spec")
+        if pod is not None:
+            words = pod["containers"][0]["args"]
+            drain, delay = (float(words[words.index(option) + 1]) for option in ("--drain", "--drain-delay"))
+            assert (drain, delay) == (7.5, 20.0)
+            assert pod["terminationGracePeriodSeconds"] > drain + delay + 1
+
+
+def test_names_with_quotes_stay_one_word(tmp_path: Path) -> None:
+    emit("docker", ServeSettings(path="x", name='a "b" \\ c'), str(tmp_path / "out"))
+    (command,) = [
+        line for line in (tmp_path / "out" / "Dockerfile").read_text().splitlines() if line.startswith("CMD ")
+    ]
+    assert 'a "b" \\ c' in json.loads(command.removeprefix("CMD "))
+
+
+def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="--tls-cert"):
+        emit("k8s", ServeSettings(path="x", tls_cert="a", tls_key="b"), str(tmp_path / "out"))
+    with pytest.raises(UserError, match="--replicas 0"):
+        emit("k8s", ServeSettings(path="x"), str(tmp_path / "out"), replicas=0)
 
 
 def test_the_token_is_never_written(tmp_path: Path) -> None:

@@ -1,9 +1,11 @@
+import io
 from collections.abc import Iterator
 from typing import Any
 
 import grpc
 import numpy as np
 import pytest
+from PIL import Image
 from tests.serve.conftest import IMAGES
 
 from conveyor.serve.launcher import Running
@@ -125,6 +127,12 @@ def wrong_requests() -> list[tuple[str, Any, grpc.StatusCode]]:
         request = MESSAGES["ModelInferRequest"](model_name="digits", **whole)
         request.inputs.add(name=name, datatype=datatype, shape=shape)
         found.append((label, request, invalid))
+    buffer = io.BytesIO()
+    Image.fromarray(IMAGES[0, ..., 0]).save(buffer, "PNG")
+    request = MESSAGES["ModelInferRequest"](model_name="digits")
+    tensor = request.inputs.add(name="images", datatype="BYTES", shape=[1])
+    tensor.contents.bytes_contents.extend([buffer.getvalue()] * 2)
+    found.append(("more photographs than the shape says", request, invalid))
     return found
 
 

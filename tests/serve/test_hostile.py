@@ -59,6 +59,9 @@ CORPUS: list[tuple[str, str, Any, int]] = [
     ("out of range", INFER, tensor(data=[256] + [0] * 63), 400),
     ("negative", INFER, tensor(data=[-1] + [0] * 63), 400),
     ("huge number", INFER, tensor(data=[1e300] + [0] * 63), 400),
+    ("texts as data", INFER, tensor(data=["x" * 100_000, *["x"] * 20_000]), 400),
+    ("texts among numbers", INFER, tensor(data=["7"] + [0] * 63), 400),
+    ("tf texts", PREDICT, {"instances": ["x" * 100_000, *["x"] * 20_000]}, 400),
     ("true and false", INFER, tensor(data=[True] * 64), 400),
     ("photograph in json", INFER, tensor(datatype="BYTES", shape=[1], data=["x"]), 400),
     ("parameters as list", INFER, tensor(parameters=[1]), 200),
@@ -92,7 +95,8 @@ CORPUS: list[tuple[str, str, Any, int]] = [
     ("page sliver", "/classify", bomb(4000, 1), 400),
     ("tf bomb", PREDICT, {"instances": [{"b64": base64.b64encode(bomb(6000, 6000)).decode()}]}, 413),
     ("too large", INFER, b" " * 300_001, 413),
-    ("too many images", PREDICT, {"instances": [[[[0]] * 8] * 8] * 200}, 429),
+    ("too many images", PREDICT, {"instances": [[[[0]] * 8] * 8] * 200}, 400),
+    ("too many photographs", PREDICT, {"instances": [{"b64": "aGk="}] * 200}, 400),
 ]  # fmt: skip
 
 

@@ -8,16 +8,20 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
+import grpc
 import httpx
 import numpy as np
 import psutil
 import pytest
-from tests.serve.conftest import IMAGES, settings_for, write_version
+from tests.serve.conftest import IMAGES, OPTIONS, settings_for, write_version
 
 from conveyor.infer.engine import open_engine
-from conveyor.infer.load import load
+from conveyor.infer.export import export
+from conveyor.infer.load import from_options, load
 from conveyor.serve.launcher import Running, running
+from conveyor.serve.protos import INFERENCE_SERVICE, MESSAGES
 
 PREDICT = "/v1/models/digits:predict"
 BODY = {"instances": IMAGES[:2].tolist()}
@@ -134,6 +138,49 @@ def test_sigterm_loses_nothing(model_folder: Path, expected: np.ndarray) -> None
         assert not [worker for worker in workers if worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE]
 
 
+def start_calls(server: Running, count: int, **more: str) -> tuple[grpc.Channel, list[Any]]:
+    """gRPC calls under way."""
+    channel = grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}")
+    call = channel.unary_unary(f"/{INFERENCE_SERVICE}/ModelInfer")
+    request = MESSAGES["ModelInferRequest"](model_name="digits", raw_input_contents=[IMAGES[:1].tobytes()], **more)
+    request.inputs.add(name="images", datatype="UINT8", shape=[1, 8, 8, 1])
+    return channel, [call.future(request.SerializeToString(), timeout=30) for _ in range(count)]
+
+
+def test_grpc_messages_count_as_bytes_in_memory(model_folder: Path) -> None:
+    with running(settings_for(model_folder, delay_us=2_000_000, max_body=100_000, max_inflight=100_000)) as server:
+        channel, calls = start_calls(server, 8, id="x" * 30_000)
+        with channel:
+            codes = [call.code() for call in calls]
+    assert codes.count(grpc.StatusCode.OK) == 3, codes
+    assert codes.count(grpc.StatusCode.RESOURCE_EXHAUSTED) == 5, codes
+
+
+def test_a_call_that_its_caller_cancelled_is_not_lost(model_folder: Path) -> None:
+    with running(settings_for(model_folder, delay_us=2_000_000, max_batch=8)) as server:
+        channel, calls = start_calls(server, 3)
+        with channel:
+            time.sleep(0.5)
+            for call in calls:
+                call.cancel()
+            until(lambda: metric(server, 'conveyor_requests_total{outcome="cancelled",protocol="grpc-v2"}') == 3)
+        assert server.stop() == 0, server.log.read_text()
+        assert " 3 cancelled by their callers, 0 lost" in server.log.read_text()
+
+
+def test_a_call_that_the_server_breaks_off_is_lost(model_folder: Path) -> None:
+    with running(settings_for(model_folder, drain=1.0)) as server:
+        (worker,) = workers_of(server)
+        worker.suspend()
+        channel, calls = start_calls(server, 1)
+        with channel:
+            time.sleep(0.5)
+            code = server.stop()
+            assert calls[0].code() != grpc.StatusCode.OK
+        assert code == 1, server.log.read_text()
+        assert " 1 lost" in server.log.read_text()
+
+
 def test_workers_leave_when_the_server_is_killed(model_folder: Path) -> None:
     with running(settings_for(model_folder)) as server:
         workers = workers_of(server)
@@ -168,6 +215,32 @@ def test_a_new_version_is_swapped_in_and_a_bad_one_is_not(
         status = httpx.get(f"{server.url}/v1/models/digits", trust_env=False).json()["model_version_status"][0]
         assert status["version"] == "3"
         until(lambda: len(workers_of(server)) == 1)
+
+
+def test_a_version_from_another_run_is_served_under_the_same_name(tmp_path: Path, model_folder: Path) -> None:
+    folder = tmp_path / "digits"
+    shutil.copytree(model_folder, folder)
+    with running(settings_for(folder, poll=0.1)) as server, under_load(server.url) as load_:
+        export(from_options(OPTIONS.replace(seed=5), "another-run"), folder / "2", "onnx")
+        until(lambda: metric(server, "conveyor_model_swaps_total") == 1)
+        load_.wait_for(len(load_.answers) + 20)
+        load_.stop()
+        assert {status for status, _ in load_.answers} == {200}, "whoever asks by name must not notice"
+
+
+def test_a_folder_out_of_reach_is_told_once(tmp_path: Path, model_folder: Path) -> None:
+    folder = tmp_path / "digits"
+    shutil.copytree(model_folder, folder)
+    with running(settings_for(folder, poll=0.05)) as server:
+        folder.rename(tmp_path / "away")
+        until(lambda: "there is nothing at" in server.log.read_text())
+        time.sleep(0.5)
+        assert server.log.read_text().count("there is nothing at") == 1
+        assert metric(server, "conveyor_model_rejects_total") == 0, "no version was refused"
+        assert httpx.post(f"{server.url}{PREDICT}", json=BODY, trust_env=False).status_code == 200
+        (tmp_path / "away").rename(folder)
+        write_version(folder, "2", seed=5)
+        until(lambda: metric(server, "conveyor_model_swaps_total") == 1)
 
 
 def test_a_server_that_cannot_load_says_why(tmp_path: Path) -> None:

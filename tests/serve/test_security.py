@@ -1,19 +1,24 @@
 """The bearer token, TLS, and what is open without them."""
 
+import os
 import shutil
+import signal
 import ssl
 import subprocess
 from pathlib import Path
 
 import grpc
 import httpx
+import psutil
 import pytest
 from tests.serve.conftest import IMAGES, settings_for
 
 from conveyor.errors import UserError
 from conveyor.serve.launcher import running
 from conveyor.serve.protos import MESSAGES
-from conveyor.serve.settings import ServeSettings
+from conveyor.serve.server import bind, serve
+from conveyor.serve.service import Service
+from conveyor.serve.settings import NO_GRPC, ServeSettings
 
 
 @pytest.fixture(scope="module")
@@ -91,10 +96,72 @@ def test_batch_sizes_are_powers_of_two_up_to_the_largest() -> None:
     assert ServeSettings.from_json(settings.to_json()) == settings
 
 
-def test_a_port_that_is_taken_is_named(model_folder: Path) -> None:
-    from conveyor.serve.server import bind
+def test_a_port_that_is_taken_while_the_model_is_loaded_is_named(
+    model_folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As of two servers that are started together: the system lets both bind, and one of them listen."""
+    start = Service.start
+    said: list[str] = []
+    with bind("127.0.0.1", 0) as other:
 
+        async def slowly(service: Service) -> None:
+            await start(service)
+            other.listen()
+
+        monkeypatch.setattr(Service, "start", slowly)
+        signal.signal(signal.SIGALRM, lambda *_: os.kill(os.getpid(), signal.SIGTERM))
+        signal.alarm(20)  # a server that thinks it serves would not come back
+        settings = settings_for(model_folder, port=other.getsockname()[1], ready_file=str(tmp_path / "ready.json"))
+        with pytest.raises(UserError, match=r"cannot listen on 127\.0\.0\.1 port"):
+            serve(settings, said.append)
+        signal.alarm(0)
+    assert said == [], "it never served"
+    assert not (tmp_path / "ready.json").exists()
+    left = [child for child in psutil.Process().children() if "conveyor.serve.worker" in child.cmdline()]
+    assert not left, "the engine processes have ended"
+
+
+def test_a_port_that_is_taken_is_named(model_folder: Path) -> None:
     with bind("127.0.0.1", 0) as taken:
         taken.listen()
         with pytest.raises(UserError, match=r"cannot listen on 127\.0\.0\.1 port"):
             bind("127.0.0.1", taken.getsockname()[1])
+
+
+@pytest.mark.parametrize("grpc_port", [0, NO_GRPC])
+def test_files_that_hold_no_certificate_are_named_before_the_model_is_loaded(
+    tmp_path: Path, certificate: tuple[Path, Path], grpc_port: int
+) -> None:
+    cert, key = (str(file) for file in certificate)
+    locked = tmp_path / "locked.pem"
+    subprocess.run(
+        ["openssl", "pkcs8", "-topk8", "-in", key, "-passout", "pass:secret", "-out", locked],
+        check=True,
+        capture_output=True,
+    )
+    for files in ((key, key), (cert, cert), (cert, str(locked))):
+        with pytest.raises(UserError, match="no certificate with its key"):
+            serve(
+                ServeSettings(path="nowhere", port=0, grpc_port=grpc_port, tls_cert=files[0], tls_key=files[1]),
+            )
+
+
+def test_a_ready_file_that_cannot_be_written_is_named_before_the_model_is_loaded(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"--ready-file .* cannot be written"):
+        serve(ServeSettings(path="nowhere", port=0, ready_file=str(tmp_path / "file" / "ready.json")))
+
+
+def test_tokens_of_files_and_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    from conveyor.commands.serve import _token
+
+    monkeypatch.setenv("CONVEYOR_TOKEN", "open sesame\n")
+    assert _token(None) == "open sesame", "no header can carry the end of a line"
+    monkeypatch.setenv("CONVEYOR_TOKEN", " \n")
+    with pytest.raises(UserError, match="empty"):
+        ServeSettings(path="x", token=_token(None)).check()
+    monkeypatch.delenv("CONVEYOR_TOKEN")
+    assert _token(None) is None
+    (tmp_path / "token").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match="something else than text"):
+        _token(str(tmp_path / "token"))

@@ -32,6 +32,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     check_target(arguments.out)  # before the model is loaded: a mistake should cost no time
     batch = _batch(arguments.batch)
+    _check_int8(arguments)
     from conveyor.infer.export import export
     from conveyor.infer.load import load
 
@@ -58,9 +59,17 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def _check_int8(arguments: argparse.Namespace) -> None:
+    for option in ("calibration_images", "check_images"):
+        if getattr(arguments, option) < 1:
+            raise UserError(f"--{option.replace('_', '-')} {getattr(arguments, option)}: give at least 1")
+    if not arguments.max_drop >= 0:  # of "not a number" too: it would let everything pass
+        raise UserError(f"--max-drop {arguments.max_drop:g}: give the points that --int8 may cost, 0 or more")
+
+
 def _batch(text: str) -> int | None:
     if text == "free":
         return None
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or int(text) < 1:
         raise UserError(f"--batch {text!r} is neither a number of images nor 'free'")
     return int(text)

@@ -6,10 +6,11 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import quote, urlsplit
 
-from conveyor.errors import UserError
+from conveyor.errors import UserError, did_you_mean
 
+DATA = ("random", "real")
 HELP = "Ask a running server, or serve a model and load it with many clients."
 
 
@@ -61,9 +62,13 @@ def run(arguments: argparse.Namespace) -> int:
     from conveyor.serve.launcher import running
     from conveyor.serve.settings import ServeSettings
 
+    _check(arguments)
     if _is_address(arguments.target):
         parts = urlsplit(arguments.target)
-        port = parts.port or (443 if parts.scheme == "https" else 80)
+        try:
+            port = parts.port or (443 if parts.scheme == "https" else 80)
+        except ValueError:
+            raise UserError(f"{arguments.target} is no address: give http://HOST:PORT, a run or an export") from None
         return _ask(
             arguments,
             arguments.target.rstrip("/"),
@@ -84,6 +89,18 @@ def run(arguments: argparse.Namespace) -> int:
         return _ask(arguments, server.url, "127.0.0.1", server.port, server.grpc_port or 0)
 
 
+def _check(arguments: argparse.Namespace) -> None:
+    """Refuse what cannot work before a server is started for it."""
+    from conveyor.serve.client import LoadSettings
+
+    if arguments.data not in DATA:
+        raise UserError(f"--data cannot be {arguments.data!r}{did_you_mean(arguments.data, DATA)}")
+    LoadSettings(
+        port=0, name="", protocol=arguments.protocol, batch_size=arguments.batch_size, clients=arguments.clients,
+        num_images=arguments.num_images, seconds=arguments.seconds, timeout=arguments.timeout,
+    ).check()  # fmt: skip
+
+
 def _is_address(target: str) -> bool:
     return target.startswith(("http://", "https://"))
 
@@ -91,14 +108,18 @@ def _is_address(target: str) -> bool:
 def _ask(arguments: argparse.Namespace, url: str, host: str, port: int, grpc_port: int) -> int:
     import httpx
 
-    token = os.environ.get("CONVEYOR_TOKEN") or None
+    token = os.environ.get("CONVEYOR_TOKEN", "").strip() or None
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         with httpx.Client(base_url=url, headers=headers, timeout=arguments.timeout, trust_env=False) as client:
             if arguments.images:
                 return _classify(client, arguments.images, arguments.json)
             described = _described(client, arguments.name)
-    except httpx.HTTPError as error:
+    except httpx.HTTPStatusError as error:
+        said = _document(error.response).get("error", error.response.reason_phrase)
+        hint = "; put it into the variable CONVEYOR_TOKEN" if error.response.status_code == 401 else ""
+        raise UserError(f"the server at {url} refuses ({error.response.status_code}): {said}{hint}") from None
+    except (httpx.HTTPError, httpx.InvalidURL) as error:
         raise UserError(f"the server at {url} does not answer: {error}") from None
     from conveyor.serve.client import LoadSettings, random_images, run_load
 
@@ -120,14 +141,28 @@ def _ask(arguments: argparse.Namespace, url: str, host: str, port: int, grpc_por
 def _described(client: Any, wanted: str | None) -> dict[str, Any]:
     """The metadata of the server's model; without a name it is learned from the list of metrics."""
     if wanted:
-        named: dict[str, Any] = client.get(f"/v2/models/{wanted}").raise_for_status().json()
-        return named
+        return _model_document(client, wanted)
     for line in client.get("/metrics").raise_for_status().text.splitlines():
         if line.startswith("conveyor_model{"):
             name = line.split('name="', 1)[1].split('"', 1)[0]
-            found: dict[str, Any] = client.get(f"/v2/models/{name}").raise_for_status().json()
-            return found
+            return _model_document(client, name)
     raise UserError("the server has no model in service")
+
+
+def _model_document(client: Any, name: str) -> dict[str, Any]:
+    found = _document(client.get(f"/v2/models/{quote(name, safe='')}").raise_for_status())
+    if not found.get("inputs"):
+        raise UserError("the server does not describe its model: it does not speak the Open Inference Protocol")
+    return found
+
+
+def _document(response: Any) -> dict[str, Any]:
+    """The JSON object of an answer; an empty one when it is something else, as of another kind of server."""
+    try:
+        document = response.json()
+    except ValueError:
+        return {}
+    return document if isinstance(document, dict) else {}
 
 
 def _real_images(arguments: argparse.Namespace) -> Any:
@@ -153,12 +188,14 @@ def _classify(client: Any, files: list[str], as_json: bool) -> int:
         except OSError as error:
             raise UserError(f"{file} cannot be read: {error.strerror}") from None
         response = client.post("/classify", content=content)
-        answer = response.json()
+        answer = _document(response)
         answers.append({"file": file, **answer})
-        if response.status_code != 200:
+        if response.status_code != 200 or "best" not in answer:
             failed += 1
             if not as_json:
-                print(f"{file}: FAILED: {answer.get('error')}")
+                print(
+                    f"{file}: FAILED: {answer.get('error', f'the answer {response.status_code} is not of this program')}"
+                )
         elif not as_json:
             best = ", ".join(f"{one['label']} {100 * one['probability']:.1f} %" for one in answer["best"])
             print(f"{file}: {best}")

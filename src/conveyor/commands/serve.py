@@ -38,7 +38,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     speed.add_argument(
         "--engine",
         default="auto",
-        metavar="{auto,torch,onnxruntime,openvino}",
+        metavar="{auto,torch,onnxruntime,onnxruntime-per-core,openvino}",
         help="auto measures and takes the fastest. [auto]",
     )
     speed.add_argument(
@@ -135,8 +135,11 @@ def run(arguments: argparse.Namespace) -> int:
 def _token(file: str | None) -> str | None:
     """The token from a file or the environment: a command line can be read by every user of the machine."""
     if file is None:
-        return os.environ.get("CONVEYOR_TOKEN") or None
+        given = os.environ.get("CONVEYOR_TOKEN")
+        return given.strip() if given else None  # secrets often come with the end of their line
     try:
         return Path(file).read_text().strip()
     except OSError as error:
         raise UserError(f"the token file {file} cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise UserError(f"the token file {file} holds something else than text") from None

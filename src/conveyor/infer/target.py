@@ -18,9 +18,16 @@ def check_target(target: str | Path | None) -> Path:
     path = Path(target)
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} exists and is not a folder: give another one with --out")
-    if path.is_dir() and any(path.iterdir()):
-        raise UserError(f"the folder {path} is not empty: give a new or an empty one with --out")
+    try:
+        if path.is_dir() and any(path.iterdir()):
+            raise UserError(f"the folder {path} is not empty: give a new or an empty one with --out")
+    except OSError as error:
+        raise _cannot_write(path, error) from None
     return path
+
+
+def _cannot_write(target: Path, error: OSError) -> UserError:
+    return UserError(f"cannot write {target}: {(error.strerror or str(error)).lower()}; give another folder with --out")
 
 
 @contextlib.contextmanager
@@ -30,6 +37,10 @@ def folder_at_once(target: Path) -> Iterator[Path]:
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
         temporary.mkdir(parents=True)
+    except OSError as error:
+        raise_if_full(error, target)
+        raise _cannot_write(target, error) from None
+    try:
         yield temporary
         for file in temporary.rglob("*"):
             if file.is_file():

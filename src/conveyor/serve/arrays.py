@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Iterable, Sequence
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -24,14 +25,12 @@ DTYPES = {
     "FP64": np.float64,
 }
 """Numeric types of the Open Inference Protocol."""
+MOST_DIMENSIONS = 8
 
 
 def as_images(values: Any, image_shape: tuple[int, int, int]) -> NDArray[np.uint8]:
     """uint8 [N, H, W, C] from numbers in 0..255 of any type; one image without the first dimension is taken as a batch of 1."""
-    try:
-        array = np.asarray(values)
-    except (ValueError, TypeError, OverflowError) as error:
-        raise Refused("the numbers do not form a regular array") from error
+    array = values if isinstance(values, np.ndarray) else from_lists(values)
     if array.dtype.kind not in "uif":
         raise Refused("the array must hold numbers from 0 to 255")
     if array.shape == image_shape:
@@ -52,6 +51,33 @@ def as_images(values: Any, image_shape: tuple[int, int, int]) -> NDArray[np.uint
     return array.astype(np.uint8)
 
 
+def from_lists(values: Any) -> NDArray[Any]:
+    """The array of numbers in nested lists.
+
+    Whatever is no number is refused before an array is made: one of texts has room for the longest in every place, so
+    that a request of a few hundred kilobytes would cost gigabytes.
+    """
+    level = values if isinstance(values, list) else [values]
+    for _ in range(MOST_DIMENSIONS):
+        kinds = set(map(type, level))
+        if kinds == {list}:
+            level = list(chain.from_iterable(level))
+        elif kinds <= {int, float}:
+            break
+        else:
+            raise Refused(
+                "the numbers do not form a regular array"
+                if list in kinds
+                else "the array must hold numbers from 0 to 255"
+            )
+    else:
+        raise Refused(f"the array has more than {MOST_DIMENSIONS} dimensions")
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise Refused("the numbers do not form a regular array") from error
+
+
 def from_bytes(
     content: bytes | memoryview, datatype: str, shape: Sequence[int], what: str = "the tensor"
 ) -> NDArray[Any]:
@@ -68,7 +94,7 @@ def from_bytes(
 
 def checked_shape(shape: Any, what: str = "the tensor") -> list[int]:
     """A list of one to eight sizes of at least 1."""
-    if not isinstance(shape, Sequence) or isinstance(shape, str) or not 1 <= len(shape) <= 8:
+    if not isinstance(shape, Sequence) or isinstance(shape, str) or not 1 <= len(shape) <= MOST_DIMENSIONS:
         raise Refused(f"{what} needs a shape: a list of one to eight numbers")
     sizes = list(shape)
     if not all(isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= 1 << 31 for size in sizes):

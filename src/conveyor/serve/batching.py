@@ -53,10 +53,12 @@ class Batcher:
         self._tasks = [asyncio.get_running_loop().create_task(self._serve()) for _ in range(parallel)]
 
     async def submit(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """The logits of `images`, any number of them; raises `Overloaded` when the queue is full."""
+        """The logits of `images`, as many as the queue holds; raises `Overloaded` when it is full."""
         if self._closed:
             raise Unavailable("the server is stopping")
         largest = self._sizes[-1]
+        if len(images) > self._limit:  # no later time would help
+            raise Refused(f"{len(images)} images in one request: at most {self._limit} are accepted")
         if self.images_waiting + len(images) > self._limit:
             raise Overloaded(f"{self.images_waiting} images are waiting, the limit is {self._limit}: try again later")
         loop = asyncio.get_running_loop()

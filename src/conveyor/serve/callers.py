@@ -4,6 +4,7 @@ import http.client
 import threading
 from collections.abc import Callable, Sequence
 from typing import Any
+from urllib.parse import quote
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,8 +93,9 @@ def _grpc_caller(protocol: str, address: str, name: str, input_name: str, token:
         try:
             answer = rpc(request, timeout=timeout, metadata=metadata, wait_for_ready=True)
         except grpc.RpcError as error:
-            wrong = Busy if error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED else CallFailed
-            raise wrong(f"{error.code().name}: {error.details()}") from None
+            # The library has the same code for a message that is too large: no later time would help that one.
+            busy = error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" not in error.details()
+            raise (Busy if busy else CallFailed)(f"{error.code().name}: {error.details()}") from None
         if tensorflow:
             return _checked(from_proto(answer.outputs["logits"]), len(images))
         return _checked(
@@ -108,6 +110,7 @@ def _http_caller(
 ) -> Caller:
     import orjson
 
+    model = quote(name, safe="")
     kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
     local = threading.local()
     opened: list[http.client.HTTPConnection] = []
@@ -154,14 +157,14 @@ def _http_caller(
         outputs = [{"name": "logits", "parameters": {"binary_data": True}}]
         head = orjson.dumps({"inputs": [tensor], "outputs": outputs})
         more = {"Inference-Header-Content-Length": str(len(head)), "Content-Type": "application/octet-stream"}
-        answer, headers = post(f"/v2/models/{name}/infer", (head, raw), more, timeout)
+        answer, headers = post(f"/v2/models/{model}/infer", (head, raw), more, timeout)
         length = int(headers["Inference-Header-Content-Length"])
         shape = orjson.loads(answer[:length])["outputs"][0]["shape"]
         return _checked(np.frombuffer(answer, "<f4", offset=length).reshape(shape), len(images))
 
     def call_tensorflow(images: NDArray[np.uint8], timeout: float) -> NDArray[np.float32]:
         content = orjson.dumps({"instances": images}, option=orjson.OPT_SERIALIZE_NUMPY)
-        answer, _ = post(f"/v1/models/{name}:predict", (content,), {"Content-Type": "application/json"}, timeout)
+        answer, _ = post(f"/v1/models/{model}:predict", (content,), {"Content-Type": "application/json"}, timeout)
         return _checked(np.array(orjson.loads(answer)["predictions"], np.float32), len(images))
 
     def close() -> None:

@@ -58,8 +58,10 @@ class LoadSettings:
         for name in ("batch_size", "clients", "num_images"):
             if getattr(self, name) < 1:
                 raise UserError(f"--{name.replace('_', '-')} must be at least 1")
-        if self.seconds is not None and self.seconds <= 0:
+        if self.seconds is not None and not self.seconds > 0:
             raise UserError("--seconds must be more than 0")
+        if not self.timeout > 0:
+            raise UserError("--timeout must be more than 0")
         return self
 
 
@@ -193,7 +195,7 @@ def export_and_request(
     images = _images(options, loaded.preprocessing)
     local = "127.0.0.1" if host in ("0.0.0.0", "localhost", "") else host
     settings = ServeSettings(
-        path=str(folder),
+        path=str(target),  # not the folder: a higher number may lie beside it
         name=name,
         host=local,
         port=0,
@@ -208,7 +210,7 @@ def export_and_request(
         workers=engine_processes(clients, use_async=use_async),
     )
     with running(settings) as server:
-        say(f"serving {name} at {local} port {server.grpc_port}")
+        say(f"serving {name} version {server.version} at {local} port {server.grpc_port}")
         load_settings = LoadSettings(
             host=local,
             port=server.grpc_port or 0,

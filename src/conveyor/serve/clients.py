@@ -3,6 +3,7 @@
 A process of its own, light and without threads, so that forking many clients is cheap and safe.
 """
 
+import contextlib
 import itertools
 import json
 import multiprocessing
@@ -32,32 +33,52 @@ def main() -> int:
     images = np.load(order["images"], allow_pickle=False)
     context = multiprocessing.get_context("fork")
     barrier = context.Barrier(order["clients"] + 1)
-    results = context.SimpleQueue()
-    clients = [
-        context.Process(target=_client, args=(number, order, images, barrier, results), daemon=True)
-        for number in range(order["clients"])
-    ]
-    for client in clients:
-        client.start()
-    try:
-        barrier.wait(WARM_UP_SECONDS)
-    except threading.BrokenBarrierError:
-        pass  # the client that broke it says why
+    clients = []
+    for number in range(order["clients"]):
+        receiver, sender = context.Pipe(duplex=False)
+        process = context.Process(target=_client, args=(number, order, images, barrier, sender), daemon=True)
+        process.start()
+        sender.close()  # so that the end of the client is the end of its pipe
+        clients.append((process, receiver))
+    _wait_for_all(barrier, [process for process, _ in clients])
     start = time.perf_counter()
-    reports = [results.get() for _ in clients]
+    reports = [_report_of(process, receiver) for process, receiver in clients]
     seconds = time.perf_counter() - start
-    for client in clients:
-        client.join()
     times = os.times()
     cpu = times.user + times.system + times.children_user + times.children_system
     json.dump({"seconds": seconds, "cpu_seconds": cpu, "clients": reports}, sys.stdout)
     return 0
 
 
+def _wait_for_all(barrier: Any, clients: list[Any]) -> None:
+    """Until every client is warm; one that was killed would let the others wait for it."""
+    while barrier.n_waiting < len(clients) and not barrier.broken:
+        if any(client.exitcode is not None for client in clients):
+            barrier.abort()
+        time.sleep(0.005)
+    with contextlib.suppress(threading.BrokenBarrierError):  # the client that broke it says why
+        barrier.wait(WARM_UP_SECONDS)
+
+
+def _report_of(process: Any, receiver: Any) -> dict[str, Any]:
+    """What a client reports; of one that was killed, that it was."""
+    report = _empty_report()
+    with contextlib.suppress(EOFError):
+        report = receiver.recv()
+    process.join()
+    if process.exitcode != 0:
+        report["failures"].append(f"a client process ended with exit code {process.exitcode}")
+    return report
+
+
+def _empty_report() -> dict[str, Any]:
+    return {"images": 0, "latencies": [], "failures": [], "retries": 0}
+
+
 def _client(number: int, order: dict[str, Any], images: NDArray[np.uint8], barrier: Any, results: Any) -> None:
     """Warm up, wait for the others, send, report; whatever happens, something is reported."""
     end_with_parent()
-    report: dict[str, Any] = {"number": number, "images": 0, "latencies": [], "failures": [], "retries": 0}
+    report = {**_empty_report(), "number": number}
     try:
         call = make_caller(
             order["protocol"],
@@ -94,7 +115,7 @@ def _client(number: int, order: dict[str, Any], images: NDArray[np.uint8], barri
     except Exception as error:  # the parent waits for a report from every client
         report["failures"].append(f"{type(error).__name__}: {error}")
     finally:
-        results.put(report)
+        results.send(report)
 
 
 def _batches(images: NDArray[np.uint8], size: int, number: int) -> Iterator[NDArray[np.uint8]]:

@@ -11,6 +11,8 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 LARGEST_HEAD = 64 * 1024
+MOST_AHEAD = 256
+"""Requests of one connection that wait for the answer to an earlier one."""
 LAST_WORDS_SECONDS = 1.0
 """How long a connection that is open when the server stops may still bring its request."""
 _SO_ATTACH_FILTER = 26
@@ -18,38 +20,72 @@ _BACKLOG_IN_TCP_INFO = 24
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """Closes a connection whose request line and headers exceed `LARGEST_HEAD`; the library would collect them for ever."""
+    """Closes a connection whose request line and headers exceed `LARGEST_HEAD`; the library would collect them for ever.
+
+    Also one that sends `MOST_AHEAD` requests and more without waiting for an answer: the library would read on with each
+    answer, a hundred kilobytes for one, and keep them all.
+    """
 
     _in_head = False
-    _head_bytes = 0
+    _heads = _head_bytes = 0
 
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes = True, 0
+        self._heads += 1
         super().on_message_begin()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        if len(self.pipeline) >= MOST_AHEAD:
+            self.transport.close()
+            return
         super().on_headers_complete()
 
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if self.pipeline:  # nothing more is read before these are answered
+            self.flow.pause_reading()
+
     def data_received(self, data: bytes) -> None:
+        before = self._heads
         super().data_received(data)
-        if self._in_head:
+        # What came with the beginning of a head does not count: it may be the end of the request before.
+        if self._in_head and self._heads == before:
             self._head_bytes += len(data)
             if self._head_bytes > LARGEST_HEAD and not self.transport.is_closing():
                 self.send_400_response("The request head is too large.")
 
 
 async def sweep(http: uvicorn.Server, patience: float) -> None:
-    """Close connections that were opened and never sent a whole request head: they would be held for ever."""
-    first_seen: dict[Any, float] = {}
+    """Close connections that neither bring a whole request head nor take their answer: they would be held for ever."""
+    first_seen: dict[tuple[Any, int], float] = {}
     clock = asyncio.get_running_loop().time
     while True:
         await asyncio.sleep(min(5.0, patience))
-        waiting = {each for each in http.server_state.connections if getattr(each, "cycle", 0) is None}
+        waiting = {(each, _not_taken(each)) for each in http.server_state.connections if _silent(each)}
         first_seen = {each: first_seen.get(each, clock()) for each in waiting}
-        for connection, since in first_seen.items():
-            if clock() - since > patience and connection.transport is not None:
-                connection.transport.close()
+        for (connection, not_taken), since in first_seen.items():
+            if clock() - since > patience:
+                if not_taken:
+                    connection.transport.abort()  # closing would wait for the answer to be taken
+                else:
+                    connection.transport.close()
+
+
+def _not_taken(connection: Any) -> int:
+    """Bytes of answers that wait for the other side to read."""
+    return int(connection.transport.get_write_buffer_size())
+
+
+def _silent(connection: Any) -> bool:
+    """Whether the next move is the other side's, and the library has no time limit for it.
+
+    Its limit between two requests ends with the first byte of the next one.
+    """
+    if _not_taken(connection):
+        return True
+    between = connection.cycle is None or connection.cycle.response_complete
+    return between and connection.timeout_keep_alive_task is None
 
 
 async def close_door(listener: socket.socket, http: uvicorn.Server) -> None:

@@ -1,5 +1,7 @@
 """Files for many machines: a Dockerfile and Kubernetes or KServe manifests. No torch here."""
 
+import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -37,6 +39,12 @@ def emit(
     """Write the files of `kind` for this server into a new folder; returns what was written."""
     if kind not in KINDS:
         raise UserError(f"--emit cannot be {kind!r}{did_you_mean(kind, KINDS)}")
+    if settings.tls_cert:
+        raise UserError(
+            "--emit writes servers without TLS, which the balancer in front of them ends: leave out --tls-cert"
+        )
+    if replicas < 1:
+        raise UserError(f"--replicas {replicas}: give at least 1")
     target = check_target(out)
     name = resource_name(settings.name or Path(settings.path).resolve().name)
     image = image or f"conveyor:{__version__}"
@@ -61,7 +69,11 @@ def arguments(settings: ServeSettings) -> list[str]:
     """The command line inside the container; the token comes from the environment, never from here."""
     words = [MODEL_MOUNT, "--host", "0.0.0.0", "--port", str(PORT), "--grpc-port", str(GRPC_PORT)]
     words += ["--engine", settings.engine, "--max-batch", str(settings.max_batch), "--delay-us", str(settings.delay_us)]
-    words += ["--queue", str(settings.queue), "--drain-delay", "5"]
+    words += ["--queue", str(settings.queue), "--drain-delay", f"{_drain_delay(settings):g}"]
+    for option in ("max_body", "max_pixels", "max_inflight", "timeout", "poll", "drain"):
+        value = getattr(settings, option)
+        if value != getattr(ServeSettings(path=""), option):
+            words += [f"--{option.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
     if settings.name:
         words += ["--name", settings.name]
     if settings.batch_sizes:
@@ -73,9 +85,19 @@ def arguments(settings: ServeSettings) -> list[str]:
     return words
 
 
+def _drain_delay(settings: ServeSettings) -> float:
+    """Longer than the period of the readiness probe: a balancer must have noticed before the door closes."""
+    return max(5.0, settings.drain_delay)
+
+
+def _grace_seconds(settings: ServeSettings) -> int:
+    """Longer than the server takes to leave."""
+    return math.ceil(_drain_delay(settings) + settings.drain) + 10
+
+
 def dockerfile(settings: ServeSettings, image: str) -> str:
-    quoted = ", ".join(f'"{word}"' for word in arguments(settings))
-    return _DOCKERFILE.format(image=image, user=USER, port=PORT, grpc_port=GRPC_PORT, command=f"[{quoted}]")
+    command = json.dumps(arguments(settings))
+    return _DOCKERFILE.format(image=image, user=USER, port=PORT, grpc_port=GRPC_PORT, command=command)
 
 
 def _container(name: str, settings: ServeSettings, image: str) -> dict[str, Any]:
@@ -121,7 +143,7 @@ def kubernetes(name: str, settings: ServeSettings, image: str, replicas: int) ->
     """Deployment, Service, autoscaler and disruption budget: ordinary HTTP behind an ordinary load balancer."""
     labels = {"app.kubernetes.io/name": "conveyor", "app.kubernetes.io/instance": name}
     pod = {
-        "terminationGracePeriodSeconds": int(settings.drain) + 15,
+        "terminationGracePeriodSeconds": _grace_seconds(settings),
         "containers": [_container(name, settings, image)],
         "volumes": _volumes(name),
     }
@@ -184,7 +206,7 @@ def kserve(name: str, settings: ServeSettings, image: str, replicas: int) -> lis
         "minReplicas": replicas,
         "maxReplicas": max(10, 2 * replicas),
         "timeout": int(settings.timeout) + 5,
-        "terminationGracePeriodSeconds": int(settings.drain) + 15,
+        "terminationGracePeriodSeconds": _grace_seconds(settings),
         "containers": [container],
         "volumes": _volumes(name),
     }

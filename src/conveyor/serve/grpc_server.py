@@ -87,7 +87,8 @@ class Rpc:
             if not open_to_all and not self._allowed(context):
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a bearer token is needed in 'authorization'")
             try:
-                return await method(message.FromString(content))
+                with self._service.holding(len(content)):
+                    return await method(message.FromString(content))
             except DecodeError:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is not a message of this method")
             except Refused as error:
@@ -143,6 +144,8 @@ class Rpc:
             if count > self._service.settings.queue:
                 raise Refused(f"{count} photographs in one request: at most {self._service.settings.queue}")
             contents = split_strings(raw[0], count) if raw else list(tensor.contents.bytes_contents)
+            if len(contents) != count:
+                raise Refused(f"the input has {len(contents)} photographs, but its shape is {shape}")
             return await self._service.decode(model, contents)
         if raw:
             values = from_bytes(raw[0], tensor.datatype, shape)

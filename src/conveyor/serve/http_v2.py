@@ -1,5 +1,6 @@
 """The Open Inference Protocol, version 2, as JSON with optional binary tensors behind it."""
 
+import math
 from typing import Any
 
 import numpy as np
@@ -7,7 +8,16 @@ import orjson
 from numpy.typing import NDArray
 
 from conveyor.infer import metadata
-from conveyor.serve.arrays import DTYPES, as_images, checked_shape, from_bytes, join_strings, softmax, split_strings
+from conveyor.serve.arrays import (
+    DTYPES,
+    as_images,
+    checked_shape,
+    from_bytes,
+    from_lists,
+    join_strings,
+    softmax,
+    split_strings,
+)
 from conveyor.serve.model import ServedModel
 from conveyor.serve.refused import Refused
 from conveyor.serve.service import Service
@@ -99,14 +109,10 @@ async def images_of(
         return as_images(from_bytes(binary, datatype, shape), model.preprocessing.image_shape)
     if "data" not in tensor:
         raise Refused("the input has neither 'data' nor binary data")
-    try:
-        values = np.asarray(tensor["data"])
-        if values.dtype.kind not in "uif":
-            raise Refused("'data' must hold numbers from 0 to 255")
-        values = values.reshape(shape)
-    except (ValueError, TypeError, OverflowError):
-        raise Refused(f"'data' does not have the shape {shape}") from None
-    return as_images(values, model.preprocessing.image_shape)
+    values = from_lists(tensor["data"])
+    if values.size != math.prod(shape):
+        raise Refused(f"'data' does not have the shape {shape}")
+    return as_images(values.reshape(shape), model.preprocessing.image_shape)
 
 
 def wanted_outputs(request: dict[str, Any]) -> list[tuple[str, bool | None, int]]:

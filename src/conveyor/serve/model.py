@@ -39,11 +39,11 @@ class ServedModel:
         self.requests = 0
         """Requests that have chosen this version and are not answered yet."""
 
-    async def start(self) -> None:
-        """Load the model in all workers; raises `UserError` when it cannot be loaded."""
+    async def start(self, name: str | None = None) -> None:
+        """Load the model in all workers, to be served as `name`; raises `UserError` when it cannot be loaded."""
         await self.pool.start()
         described = self.described = self.pool.described
-        self.name = self._settings.name or described["name"]
+        self.name = name or self._settings.name or described["name"]
         self.version = described["version"]
         self.labels = tuple(described["labels"])
         self.preprocessing = Preprocessing.from_json(described["preprocessing"])

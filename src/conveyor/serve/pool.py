@@ -145,10 +145,12 @@ class Pool:
             others = await asyncio.gather(
                 *(Worker.start(self._order) for _ in range(self.count - 1)), return_exceptions=True
             )
+            for started in others:  # first those that run, so that `stop` ends them when another did not start
+                if not isinstance(started, BaseException):
+                    self._add(started[0])
             for started in others:
                 if isinstance(started, BaseException):
                     raise started
-                self._add(started[0])
         except WorkerDied as error:
             await self.stop()
             raise UserError(f"{error}; its own words are above") from error

@@ -4,9 +4,13 @@ import asyncio
 import contextlib
 import gc
 import json
+import math
 import os
 import signal
 import socket
+import ssl
+import tempfile
+import time
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -24,11 +28,15 @@ from conveyor.serve.service import Service
 from conveyor.serve.settings import NO_GRPC, ServeSettings
 
 Say = Callable[[str], None]
+BACKLOG = 2048
+CLOCK_SECONDS = 0.05
+"""A timer may fire this much too early."""
 
 
 def serve(settings: ServeSettings, say: Say = lambda text: None) -> int:
     """Serve until SIGTERM or SIGINT; 0 when every accepted request was answered."""
     settings.check()
+    _check_files(settings)
     # The size of an image is checked against our own limit right after its header is read.
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
     os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
@@ -37,6 +45,28 @@ def serve(settings: ServeSettings, say: Say = lambda text: None) -> int:
     except ImportError:
         return asyncio.run(_serve(settings, say))
     return uvloop.run(_serve(settings, say))
+
+
+def _check_files(settings: ServeSettings) -> None:
+    """Try the files that are needed once the model is loaded, which may take minutes."""
+    if settings.tls_cert and settings.tls_key:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(
+                settings.tls_cert, settings.tls_key, password=lambda: ""
+            )
+        except OSError as error:  # unreadable, no PEM, a key of another certificate, a key behind a password
+            raise UserError(
+                f"--tls-cert {settings.tls_cert} and --tls-key {settings.tls_key} are no certificate with its key in PEM "
+                f"form, or the key needs a password: {error.strerror or error}"
+            ) from None
+    if settings.ready_file:
+        folder = Path(settings.ready_file).absolute().parent
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=folder):
+                pass
+        except OSError as error:
+            raise UserError(f"--ready-file {settings.ready_file} cannot be written: {error.strerror}") from None
 
 
 async def _serve(settings: ServeSettings, say: Say) -> int:
@@ -58,6 +88,7 @@ async def _serve(settings: ServeSettings, say: Say) -> int:
         return 0
     try:
         await loading
+        _listen(listener, settings.host, port)
         grpc_server, grpc_port = await _start_grpc(service, port)
     except BaseException:
         listener.close()
@@ -78,16 +109,17 @@ async def _serve(settings: ServeSettings, say: Say) -> int:
     sweeping.cancel()
     await close_door(listener, http)
     http.should_exit = True
+    service.patience_ends = time.monotonic() + settings.drain - CLOCK_SECONDS
     stopping = [running]
     if grpc_server is not None:
         stopping.append(loop.create_task(grpc_server.stop(grace=settings.drain)))
     await asyncio.gather(*stopping)
     await service.close()
-    lost = service.accepted - service.answered - service.refused
     say(
-        f"stopped: {service.accepted} requests accepted, {service.answered} answered, {service.refused} refused, {lost} lost"
+        f"stopped: {service.accepted} requests accepted, {service.answered} answered, {service.refused} refused, "
+        f"{service.cancelled} cancelled by their callers, {service.lost} lost"
     )
-    return 0 if lost == 0 else 1
+    return 0 if service.lost == 0 else 1
 
 
 class _Http(uvicorn.Server):
@@ -107,17 +139,27 @@ def bind(host: str, port: int) -> socket.socket:
         listener.bind((host, port))
     except OSError as error:
         listener.close()
-        raise UserError(
-            f"cannot listen on {host} port {port}: {error.strerror or error}; choose another --port or --host"
-        ) from None
+        raise _cannot_listen(host, port, error) from None
     listener.set_inheritable(False)
     return listener
 
 
+def _listen(listener: socket.socket, host: str, port: int) -> None:
+    """Two servers that are started together may both bind the port; the first to listen has it."""
+    try:
+        listener.listen(BACKLOG)
+    except OSError as error:
+        raise _cannot_listen(host, port, error) from None
+
+
+def _cannot_listen(host: str, port: int, error: OSError) -> UserError:
+    return UserError(f"cannot listen on {host} port {port}: {error.strerror or error}; choose another --port or --host")
+
+
 def _uvicorn_settings(settings: ServeSettings) -> dict[str, Any]:
     return {
-        "log_config": None, "access_log": False, "lifespan": "off", "server_header": False, "backlog": 2048,
-        "timeout_keep_alive": 30, "timeout_graceful_shutdown": max(1, int(settings.drain)), "ws": "none",
+        "log_config": None, "access_log": False, "lifespan": "off", "server_header": False, "backlog": BACKLOG,
+        "timeout_keep_alive": 30, "timeout_graceful_shutdown": max(1, math.ceil(settings.drain)), "ws": "none",
         "http": LimitedProtocol, "proxy_headers": False, "ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key,
     }  # fmt: skip
 

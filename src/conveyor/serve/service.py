@@ -29,7 +29,9 @@ class Service:
         self.settings = settings
         self.metrics = Metrics()
         self.draining = False
-        self.accepted = self.answered = self.refused = 0
+        self.accepted = self.answered = self.refused = self.cancelled = 0
+        self.patience_ends: float | None = None
+        """When a stopping server breaks off what is still under way (monotonic seconds)."""
         self.bytes_held = 0
         self._current: ServedModel | None = None
         self._watcher: asyncio.Task[None] | None = None
@@ -75,11 +77,16 @@ class Service:
         if not contents:
             raise Refused("there is no image in the request")
         if len(contents) > self.settings.queue:
-            raise Overloaded(f"{len(contents)} images in one request: the queue holds {self.settings.queue}")
-        limit = self.settings.max_pixels
+            raise Refused(f"{len(contents)} images in one request: at most {self.settings.queue} are accepted")
+        limit, end = self.settings.max_pixels, time.monotonic() + self.settings.timeout
+
+        def one(content: bytes) -> NDArray[np.uint8]:
+            if time.monotonic() > end:  # hundreds of small files of many pixels would keep a thread for minutes
+                raise Late(f"the photographs could not be decoded within {self.settings.timeout:g} seconds")
+            return pictures.decode(content, model.preprocessing, limit)
 
         def all_of_them() -> NDArray[np.uint8]:
-            return np.stack([pictures.decode(content, model.preprocessing, limit) for content in contents])
+            return np.stack([one(content) for content in contents])
 
         return await asyncio.to_thread(all_of_them)
 
@@ -87,6 +94,11 @@ class Service:
         """Whether a request with this `authorization` header may pass: it carries the token, or none is needed."""
         token = self.settings.token
         return token is None or hmac.compare_digest(authorization, f"Bearer {token}".encode())
+
+    @property
+    def lost(self) -> int:
+        """Requests that were accepted and neither answered, refused, nor cancelled by their callers."""
+        return self.accepted - self.answered - self.refused - self.cancelled
 
     def hold(self, count: int) -> None:
         """Account for bytes of a body in memory; refuses when all bodies together exceed the limit."""
@@ -96,6 +108,15 @@ class Service:
 
     def release(self, count: int) -> None:
         self.bytes_held -= count
+
+    @contextlib.contextmanager
+    def holding(self, count: int) -> Iterator[None]:
+        """`hold` for the body of a `with` statement."""
+        self.hold(count)
+        try:
+            yield
+        finally:
+            self.release(count)
 
     @contextlib.contextmanager
     def request(self, protocol: str, name: str | None = None, version: str | None = None) -> Iterator[ServedModel]:
@@ -124,21 +145,29 @@ class Service:
         return self.metrics.text()
 
     async def _open(self, version: versions.Version) -> ServedModel:
+        """A version, started. The name of the first one stays: callers have it in their addresses."""
         model = ServedModel(version, self.settings, self.metrics)
-        await model.start()
+        await model.start(self._current.name if self._current is not None else None)
         return model
 
     async def _watch(self) -> None:
         """Take newer versions into service; one that cannot be loaded is named once and left alone until it changes."""
         assert self._current is not None
-        seen = self._current.stamp
+        seen, trouble = self._current.stamp, ""
         while True:
             await asyncio.sleep(self.settings.poll)
             try:
                 found = await asyncio.to_thread(versions.newest, Path(self.settings.path))
-                if found.stamp == seen:
-                    continue
-                seen = found.stamp
+            except (UserError, OSError) as error:  # moved away or out of reach: nothing that could be refused
+                if str(error) != trouble:
+                    _logger.warning("the version in service stays: %s", error)
+                trouble = str(error)
+                continue
+            trouble = ""
+            if found.stamp == seen:
+                continue
+            seen = found.stamp
+            try:
                 fresh = await self._open(found)
             except (UserError, OSError) as error:
                 self.metrics.bad_versions.inc()
@@ -159,7 +188,7 @@ class Service:
 
 
 class Account:
-    """Counts a request as accepted, and as answered or refused when the body ends."""
+    """Counts a request as accepted, and as answered, refused or cancelled when the body ends."""
 
     def __init__(self, service: Service, protocol: str, clock: Callable[[], float] = time.monotonic) -> None:
         self._service, self._protocol, self._clock = service, protocol, clock
@@ -177,7 +206,14 @@ class Account:
         elif isinstance(error, Refused):
             outcome = error.outcome
             service.refused += 1
+        elif isinstance(error, asyncio.CancelledError) and not self._broken_off():
+            outcome = "cancelled"  # a gRPC caller that does not wait any longer
+            service.cancelled += 1
         else:
             outcome = "failed"
         service.metrics.requests.labels(self._protocol, outcome).inc()
         service.metrics.seconds.labels(self._protocol).observe(self._clock() - self._start)
+
+    def _broken_off(self) -> bool:
+        """Whether it is this server that has no more time for the request."""
+        return self._service.patience_ends is not None and self._clock() >= self._service.patience_ends

@@ -2,10 +2,12 @@
 
 import dataclasses
 import json
+import math
 from pathlib import Path
 from typing import Any
 
-from conveyor.errors import UserError
+from conveyor.errors import UserError, did_you_mean
+from conveyor.infer.engine import ENGINES
 
 MIB = 1 << 20
 NO_GRPC = -1
@@ -55,6 +57,13 @@ class ServeSettings:
 
     def check(self) -> "ServeSettings":
         """Refuse values that cannot work, with all the numbers involved."""
+        if self.engine not in ENGINES:
+            raise UserError(f"there is no engine {self.engine!r}{did_you_mean(self.engine, ENGINES)}")
+        for option, number, least in self._numbers():
+            if not least <= number < math.inf:  # not even true of "not a number"
+                raise UserError(f"--{option} {number:g} cannot work: give at least {least:g}")
+        if self.timeout == 0:
+            raise UserError("--timeout 0 leaves no time for any answer: give the seconds that a request may take")
         if self.max_batch < 1 or any(size < 1 for size in self.batch_sizes):
             raise UserError("batch sizes must be at least 1")
         if self.queue < max(self.sizes()):
@@ -63,6 +72,10 @@ class ServeSettings:
             )
         if self.workers is not None and self.workers < 1:
             raise UserError(f"{self.workers} workers cannot serve anything: give at least 1")
+        if self.max_inflight < self.max_body:
+            raise UserError(
+                f"--max-inflight {self.max_inflight} has no room for one request of --max-body {self.max_body} bytes"
+            )
         if bool(self.tls_cert) != bool(self.tls_key):
             raise UserError("TLS needs both files: give --tls-cert and --tls-key together")
         for file in (self.tls_cert, self.tls_key):
@@ -74,6 +87,14 @@ class ServeSettings:
         if self.token is not None and not self.token.strip():
             raise UserError("the token is empty: anybody could guess it")
         return self
+
+    def _numbers(self) -> list[tuple[str, float, float]]:
+        """(option, value, least value) of those that only need to be large enough."""
+        return [
+            ("threads", 1 if self.threads is None else self.threads, 1), ("delay-us", self.delay_us, 0),
+            ("max-body", self.max_body, 1), ("max-pixels", self.max_pixels, 1), ("timeout", self.timeout, 0),
+            ("poll", self.poll, 0), ("drain", self.drain, 0), ("drain-delay", self.drain_delay, 0),
+        ]  # fmt: skip
 
     def sizes(self) -> tuple[int, ...]:
         """The allowed batch sizes, ascending."""
