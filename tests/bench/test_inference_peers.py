@@ -13,7 +13,7 @@ from conveyor.bench.rounds import Contestant
 FAKE = """
 import json, sys
 batch = 1
-print(json.dumps({"ready": True}), flush=True)
+print(json.dumps({"ready": True, "versions": {"library": "1.0"}}), flush=True)
 for line in sys.stdin:
     asked = json.loads(line)
     if "prepare" in asked:
@@ -57,6 +57,7 @@ def test_everybody_is_asked_for_every_batch(monkeypatch: pytest.MonkeyPatch) -> 
     assert records[1].results["conveyor share of GEMM"].median == pytest.approx(100 * 20.0 * flops / 50e9)
     assert list(records[0].conditions["absent"]) == ["absent"]
     assert records[0].conditions["chosen"] == "this"
+    assert records[0].conditions["versions"]["quick"] == {"library": "1.0"}
     assert "ratio to the best: 1.25 x" in said[0]
 
 
@@ -99,3 +100,11 @@ def test_real_engines_compete() -> None:
     }  # fmt: skip
     assert all(rate > 0 for rate in record.results["conveyor rate"].values)
     assert record.conditions["chosen"]
+
+
+def test_one_that_was_spared_stays_out() -> None:
+    """Rounds are paired by their numbers: a rival that came back when the best became slow would be paired wrongly."""
+    rates = peers.Rates({OURS: [10.0, 10.0], "best": [10.0, 10.0], "slow": [5.0, 5.0]})
+    assert [name for name in rates.wall if rates.still_in(name)] == [OURS, "best"]
+    del rates.wall["best"]
+    assert not rates.still_in("slow")

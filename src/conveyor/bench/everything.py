@@ -185,19 +185,20 @@ def serving(plan: Plan, budget: Budget) -> None:
 
     model, data, size = ("cifar_resnet8", "cifar10", 32) if plan.small else ("resnet50", "imagenet", 224)
     with tempfile.TemporaryDirectory() as folder:
-        run, path = f"{folder}/run", Path(folder) / model
+        run, path, onnx = f"{folder}/run", Path(folder) / model, Path(folder) / "onnx"
         conveyor = [sys.executable, "-m", "conveyor"]
         one_update = (
             f"train --model {model} --data {data} --generated-data --image-size {size} --updates 1 --micro-batch-size 2 "
             "--layout 1x1 --no-validation --no-report --quiet --run-dir"
         ).split()
         _succeed([*conveyor, *one_update, run], budget.left())
-        _succeed([*conveyor, "export", run, "--out", str(path)], budget.left())
+        _succeed([*conveyor, "export", run, "--format", "torch", "--out", str(path)], budget.left())
+        _succeed([*conveyor, "export", run, "--format", "onnx", "--out", str(onnx)], budget.left())
         # Ours and perhaps a plain server take a turn each; a minute for starting them and the direct engine.
         turn = 2.0 if plan.small else max(5.0, min(60.0, (budget.left() - 60) / 2))
         record = servers.measure(
             str(path), clients=4 if plan.small else 32, seconds=turn, direct_seconds=min(15.0, turn), rounds=1,
-            report=plan.say,
+            onnx=str(onnx / "model.onnx"), report=plan.say,
         )  # fmt: skip
     record.save(plan.records)
 

@@ -79,10 +79,16 @@ class Rates:
     cpu: dict[str, list[float]] = field(default_factory=dict)
     roofs: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in limits.UNITS})
     """The machine's limits in the same rounds."""
+    spared: set[str] = field(default_factory=set)
 
     def still_in(self, name: str) -> bool:
-        """Whether another round of this contestant could change anything."""
-        return name == OURS or still_in(self.wall, name, self.peers)
+        """Whether another round of this contestant could change anything.
+
+        Once it could not, it is out for good: the rounds of two programs are compared by their numbers.
+        """
+        if name != OURS and not still_in(self.wall, name, self.peers):
+            self.spared.add(name)
+        return name not in self.spared
 
     @property
     def peers(self) -> list[str]:
@@ -148,6 +154,7 @@ def measure(
                         f"inference-{model}-{image_size}px-b{batch}", rates.results(needs),
                         kind="inference", model=model, batch=batch, image_size=image_size, threads=threads, turn=turn,
                         absent=dict(absent), chosen=chosen, others_cores=_others(before, _clock(sessions, roofs)),
+                        versions={name: one.ready.get("versions", {}) for name, one in sessions.items()},
                     )
                 )  # fmt: skip
                 report(records[-1])
@@ -216,7 +223,10 @@ def _prepare(sessions: dict[str, BatchSession], absent: dict[str, str], batch: i
 
     Ours goes first and alone because it may measure engines; the others two at a time.
     """
-    chosen: str | None = sessions[OURS].prepare(batch, START_SECONDS)["chosen"]
+    try:
+        chosen: str | None = sessions[OURS].prepare(batch, START_SECONDS)["chosen"]
+    except UnavailableError as error:
+        raise UserError(f"our own side could not get ready for a batch of {batch}: {error}") from None
     end = time.monotonic() + seconds
 
     def prepare(name: str) -> None:

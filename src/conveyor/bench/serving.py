@@ -146,9 +146,13 @@ def measure(
     rounds: int = 2,
     protocol: str = "http",
     workers: int | None = None,
+    onnx: str | None = None,
     report: Callable[[str], None] = lambda text: None,
 ) -> Record:
-    """Alternate the direct engine, the loaded server and, where its environment is installed, the plain server."""
+    """Alternate the direct engine, the loaded server and, where its environment is installed, the plain server.
+
+    The plain server gets the ONNX file of `path`, or `onnx` if that is in another format.
+    """
     cores = usable_cores()
     workers = workers or min(cores, 8)
     threads = max(1, cores // workers)
@@ -169,7 +173,7 @@ def measure(
         ]  # fmt: skip
         servers = {OURS: stack.enter_context(server(command, Path(folder) / "server.json"))}
         if peer_python("fastapi"):
-            order = {"onnx": str(Path(path) / "model.onnx"), "ready_file": f"{folder}/plain.json"}
+            order = {"onnx": onnx or str(Path(path) / "model.onnx"), "ready_file": f"{folder}/plain.json"}
             plain = contestant(PLAIN, "plain_server", order, "fastapi")
             servers[PLAIN] = stack.enter_context(server(plain.command, Path(folder) / "plain.json"))
             loads[PLAIN] = []

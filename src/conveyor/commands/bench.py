@@ -8,6 +8,7 @@ from pathlib import Path
 
 from conveyor.bench.stopping import stops_cleanly
 from conveyor.errors import UserError, did_you_mean
+from conveyor.infer import ENGINES
 
 HELP = "Run benchmarks, measure beside other programs, compare records."
 
@@ -50,8 +51,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_out(peers)
 
     serving = actions.add_parser("serving", help="a server under load beside its engine called directly")
-    serving.add_argument("path", metavar="EXPORT", help="an export (ONNX, for the plain server of `make peers`)")
-    serving.add_argument("--engine", default="auto")
+    serving.add_argument("path", metavar="RUN|EXPORT", help="what is served")
+    serving.add_argument("--onnx", metavar="FILE", help="for the plain server of `make peers` [EXPORT/model.onnx]")
+    serving.add_argument("--engine", default="auto", metavar=f"{{{','.join(ENGINES)}}}")
     serving.add_argument("--batch", type=_count, default=8, help="of the direct engine, and the server's largest [8]")
     serving.add_argument("--clients", type=_count, default=32, help="[32]")
     serving.add_argument("--seconds", type=_amount, default=60.0, help="of load in a round [60]")
@@ -277,7 +279,7 @@ def _serving(arguments: argparse.Namespace) -> int:
     record = serving.measure(
         arguments.path, engine=arguments.engine, batch=arguments.batch, clients=arguments.clients,
         seconds=arguments.seconds, direct_seconds=arguments.direct_seconds, rounds=arguments.rounds,
-        protocol=arguments.protocol, workers=arguments.workers, report=progress.say,
+        protocol=arguments.protocol, workers=arguments.workers, onnx=arguments.onnx, report=progress.say,
     )  # fmt: skip
     record.save(arguments.out / "records")
     _print_table(["quantity", "median (spread)"], [[name, str(sample)] for name, sample in record.results.items()])

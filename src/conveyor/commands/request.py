@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import quote, urlsplit
 
 from conveyor.errors import UserError, did_you_mean
+from conveyor.infer import ENGINES
 
 DATA = ("random", "real")
 HELP = "Ask a running server, or serve a model and load it with many clients."
@@ -52,7 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--verbose", action="store_true", help="The first client prints each latency, their average, min and max."
     )
     parser.add_argument("--json", action="store_true", help="One JSON object instead of text.")
-    parser.add_argument("--engine", default="auto", help="Engine, when a model is served for the occasion. [auto]")
+    parser.add_argument(
+        "--engine",
+        default="auto",
+        metavar=f"{{{','.join(ENGINES)}}}",
+        help="Engine, when a model is served for the occasion. [auto]",
+    )
     parser.add_argument("--max-batch", type=int, default=16, metavar="N", help="Largest batch then. [16]")
     parser.add_argument("--delay-us", type=int, default=2000, metavar="N", help="Batching delay then. [2000]")
 

@@ -5,6 +5,7 @@ import os
 from pathlib import Path
 
 from conveyor.errors import UserError
+from conveyor.infer import ENGINES
 from conveyor.options.units import size_in_bytes
 
 HELP = "Serve a model over HTTP and gRPC, with a page to drop photographs on."
@@ -38,7 +39,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     speed.add_argument(
         "--engine",
         default="auto",
-        metavar="{auto,torch,onnxruntime,onnxruntime-per-core,openvino}",
+        metavar=f"{{{','.join(ENGINES)}}}",
         help="auto measures and takes the fastest. [auto]",
     )
     speed.add_argument(

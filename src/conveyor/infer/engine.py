@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.errors import UserError, did_you_mean
+from conveyor.infer import ENGINES
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.layout import usable_cores
 
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     from conveyor.infer.graph import ServingGraph
 
-ENGINES = ("auto", "native", "torch", "onnxruntime", "onnxruntime-per-core", "openvino")
 _logger = logging.getLogger(__name__)
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.errors import UserError, did_you_mean
-from conveyor.infer.engine import ENGINES
+from conveyor.infer import ENGINES
 
 MIB = 1 << 20
 NO_GRPC = -1

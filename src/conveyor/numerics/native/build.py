@@ -68,6 +68,7 @@ def _compiled(compiler: str, source: Path, flags: Sequence[str]) -> Path:
     if target.exists() and _is_ours(target):
         return target
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+    _logger.info("compiling %s for this processor: some seconds, once", source.name)
     with tempfile.TemporaryDirectory(dir=folder) as scratch:
         built = Path(scratch) / "kernel.so"
         result = subprocess.run(
