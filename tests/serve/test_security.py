@@ -51,10 +51,9 @@ def test_token_and_tls(model_folder: Path, certificate: tuple[Path, Path]) -> No
                 assert refused.status_code == 401
                 assert refused.headers["WWW-Authenticate"] == "Bearer"
             assert client.get("/metrics").status_code == 401
-            allowed = client.post(
-                "/v1/models/digits:predict", json=body, headers={"Authorization": "Bearer open sesame"}
-            )
-            assert allowed.status_code == 200
+            for scheme in ("Bearer", "bearer"):  # schemes are the same in capitals and small letters
+                headers = {"Authorization": f"{scheme} open sesame"}
+                assert client.post("/v1/models/digits:predict", json=body, headers=headers).status_code == 200
         credentials = grpc.ssl_channel_credentials(cert.read_bytes())
         with grpc.secure_channel(f"127.0.0.1:{server.grpc_port}", credentials) as channel:
             ready = channel.unary_unary(

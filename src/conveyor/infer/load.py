@@ -48,7 +48,7 @@ def versions(path: Path) -> list[str]:
     """The numbered exports in a folder, as other model servers keep them (`1`, `002`, ...), by ascending number."""
     if not path.is_dir():
         return []
-    found = [entry.name for entry in path.iterdir() if entry.name.isdigit() and metadata.is_export(entry)]
+    found = [entry.name for entry in path.iterdir() if entry.name.isdecimal() and metadata.is_export(entry)]
     return sorted(found, key=lambda name: (int(name), name))
 
 
@@ -114,7 +114,7 @@ def _load_export(path: Path, name: str | None = None) -> Loaded:
     document = metadata.read(path)
     form = document["format"]
     file = path / metadata.MODEL_FILES[form]
-    version = str(int(path.name)) if path.name.isdigit() else str(document.get("version", "1"))
+    version = str(int(path.name)) if path.name.isdecimal() else str(document.get("version", "1"))
     spec = {key: value for key, value in document.items() if key not in ("files", "labels", "preprocessing")}
     spec |= {"name": name or document.get("name") or path.resolve().name, "version": version}
     preprocessing = Preprocessing.from_json(document["preprocessing"])

@@ -37,7 +37,7 @@ class Latency:
     def fields(self) -> dict[str, float]:
         """As validation records name them."""
         return {
-            "latency_avg_ms": self.average, "latency_p99_ms": self.p99, "latency_p999_ms": self.p999,
+            "latency_avg_ms": self.average, "latency_p50_ms": self.p50, "latency_p99_ms": self.p99, "latency_p999_ms": self.p999,
             "latency_max_ms": self.maximum,
         }  # fmt: skip
 

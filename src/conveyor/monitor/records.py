@@ -22,7 +22,7 @@ A record is a plain `dict[str, float | int | str]`. Keys that do not apply are l
 
 `validation` records:
     name, update, epoch, accuracy (top-1 percent), accuracy_top5 (percent), loss, images, seconds, images_per_second,
-    and with latencies: latency_avg_ms, latency_p99_ms, latency_p999_ms, latency_max_ms
+    and with latencies: latency_avg_ms, latency_p50_ms, latency_p99_ms, latency_p999_ms, latency_max_ms
 
 `end` records:
     updates, epochs, seconds, images_per_second (mean without the first log point), accuracy (last validation),

@@ -182,7 +182,7 @@ class Rpc:
                 response.outputs[output].CopyFrom(to_proto(values.astype(np.float32)))
             response.model_spec.name = model.name
             response.model_spec.signature_name = "serving_default"
-            if model.version.isdigit():
+            if model.version.isdecimal():
                 response.model_spec.version.value = int(model.version)
             return response
 

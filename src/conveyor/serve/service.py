@@ -57,7 +57,7 @@ class Service:
             raise NotFound(f"there is no model {name!r} here: this server has {current.name!r}")
         if version and version not in (
             current.version,
-            f"{int(current.version):03d}" if current.version.isdigit() else "",
+            f"{int(current.version):03d}" if current.version.isdecimal() else "",
         ):
             raise NotFound(f"version {version!r} of {current.name!r} is not in service: {current.version!r} is")
         return current
@@ -93,7 +93,8 @@ class Service:
     def allows(self, authorization: bytes) -> bool:
         """Whether a request with this `authorization` header may pass: it carries the token, or none is needed."""
         token = self.settings.token
-        return token is None or hmac.compare_digest(authorization, f"Bearer {token}".encode())
+        scheme, _, given = authorization.partition(b" ")
+        return token is None or (scheme.lower() == b"bearer" and hmac.compare_digest(given.strip(), token.encode()))
 
     @property
     def lost(self) -> int:

@@ -28,7 +28,7 @@ def newest(path: Path) -> Version:
         if (path / marker).is_file():
             return _version(path, marker)
     for folder, marker in ((path, metadata.METADATA), (path / "checkpoints", "manifest"), (path, "manifest")):
-        numbered = [entry for entry in folder.iterdir() if entry.name.isdigit()] if folder.is_dir() else []
+        numbered = [entry for entry in folder.iterdir() if entry.name.isdecimal()] if folder.is_dir() else []
         complete = [entry for entry in numbered if (entry / marker).is_file()]
         if complete:
             return _version(max(complete, key=lambda entry: (int(entry.name), entry.name)), marker)

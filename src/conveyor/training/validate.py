@@ -16,6 +16,8 @@ from conveyor.training.world import World
 
 CONFUSION_CLASSES = 200
 """Up to this many classes the confusion counts are kept (C^2 numbers)."""
+LATENCIES = {"latency_p50_ms": 0.5, "latency_p99_ms": 0.99, "latency_p999_ms": 0.999, "latency_max_ms": 1.0}
+"""The part of all passes that take at most so long, by the name in a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +50,7 @@ class Accuracy:
         if self.latencies:
             ordered = sorted(self.latencies)
             record["latency_avg_ms"] = 1e3 * sum(ordered) / len(ordered)
-            for key, share in (("latency_p99_ms", 0.99), ("latency_p999_ms", 0.999), ("latency_max_ms", 1.0)):
+            for key, share in LATENCIES.items():
                 record[key] = 1e3 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
         return record
 

@@ -20,6 +20,7 @@
 #define PANEL (2 * WIDTH)
 #define BLOCK_BYTES (3 << 16) /* input rows of a block: they should stay in a core's second cache */
 #define DEEPEST 65536         /* floats of a tap */
+#define JOBS 8                /* pieces of work for each thread: whoever is done takes the next */
 
 typedef struct {
     const float *x, *weights, *bias, *residual; /* residual may be null */
@@ -159,21 +160,26 @@ static ptrdiff_t rows_of_block(const Convolution *c, ptrdiff_t rows) {
     fitting = fitting / ROWS * ROWS;
     if (fitting < 2 * ROWS) fitting = 2 * ROWS;
     if (fitting > 16 * ROWS) fitting = 16 * ROWS;
-    return smaller(fitting, rows);
+    if (fitting >= rows) return rows;
+    return divided_up(divided_up(rows, divided_up(rows, fitting)), ROWS) * ROWS; /* all blocks about equal */
 }
+
+/* Threads for so many multiplications: others are not worth waking for a few. */
+static int threads_for(ptrdiff_t multiplications, int threads) { return multiplications < 1 << 18 ? 1 : threads; }
 
 /* y = activation(convolution of x + bias + residual). Returns 0; 1 if memory is short; 2 for a tap that is too deep. */
 int conveyor_convolution(const Convolution *c) {
     ptrdiff_t rows = c->images * c->out_height * c->out_width, taps = c->kernel_height * c->kernel_width;
     ptrdiff_t vectors = divided_up(c->outputs, WIDTH), panels = divided_up(vectors, 2);
     ptrdiff_t block = rows_of_block(c, rows), blocks = divided_up(rows, block);
+    int threads = threads_for(rows * taps * c->depth * c->groups * c->outputs, c->threads);
     /* Few blocks: the threads share the panels too. */
-    ptrdiff_t parts = smaller(divided_up(4 * c->threads, blocks * c->groups), panels);
+    ptrdiff_t parts = threads > 1 ? smaller(divided_up(JOBS * threads, blocks * c->groups), panels) : 1;
     ptrdiff_t table_size = taps * (block + ROWS);
     if (c->depth * c->groups > DEEPEST) return 2;
-    const float **tables = malloc((size_t)(c->threads * table_size) * sizeof(float *));
+    const float **tables = malloc((size_t)(threads * table_size) * sizeof(float *));
     if (!tables) return 1;
-#pragma omp parallel num_threads(c->threads)
+#pragma omp parallel num_threads(threads)
     {
         const float **table = tables + omp_get_thread_num() * table_size;
         ptrdiff_t known = -1;
@@ -318,12 +324,12 @@ int conveyor_depthwise_layer(const Depthwise *d) {
             depthwise_line(d, job / bands, line, sums + job * pitch);
     }
     if (d->mean)
-        for (ptrdiff_t image = 0; image < d->images; image++)
-            for (ptrdiff_t c = 0; c < d->channels; c++) {
-                float sum = 0;
-                for (ptrdiff_t band = 0; band < bands; band++) sum += sums[(image * bands + band) * pitch + c];
-                d->mean[image * d->channels + c] = sum / (float)(d->out_height * d->out_width);
-            }
+        for (ptrdiff_t image = 0; image < d->images; image++) {
+            float *total = sums + image * bands * pitch, share = 1.0f / (float)(d->out_height * d->out_width);
+            for (ptrdiff_t band = 1; band < bands; band++)
+                for (ptrdiff_t c = 0; c < d->channels; c++) total[c] += total[band * pitch + c];
+            for (ptrdiff_t c = 0; c < d->channels; c++) d->mean[image * d->channels + c] = total[c] * share;
+        }
     free(sums);
     return 0;
 }
