@@ -13,6 +13,7 @@ from tests.infer.small import small_net
 from conveyor.errors import UserError
 from conveyor.infer import auto, machine, throughput
 from conveyor.infer.engine import Engine, Source, as_source, in_batches, open_engine
+from conveyor.infer.engine_torch import TorchEngine
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.infer.replicas import Replicas, core_groups
 from conveyor.infer.statistics import Repeat
@@ -139,6 +140,17 @@ class TestAuto:
         assert max(times, key=times.__getitem__) == "slow"
         assert runs["slow"] == 3, "one run to warm up and two that count"
         assert runs["first"] > 3
+
+    def test_one_that_fails_at_its_first_batch_is_left_out(
+        self, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def broken(self: TorchEngine, images: np.ndarray) -> np.ndarray:
+            raise MemoryError("too large")
+
+        monkeypatch.setattr(TorchEngine, "_run", broken)
+        choice = auto.choose(source, batch=2, threads=1, cache=tmp_path / "engines.json")
+        assert "torch" not in choice.milliseconds
+        assert "engine torch cannot run this model: too large" in caplog.text
 
 
 def test_quiet_means_little_foreign_work() -> None:

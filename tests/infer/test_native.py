@@ -49,7 +49,7 @@ def images(count: int, size: int) -> np.ndarray:
 
 
 def exact(graph: ServingGraph, x: np.ndarray) -> np.ndarray:
-    """The network's own answers, in float64 where its operations have it."""
+    """The network's own answers."""
     with torch.inference_mode():
         return graph(torch.from_numpy(x)).numpy()
 
@@ -266,6 +266,20 @@ def test_parts_cover_everything_once(count: int, workers: int, most: int) -> Non
     assert all(0 < size <= most for size in sizes)
     assert max(sizes, default=0) - min(sizes, default=0) <= 1
     assert len(parts) % workers == 0 or len(parts) == count
+
+
+def test_a_dense_layer_may_see_more_numbers_than_a_picture_has_channels() -> None:
+    class Flat(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.conv, self.fc = nn.Conv2d(3, 72, 3, padding=1), nn.Linear(72 * 32 * 32, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.fc(torch.flatten(self.conv(x), 1))
+
+    graph = serving_graph(Flat().eval(), Preprocessing(image_size=32, normalization="imagenet"))
+    x = images(2, 32)
+    np.testing.assert_allclose(NativeEngine(graph, 1)(x), exact(graph, x), rtol=1e-4, atol=1e-4)
 
 
 def test_identities_cost_nothing() -> None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.files import write_atomically
-from conveyor.infer.machine import processor_name
+from conveyor.infer.machine import processor_name, vectors
 from conveyor.layout import usable_cores
 from conveyor.version import __version__
 
@@ -108,7 +108,7 @@ def machine() -> dict[str, Any]:
     import psutil
 
     return {
-        "processor": processor_name(),
+        "processor": " ".join(filter(None, (processor_name(), vectors()))),
         "cores": usable_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "load_before": LOAD_BEFORE,

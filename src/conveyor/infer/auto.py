@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from conveyor.errors import UserError
 from conveyor.files import cache_folder, write_atomically
@@ -92,8 +93,9 @@ def measure(engines: dict[str, Engine], batch: int, seconds: float = SECONDS) ->
     """
     shape = next(iter(engines.values())).image_shape
     images = np.random.default_rng(0).integers(0, 256, (batch, *shape), dtype=np.uint8)
-    for engine in engines.values():
-        engine(images)
+    engines = {name: engine for name, engine in engines.items() if _runs(name, engine, images)}
+    if not engines:
+        raise UserError("none of the engines can run this model: see the messages above")
     taken: dict[str, list[float]] = {name: [] for name in engines}
     racing = list(engines)
     start = time.perf_counter()
@@ -110,6 +112,21 @@ def measure(engines: dict[str, Engine], batch: int, seconds: float = SECONDS) ->
         if round_number == 1:
             racing = in_the_race(taken)
     return compared(taken, racing)
+
+
+def _runs(name: str, engine: Engine, images: NDArray[np.uint8]) -> bool:
+    """Whether it gives an answer, which also warms it up; one that does not is named and left out."""
+    try:
+        engine(images)
+    except Exception as error:  # as in `_open_all`: the others can still serve
+        _warn(name, error)
+        return False
+    return True
+
+
+def _warn(name: str, error: Exception) -> None:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    _logger.warning("engine %s cannot run this model: %s", name, reason)
 
 
 def compared(taken: dict[str, list[float]], racing: list[str]) -> dict[str, float]:
@@ -140,9 +157,7 @@ def _open_all(source: Source, names: tuple[str, ...], batch: int, threads: int) 
         except UserError:
             raise
         except Exception as error:  # a converter's own exception types are many; the others can still serve
-            _logger.warning(
-                "engine %s cannot run this model: %s", name, str(error).splitlines()[0] if str(error) else error
-            )
+            _warn(name, error)
     if not engines:
         raise UserError(f"none of the engines {', '.join(names)} can run this model: see the messages above")
     return engines

@@ -32,6 +32,8 @@ _FUNCTIONS: dict[Any, str] = {
     torch.sigmoid: "sigmoid",
     F.hardsigmoid: "hardsigmoid",
 }
+MOST_CHANNELS = 2**16
+"""As many zeros the compiled layer has for what lies beyond the border."""
 _IDENTITIES = (nn.Identity, nn.Dropout, nn.Dropout2d, Stochastic)
 _SUMS: tuple[Callable[..., Any], ...] = (operator.add, operator.iadd, torch.add)
 _PRODUCTS: tuple[Callable[..., Any], ...] = (operator.mul, operator.imul, torch.mul)
@@ -87,10 +89,11 @@ def layers_of(network: fx.GraphModule, shapes: Shapes) -> list[Layer]:
 
 
 def is_convolution(module: nn.Module | None) -> TypeGuard[nn.Conv2d]:
-    """A convolution that pads with zeros and has the same stride in both directions."""
+    """A convolution that pads with zeros, with the same stride in both directions and not too many channels."""
     return (
         type(module) in (nn.Conv2d, SameConv)
         and isinstance(module, nn.Conv2d)
+        and module.in_channels <= MOST_CHANNELS
         and module.padding_mode == "zeros"
         and isinstance(module.padding, tuple)
         and module.dilation == (1, 1)

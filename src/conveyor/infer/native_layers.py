@@ -19,6 +19,7 @@ from conveyor.numerics.convolution import FEWEST_CHANNELS, WINOGRAD_CHANNELS
 from conveyor.numerics.native.build import library
 
 FEWEST_TILES = 16
+"""With fewer, reading Winograd's transformed kernels takes longer than it saves."""
 _CODES = {"none": 0, "relu": 1, "silu": 2, "relu6": 3, "hardswish": 4, "sigmoid": 5, "hardsigmoid": 6}
 _POINTERS = ("x", "weights", "bias", "residual", "y")
 _SIZES = (
@@ -197,7 +198,7 @@ class _Winograd:
         return cls(module, activation == "relu") if fits and isinstance(module, nn.Conv2d) else None
 
     def pays(self, x: Tensor) -> bool:
-        """Tiles must be half full, and so many that reading the transformed kernels, four times the plain ones, does."""
+        """Tiles must be half full, and not too few: the transformed kernels are four times as large as the plain ones."""
         images, height, width, _ = x.shape
         down, across = -(-height // 4), -(-width // 4)
         return 2 * height * width >= 16 * down * across and images * down * across >= FEWEST_TILES

@@ -19,7 +19,7 @@
 
 #define PANEL (2 * WIDTH)
 #define BLOCK_BYTES (3 << 16) /* input rows of a block: they should stay in a core's second cache */
-#define DEEPEST 65536         /* floats of a tap */
+#define DEEPEST 65536         /* channels of a picture with a border */
 #define JOBS 8                /* pieces of work for each thread: whoever is done takes the next */
 
 typedef struct {
@@ -125,12 +125,18 @@ static Kernel *const KERNEL_OF[ROWS][2] = {
 static inline ptrdiff_t divided_up(ptrdiff_t n, ptrdiff_t by) { return (n + by - 1) / by; }
 static inline ptrdiff_t smaller(ptrdiff_t a, ptrdiff_t b) { return a < b ? a : b; }
 
+/* Whether each output pixel sees just its own input pixel. */
+static int is_plain(const Convolution *c) {
+    return c->kernel_height * c->kernel_width == 1 && c->stride == 1 && c->top == 0 && c->left == 0
+           && c->out_height == c->height && c->out_width == c->width;
+}
+
 /* Where the taps of `count` output pixels from `start` on lie: table[tile][tap][row of the tile]. */
 static void find_taps(const Convolution *c, ptrdiff_t start, ptrdiff_t count, ptrdiff_t height, const float **table) {
     ptrdiff_t taps = c->kernel_height * c->kernel_width, area = c->out_width * c->out_height;
     ptrdiff_t column = start % c->out_width, line = start / c->out_width % c->out_height;
     const float *image = c->x + start / area * c->height * c->width * c->pixel;
-    int plain = taps == 1 && c->stride == 1 && area == c->height * c->width; /* each output pixel sees just its own */
+    int plain = is_plain(c);
     for (ptrdiff_t first = 0; first < count; first += height, table += taps * height) {
         ptrdiff_t rows = smaller(height, count - first);
         for (ptrdiff_t row = 0; row < rows; row++) {
@@ -167,7 +173,7 @@ static ptrdiff_t rows_of_block(const Convolution *c, ptrdiff_t rows) {
 /* Threads for so many multiplications: others are not worth waking for a few. */
 static int threads_for(ptrdiff_t multiplications, int threads) { return multiplications < 1 << 18 ? 1 : threads; }
 
-/* y = activation(convolution of x + bias + residual). Returns 0; 1 if memory is short; 2 for a tap that is too deep. */
+/* y = activation(convolution of x + bias + residual). Returns 0; 1 if memory is short; 2 for more than DEEPEST channels. */
 int conveyor_convolution(const Convolution *c) {
     ptrdiff_t rows = c->images * c->out_height * c->out_width, taps = c->kernel_height * c->kernel_width;
     ptrdiff_t vectors = divided_up(c->outputs, WIDTH), panels = divided_up(vectors, 2);
@@ -176,7 +182,7 @@ int conveyor_convolution(const Convolution *c) {
     /* Few blocks: the threads share the panels too. */
     ptrdiff_t parts = threads > 1 ? smaller(divided_up(JOBS * threads, blocks * c->groups), panels) : 1;
     ptrdiff_t table_size = taps * (block + ROWS);
-    if (c->depth * c->groups > DEEPEST) return 2;
+    if (c->depth * c->groups > DEEPEST && !is_plain(c)) return 2;
     const float **tables = malloc((size_t)(threads * table_size) * sizeof(float *));
     if (!tables) return 1;
 #pragma omp parallel num_threads(threads)
