@@ -22,7 +22,7 @@ from conveyor.infer.export import export
 from conveyor.infer.load import from_options, load
 from conveyor.options import Options
 from conveyor.serve.callers import PROTOCOLS, Busy, CallFailed, make_caller
-from conveyor.serve.client import LoadSettings, engine_processes, export_and_request, run_load
+from conveyor.serve.client import LoadSettings, engine_processes, export_and_request, patience, run_load
 from conveyor.serve.launcher import Running, running
 
 SPEC = Path(__file__).parents[2] / "compat" / "tensorflow2" / "benchmarks.yml"
@@ -87,6 +87,13 @@ def test_the_benchmark_finds_each_latency_of_the_first_client(
 def test_a_client_that_waits_for_each_answer_gets_all_cores() -> None:
     assert engine_processes(1, use_async=False) == 1
     assert engine_processes(1, use_async=True) is engine_processes(2, use_async=False) is None
+
+
+def test_a_request_may_wait_for_all_that_was_sent_before_it() -> None:
+    """Sixteen clients with eight batches of 32 under way are 4,096 images, minutes of work for a few cores."""
+    assert patience(16, 32, use_async=True) >= 16 * 8 * 32
+    assert patience(16, 32, use_async=False) >= 16 * 32
+    assert patience(1, 1, use_async=False) >= 60
 
 
 def test_a_failed_answer_is_reported(server: Running) -> None:

@@ -19,11 +19,12 @@ from conveyor.infer.preprocessing import Preprocessing
 from conveyor.infer.statistics import Latency
 from conveyor.options import Options
 from conveyor.serve.callers import PROTOCOLS
+from conveyor.serve.clients import IN_FLIGHT
 from conveyor.serve.launcher import running
 from conveyor.serve.settings import ServeSettings
 
-PATIENCE = 60.0
-"""Seconds for a request of `export_and_request`: some dozens of clients with a batch each wait long for two cores."""
+PATIENCE, PATIENCE_PER_IMAGE = 60.0, 1.0
+"""Seconds for a request of `export_and_request`, at least, and for each image that may wait before it."""
 MODEL_BATCH_DELAY_US = 500
 QUEUED_BATCHES = 1000
 SAMPLE = 64
@@ -156,6 +157,16 @@ def engine_processes(clients: int, *, use_async: bool) -> int | None:
     return 1 if clients == 1 and not use_async else None
 
 
+def patience(clients: int, batch_size: int, *, use_async: bool) -> float:
+    """Seconds for a request, with all that these clients may have sent before it: two cores are slow for dozens of them.
+
+    >>> patience(1, 1, use_async=False), patience(16, 32, use_async=True)
+    (60.0, 4096.0)
+    """
+    waiting = clients * (IN_FLIGHT if use_async else 1) * batch_size
+    return max(PATIENCE, PATIENCE_PER_IMAGE * waiting)
+
+
 def random_images(shape: tuple[int, int, int], count: int = SAMPLE) -> NDArray[np.uint8]:
     """Random bytes in the shape of images, the same each time."""
     return np.random.default_rng(0).integers(0, 256, (count, *shape), dtype=np.uint8)
@@ -205,7 +216,7 @@ def export_and_request(
         queue=QUEUED_BATCHES * model_batch,
         poll=0,
         drain_delay=0.0,
-        timeout=PATIENCE,
+        timeout=patience(clients, batch_size, use_async=use_async),
         engine="onnxruntime",
         workers=engine_processes(clients, use_async=use_async),
     )
@@ -221,7 +232,7 @@ def export_and_request(
             clients=clients,
             num_images=num_images,
             use_async=use_async,
-            timeout=PATIENCE,
+            timeout=settings.timeout,
             verbose=verbose,
         )
         return run_load(load_settings, images)
