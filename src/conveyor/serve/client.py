@@ -21,7 +21,7 @@ from conveyor.options import Options
 from conveyor.serve.callers import PROTOCOLS
 from conveyor.serve.clients import IN_FLIGHT
 from conveyor.serve.launcher import running
-from conveyor.serve.settings import ServeSettings
+from conveyor.serve.settings import MAX_INFLIGHT, ServeSettings
 
 PATIENCE, PATIENCE_PER_IMAGE = 60.0, 1.0
 """Seconds for a request of `export_and_request`, at least, and for each image that may wait before it."""
@@ -163,8 +163,12 @@ def patience(clients: int, batch_size: int, *, use_async: bool) -> float:
     >>> patience(1, 1, use_async=False), patience(16, 32, use_async=True)
     (60.0, 4096.0)
     """
-    waiting = clients * (IN_FLIGHT if use_async else 1) * batch_size
-    return max(PATIENCE, PATIENCE_PER_IMAGE * waiting)
+    return max(PATIENCE, PATIENCE_PER_IMAGE * _under_way(clients, batch_size, use_async=use_async))
+
+
+def _under_way(clients: int, batch_size: int, *, use_async: bool) -> int:
+    """Images that these clients have sent at most before they get an answer."""
+    return clients * (IN_FLIGHT if use_async else 1) * batch_size
 
 
 def random_images(shape: tuple[int, int, int], count: int = SAMPLE) -> NDArray[np.uint8]:
@@ -204,6 +208,8 @@ def export_and_request(
     shutil.rmtree(target, ignore_errors=True)
     say(export(loaded, target, "onnx", batch=model_batch).text())
     images = _images(options, loaded.preprocessing)
+    # Clients that are refused for want of room send their images again and again, which costs the engines their cores.
+    held = _under_way(clients, batch_size, use_async=use_async) * images[0].nbytes
     local = "127.0.0.1" if host in ("0.0.0.0", "localhost", "") else host
     settings = ServeSettings(
         path=str(target),  # not the folder: a higher number may lie beside it
@@ -214,6 +220,7 @@ def export_and_request(
         batch_sizes=(model_batch,),
         delay_us=0 if batch_size == model_batch else MODEL_BATCH_DELAY_US,
         queue=QUEUED_BATCHES * model_batch,
+        max_inflight=max(MAX_INFLIGHT, 2 * held),
         poll=0,
         drain_delay=0.0,
         timeout=patience(clients, batch_size, use_async=use_async),

@@ -10,6 +10,7 @@ from conveyor.errors import UserError, did_you_mean
 from conveyor.infer import ENGINES
 
 MIB = 1 << 20
+MAX_INFLIGHT = 256 * MIB
 NO_GRPC = -1
 
 
@@ -39,7 +40,7 @@ class ServeSettings:
     """Images that may wait; further requests are refused."""
     max_body: int = 32 * MIB
     max_pixels: int = 50_000_000
-    max_inflight: int = 256 * MIB
+    max_inflight: int = MAX_INFLIGHT
     """Bytes of request bodies held at the same time."""
     timeout: float = 30.0
     """Seconds from the arrival of a request to its answer."""
