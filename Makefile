@@ -18,7 +18,7 @@ install: $(VENV)/.all
 
 # Processes of their own: the inference libraries can crash a process long after they were used (seen as a segmentation
 # fault when their objects are collected), and the launch tests start and kill many workers.
-test: $(VENV)/.all
+test: $(VENV)/.all $(CONVEYOR_PEERS)/triton/.all
 	$(PYTEST) --ignore tests/infer --ignore tests/launch $(ARGS)
 	$(PYTEST) tests/infer
 	$(PYTEST) tests/launch

@@ -112,7 +112,7 @@ ORIGINALS = {
         ("4-channel convolution equals the 3-channel one", "models/test_weights.py::test_a_fourth_input_channel_gets_zeros"),
         ("bounding boxes steer crops", "not: crops are not steered by bounding boxes here"),
         ("pretrained weights name eight photographs", "not: no weights can be fetched by the tests"),
-        ("Triton clients, synchronous and asynchronous", "serve/test_client.py::test_every_protocol_gives_the_models_answer"),
+        ("Triton clients, synchronous and asynchronous", "serve/test_public_clients.py::test_tritons_client_gets_the_models_answer"),
     ),
     "PopART": (
         ("ResNet-8 on four devices, sharded and pipelined: accuracy after each of 5 epochs", LONG),
