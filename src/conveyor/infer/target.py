@@ -14,7 +14,7 @@ from conveyor.files import raise_if_full, sync_folder
 def check_target(target: str | Path | None) -> Path:
     """The folder to write, absent or empty; a file or a folder with something in it is never overwritten."""
     if target is None or not str(target):
-        raise UserError("no folder was given for the export: add --out DIR")
+        raise UserError("no folder was given to write to: add --out DIR")
     path = Path(target)
     if path.exists() and not path.is_dir():
         raise UserError(f"{path} exists and is not a folder: give another one with --out")
