@@ -118,7 +118,7 @@ def test_unknown_names_are_one_sentence_with_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"average_decay": [1.0]}, "not between 0 and 1"),
+        ({"average_decay": [1.0]}, "below 1"),
         ({"average_last": [2], "checkpoints_per_epoch": 0}, "needs checkpoints"),
         ({"average_decay": [0.9], "checkpoints_per_epoch": 0}, "needs checkpoints"),
         ({"num_classes": 5}, "less than the 10 classes of digits"),

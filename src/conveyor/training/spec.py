@@ -278,9 +278,6 @@ def _check_data(options: Options, data: DatasetInfo) -> None:
 def _check_averages(options: Options, events: HostEvents) -> None:
     """Averages are made after the last update: what cannot be made is better said before the first."""
     asked = options.events
-    for decay in asked.average_decay:
-        if not 0 <= decay < 1:
-            raise UserError(f"--average-decay {decay:g} is not between 0 and 1")
     if (asked.average_last or asked.average_decay) and asked.training and events.updates_per_checkpoint == 0:
         flag = "--average-last" if asked.average_last else "--average-decay"
         raise UserError(f"{flag} needs checkpoints to average: give --checkpoints-per-epoch more than 0")
