@@ -32,9 +32,10 @@ def train(*, model: str | nn.Module | None = None, data: Any = None, config: str
     """
     chosen, own_model, own_data = _options(model, data, config, options)
     if own_model is not None or own_data is not None:
-        return in_process.train(chosen, own_model, own_data)
-    from conveyor.launch.start import start
+        return in_process.train(chosen, own_model, own_data, named=options)
+    from conveyor.launch.start import check_names, start
 
+    check_names(chosen, options)
     return Run.from_result(start(chosen))
 
 

@@ -27,12 +27,13 @@ def parse(*words: str) -> Options:
 
 def value_for(spec: Spec) -> st.SearchStrategy[Any]:
     """A value that differs in general from the default."""
-    low = spec.about.minimum if spec.about.minimum is not None else -100
-    high = spec.about.maximum if spec.about.maximum is not None else low + 1000
+    about = spec.about
+    low = next((bound for bound in (about.minimum, about.above) if bound is not None), -100)
+    high = next((bound for bound in (about.maximum, about.below) if bound is not None), low + 1000)
     by_type: dict[type, st.SearchStrategy[Any]] = {
         bool: st.booleans(),
         int: st.integers(int(low), int(high)),
-        float: st.floats(low, high),
+        float: st.floats(low, high, exclude_min=about.above is not None, exclude_max=about.below is not None),
         str: text_for(spec),
         Fraction: st.fractions(0, 100),
         Duration: st.builds(Duration, st.fractions(0, 100), st.sampled_from(["ep", "up", "%"])),
@@ -41,9 +42,13 @@ def value_for(spec: Spec) -> st.SearchStrategy[Any]:
     return st.lists(one, min_size=1, max_size=3).map(tuple) if spec.kind.many else one
 
 
+FORMS = {"lr_factors": ("bias:64", "head.weight:0.5"), "progressive_image_size": ("0:96", "10:128")}
+"""Texts that an option with a form of its own reads."""
+
+
 def text_for(spec: Spec) -> st.SearchStrategy[str]:
     if spec.about.choices or spec.about.read is not None:
-        return st.sampled_from(spec.about.choices or ("1", "2.5", "30"))
+        return st.sampled_from(spec.about.choices or FORMS.get(spec.name, ("1", "2.5", "30")))
     return st.text("abc/._12", min_size=1, max_size=8)
 
 
@@ -165,7 +170,7 @@ MISTAKES = [
     (["--warmup", "5 weeks"], ["warmup", "5 weeks", "5ep"]),
     (["--logs-per-epoch", "-1"], ["logs-per-epoch", "negative"]),
     (["--logs-per-epoch", "1/2/3"], ["logs-per-epoch", "1/2/3"]),
-    (["--label-smoothing", "1.5"], ["label-smoothing", "largest value is 1"]),
+    (["--label-smoothing", "1.5"], ["label-smoothing", "below 1"]),
     (["--updates", "5", "--epochs", "2"], ["--updates", "--epochs", "exclude"]),
     (["--accumulation", "5", "--global-batch-size", "20"], ["--accumulation", "--global-batch-size"]),
     (["--generated-data", "--synthetic-data"], ["--generated-data", "--synthetic-data"]),
@@ -270,7 +275,23 @@ def test_only_switches_take_true_and_false() -> None:
 
 @pytest.mark.parametrize("value", ["-3", "-0.5", "-.5", "-1e-3", "-3.25E+2"])
 def test_negative_numbers_are_values(value: str) -> None:
-    assert parse("--lr-values", value, "1").schedule.lr_values == (float(value), 1.0)
+    with pytest.raises(UserError, match=f"^lr-values is {float(value):g}; the smallest value is 0$"):
+        parse("--lr-values", "1", value)
+    assert parse("--seed", "-3").run.seed == -3
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "sentence"),
+    [
+        ("clip_norm", 0, "clip-norm is 0; give a number above 0"),
+        ("momentum", 2, "momentum is 2; give a number below 1"),
+        ("data_percentage", 0, "data-percentage is 0%; give a number above 0%"),
+    ],
+)
+def test_bounds_that_are_no_values_themselves(name: str, value: float, sentence: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Options().replace(**{name: value})
+    assert str(caught.value) == sentence
 
 
 @pytest.mark.parametrize(
@@ -291,6 +312,37 @@ def test_negative_numbers_are_values(value: str) -> None:
         ("min_crop_area", 5),
         ("validation_resize", -1),
         ("splits", [["layer2"]]),
+        ("clip_norm", 0),
+        ("clip_norm", -1),
+        ("clip_norm", "nan"),
+        ("momentum", 2),
+        ("momentum", 1),
+        ("momentum", -0.1),
+        ("momentum", "nan"),
+        ("beta1", 1),
+        ("beta2", 1),
+        ("rmsprop_decay", 1),
+        ("rmsprop_decay_per_sample", 0),
+        ("lars_eta", 0),
+        ("label_smoothing", 1),
+        ("ema_decay", 1),
+        ("average_decay", [0.9, 1]),
+        ("average_decay", [-0.1]),
+        ("lr_power", -1),
+        ("lr_values", [0.1, -0.1]),
+        ("lr_decay", 0),
+        ("lr_factors", ["bias:64", "head:0"]),
+        ("loss_scale", "0"),
+        ("loss_scale", "-8"),
+        ("loss_scale", "nan"),
+        ("loss_scale", "16..100"),
+        ("dropout", 1),
+        ("width_coefficient", 0),
+        ("depth_coefficient", 0),
+        ("data_percentage", 0),
+        ("progressive_image_size", ["0:96", "10:0"]),
+        ("device_ids", [-1]),
+        ("device_mapping", [0, -1]),
     ],
 )
 def test_a_value_that_no_run_can_use_is_refused_before_the_run(name: str, value: Any) -> None:

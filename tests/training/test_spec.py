@@ -118,7 +118,7 @@ def test_unknown_names_are_one_sentence_with_the_nearest() -> None:
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"average_decay": [1.0]}, "not between 0 and 1"),
+        ({"average_decay": [1.0]}, "below 1"),
         ({"average_last": [2], "checkpoints_per_epoch": 0}, "needs checkpoints"),
         ({"average_decay": [0.9], "checkpoints_per_epoch": 0}, "needs checkpoints"),
         ({"num_classes": 5}, "less than the 10 classes of digits"),
@@ -127,6 +127,21 @@ def test_unknown_names_are_one_sentence_with_the_nearest() -> None:
 def test_what_would_fail_at_the_end_or_in_the_first_update_is_said_before(changes: dict[str, Any], words: str) -> None:
     with pytest.raises(UserError, match=words):
         spec_of(**changes)
+
+
+def test_device_ids_are_noted_on_a_cpu_and_must_exist_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spec_of(**changes: Any) -> Any:
+        return resolve(Options().replace(**changes))
+
+    monkeypatch.setattr("conveyor.layout.count_accelerators", lambda: 0)
+    (note,) = (note for note in spec_of(device_ids=[3]).notes if "--device-ids" in note)
+    assert note == "--device-ids 3 has no effect: the run is on the CPU"
+    assert not any("--device-ids" in note for note in spec_of().notes)
+    monkeypatch.setattr("conveyor.layout.count_accelerators", lambda: 2)
+    assert not any("--device-ids" in note for note in spec_of(device_ids=[1]).notes)
+    assert any("--device cpu" in note for note in spec_of(device_ids=[1], device="cpu").notes)
+    with pytest.raises(UserError, match="--device-ids 3: there is no such device, this machine has devices 0 to 1"):
+        spec_of(device_ids=[0, 3])
 
 
 def test_a_folder_without_images_is_called_so(tmp_path: Path) -> None:

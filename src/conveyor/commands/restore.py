@@ -28,8 +28,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     options = restored_options(Path(path), given)
     if arguments.dry_run:
-        return dry_run(options, as_json=arguments.json, plot=arguments.plot, command="restore")
-    return execute(options)
+        return dry_run(options, as_json=arguments.json, plot=arguments.plot, command="restore", named=given)
+    return execute(options, named=given)
 
 
 def restored_options(path: Path, overrides: dict[str, object]) -> Options:

@@ -2,10 +2,11 @@
 
 import argparse
 import json
+from collections.abc import Collection
 
 from conveyor.errors import UserError
 from conveyor.options import Options
-from conveyor.options.parser import add_config, add_options, options_from
+from conveyor.options.parser import add_config, add_options, named_by_user, options_from
 
 HELP = "Train a network; without any option a small one on the embedded digits."
 
@@ -24,34 +25,45 @@ def add_dry_run(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    options = options_from(arguments)
+    options, named = options_from(arguments), named_by_user(arguments)
     if arguments.json and not arguments.dry_run:
         raise UserError("--json belongs to --dry-run; for JSON log lines during training use --json-logs")
     if arguments.dry_run:
-        return dry_run(options, as_json=arguments.json, plot=arguments.plot)
-    return execute(options)
+        return dry_run(options, as_json=arguments.json, plot=arguments.plot, named=named)
+    return execute(options, named)
 
 
-def dry_run(options: Options, *, as_json: bool = False, plot: str | None = None, command: str = "train") -> int:
-    """Print what `options` mean. Standard output holds the JSON object alone."""
+def dry_run(
+    options: Options,
+    *,
+    as_json: bool = False,
+    plot: str | None = None,
+    command: str = "train",
+    named: Collection[str] = (),
+) -> int:
+    """Print what `options` mean, if a run could start with them. Standard output holds the JSON object alone."""
+    from conveyor.training.ahead import check_start
     from conveyor.training.describe import describe, plot_schedule
     from conveyor.training.spec import resolve
 
     spec = resolve(options)
+    if command != "validate":
+        check_start(spec, named)
     if plot is not None:
         plot_schedule(spec, plot)
     print(json.dumps(spec.to_json(command), indent=1) if as_json else describe(spec))
     return 0
 
 
-def execute(options: Options) -> int:
-    """Train (or, with --no-training, only validate); returns the exit code."""
+def execute(options: Options, named: Collection[str] = ()) -> int:
+    """Train (or, with --no-training, only validate); returns the exit code. `named` are the options the user gave."""
     if not options.events.training:
         from conveyor.commands.validate import execute as validate
 
         return validate(options)
-    from conveyor.launch.start import start
+    from conveyor.launch.start import check_names, start
 
+    check_names(options, named)
     result = start(options)
     if not result:
         return 0

@@ -2,18 +2,12 @@
 
 from collections.abc import Sequence
 
-from conveyor.errors import UserError
+from conveyor.options.units import size_from_epoch
 
 
 def parse_progressive(pairs: Sequence[str]) -> list[tuple[int, int]]:
     """`["0:96", "10:128"]` -> [(0, 96), (10, 128)], sorted by epoch."""
-    found = []
-    for pair in pairs:
-        epoch, colon, size = pair.partition(":")
-        if not (colon and epoch.strip().isdigit() and size.strip().isdigit() and int(size) > 0):
-            raise UserError(f"--progressive-image-size {pair!r} is not EPOCH:SIZE: write pairs such as 0:96 10:128")
-        found.append((int(epoch), int(size)))
-    return sorted(found)
+    return sorted(size_from_epoch(pair) for pair in pairs)
 
 
 def image_size_at(pairs: Sequence[str], epoch: int, image_size: int) -> int:

@@ -11,7 +11,7 @@ import logging
 import os
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from conveyor.launch.place import Place, detect
 from conveyor.launch.plan import LaunchPlan
 from conveyor.layout import Machine, lanes_per_span
 from conveyor.options import Options
+from conveyor.training import ahead
 from conveyor.training.spec import RunSpec, resolve
 from conveyor.training.world import World, device_for
 
@@ -50,6 +51,12 @@ def start(options: Options, *, run: str = TRAIN) -> Any:
     if spec.layout.workers == 1:
         return load(run)(spec, World.single(device_for(options.layout)))
     return _launched(spec, run)
+
+
+def check_names(options: Options, named: Collection[str]) -> None:
+    """`ahead.check_names` before any worker is started; where the run will run does not matter for it."""
+    if ahead.names_parameters(named):
+        ahead.check_names(resolve(options.replace(layout="1x1", device="cpu")), named)
 
 
 def _joined(options: Options, place: Place, run: str) -> Any:

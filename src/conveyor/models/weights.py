@@ -19,30 +19,42 @@ _WRAPPERS = ("state_dict_ema", "model_ema", "state_dict", "model_state_dict", "m
 _SHOWN = 6
 
 
-def load_weights(model: nn.Module, path: str | Path, replace_head: bool = False) -> list[str]:
+def load_weights(model: nn.Module, path: str | Path, replace_head: bool = False, *, outline: bool = False) -> list[str]:
     """Load the weights in the file `path` into `model`; returns the names that were left at their fresh values.
 
     Every tensor of the model must be in the file and the other way round. With `replace_head` a last layer for
-    another number of classes is left out.
+    another number of classes is left out. With `outline` (a model on the meta device) no values are read.
     """
-    return load_state(model, read_state(path), str(path), replace_head)
+    return load_state(model, read_state(path, outline=outline), str(path), replace_head)
 
 
-def read_state(path: str | Path) -> dict[str, Tensor]:
-    """The state dict in a safetensors or torch file. Nothing in the file is executed."""
+def read_state(path: str | Path, *, outline: bool = False) -> dict[str, Tensor]:
+    """The state dict in a safetensors or torch file. Nothing in the file is executed. `outline`: names and shapes alone."""
     path = Path(path)
     if not path.is_file():
         raise UserError(f"there is no weights file {path}.")
     try:
         if path.suffix == ".safetensors":
-            from safetensors.torch import load_file
-
-            return dict(load_file(path))
-        content = torch.load(path, map_location="cpu", weights_only=True)
+            return _shapes(path) if outline else _tensors(path)
+        content = torch.load(path, map_location="meta" if outline else "cpu", weights_only=True)
     except Exception as error:  # a damaged file can fail anywhere in the reader
         told = _told(error)
         raise UserError(f"{path} is no safetensors file or plain torch state dict ({told}).") from error
     return _unwrap(content, path)
+
+
+def _tensors(path: Path) -> dict[str, Tensor]:
+    from safetensors.torch import load_file
+
+    return dict(load_file(path))
+
+
+def _shapes(path: Path) -> dict[str, Tensor]:
+    """The tensors of a safetensors file on the meta device, from its header; of the right shape, not of the right type."""
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        return {name: torch.empty(file.get_slice(name).get_shape(), device="meta") for name in file.keys()}  # noqa: SIM118
 
 
 def _told(error: Exception) -> str:

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from conveyor.errors import UserError
+from conveyor.options.units import loss_scale_span
 
 if TYPE_CHECKING:
     from conveyor.options import Options
@@ -151,27 +151,12 @@ def gradient_histogram(gradients: Sequence[Tensor], edge: float) -> Tensor:
 
 def make_loss_scale(options: "Options | str", *, updates_total: int = 1) -> LossScale:
     """The loss scale that `--loss-scale` asks for; `updates_total` is what a doubling schedule is spread over."""
-    text = (options if isinstance(options, str) else options.precision.loss_scale).strip().lower()
-    if text == "auto":
+    span = loss_scale_span(options if isinstance(options, str) else options.precision.loss_scale)
+    if span == "auto":
         return OverflowLossScale()
-    if text == "histogram":
+    if isinstance(span, str):
         return HistogramLossScale()
-    if ".." in text:
-        first, last = (_number(part, text) for part in text.split("..", 1))
-        spans = last / first
-        if spans < 1 or spans != 2.0 ** (round(spans).bit_length() - 1):
-            raise UserError(
-                f"--loss-scale {text}: the last value must be the first doubled some times, such as 16..128"
-            )
-        return ScheduledLossScale(first=first, last=last, updates_total=updates_total)
-    return LossScale(_number(text, text))
-
-
-def _number(text: str, whole: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = 0.0
-    if not 0 < value < float("inf"):
-        raise UserError(f"--loss-scale {whole}: give a positive number, auto, histogram or a span such as 16..128")
-    return value
+    first, last = span
+    return (
+        LossScale(first) if first == last else ScheduledLossScale(first=first, last=last, updates_total=updates_total)
+    )

@@ -1,13 +1,15 @@
 """Which parameters a list such as `norm bias fc.` means."""
 
 from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
 
-from torch import Tensor
+if TYPE_CHECKING:
+    from torch import Tensor
 
 KINDS = ("norm", "bias", "1d")
 
 
-def excluded(named_parameters: Iterable[tuple[str, Tensor]], patterns: Sequence[str]) -> set[str]:
+def excluded(named_parameters: Iterable[tuple[str, "Tensor"]], patterns: Sequence[str]) -> set[str]:
     """The names matched by `patterns`: kinds of parameters, or any part of a parameter's name.
 
     norm: the scale and the shift of a normalisation layer, known by a one-dimensional `weight`;
@@ -26,5 +28,5 @@ def excluded(named_parameters: Iterable[tuple[str, Tensor]], patterns: Sequence[
     return found
 
 
-def _is_scale(name: str, value: Tensor) -> bool:
+def _is_scale(name: str, value: "Tensor") -> bool:
     return name.rpartition(".")[2] == "weight" and value.dim() == 1

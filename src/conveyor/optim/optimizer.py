@@ -15,6 +15,7 @@ from conveyor.optim.lars import Lars
 from conveyor.optim.muon import Muon, is_filter
 from conveyor.optim.rules import Adam, Momentum, RmsProp, Rule, add_l2
 from conveyor.options.optimizer import DEFAULT_RMSPROP_DECAY, OptimizerOptions
+from conveyor.options.units import rate_factor
 
 if TYPE_CHECKING:
     from conveyor.options import Options
@@ -232,13 +233,7 @@ def _factors(parameters: Sequence[tuple[str, Tensor]], pairs: Sequence[str]) -> 
     """The factor of the rate of each parameter that a NAME:FACTOR pair means; a later pair wins."""
     factors: dict[str, float] = {}
     for pair in pairs:
-        name, _, text = pair.rpartition(":")
-        try:
-            factor = float(text)
-        except ValueError:
-            factor = 0.0
-        if not name or not 0.0 < factor < float("inf"):
-            raise UserError(f"--lr-factors {pair!r} is not NAME:FACTOR with a factor above 0, such as bias:64")
+        name, factor = rate_factor(pair)
         # A name may match nothing here: a stage of a pipeline holds only some of the parameters.
         factors |= dict.fromkeys(excluded(parameters, (name,)), factor)
     return factors

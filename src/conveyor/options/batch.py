@@ -29,7 +29,7 @@ class BatchOptions:
         changes_result=False,
     )
     device_mapping: tuple[int, ...] = option(
-        (), "Worker of the lane that runs each stage; default: one each.", changes_result=False
+        (), "Worker of the lane that runs each stage; default: one each.", minimum=0, changes_result=False
     )
     split_include: tuple[str, ...] = option(
         (), "Automatic splits only at names containing one of these.", changes_result=False
@@ -52,7 +52,7 @@ class LayoutOptions:
         "auto", "Worker processes as LANESxDEPTH, such as 2x1, or auto.", metavar="LANESxDEPTH", changes_result=False
     )
     device: str = option("auto", "auto, cpu or cuda.", choices=("auto", "cpu", "cuda"), changes_result=False)
-    device_ids: tuple[int, ...] = option((), "Devices to use; default: all.", changes_result=False)
+    device_ids: tuple[int, ...] = option((), "Devices to use; default: all.", minimum=0, changes_result=False)
     threads: int | None = option(
         None, "Threads of each worker; default: the cores divided among the workers.", minimum=1, changes_result=False
     )

@@ -130,6 +130,10 @@ def _check_range(name: str, about: About, value: float) -> None:
         raise UserError(f"{name} is {value:g}{unit}; the smallest value is {about.minimum:g}{unit}")
     if about.maximum is not None and value > about.maximum:
         raise UserError(f"{name} is {value:g}{unit}; the largest value is {about.maximum:g}{unit}")
+    if about.above is not None and value <= about.above:
+        raise UserError(f"{name} is {value:g}{unit}; give a number above {about.above:g}{unit}")
+    if about.below is not None and value >= about.below:
+        raise UserError(f"{name} is {value:g}{unit}; give a number below {about.below:g}{unit}")
 
 
 def _expected(kind: Kind, about: About, words: str = "of the form") -> str:

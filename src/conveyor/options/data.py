@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from conveyor.options.field import option
-from conveyor.options.units import cache_budget
+from conveyor.options.units import cache_budget, size_from_epoch
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,7 +27,7 @@ class DataOptions:
     download: bool = option(True, "Fetch a known small data set that is missing.", changes_result=False)
     max_train_images: int | None = option(None, "Use only the first N training images.", minimum=1)
     max_validation_images: int | None = option(None, "Use only the first N validation images.", minimum=1)
-    data_percentage: float = option(100.0, "Share of the training images to use.", unit="%", minimum=0.0, maximum=100.0)
+    data_percentage: float = option(100.0, "Share of the training images to use.", unit="%", above=0.0, maximum=100.0)
     skip_bad_images: bool = option(False, "Skip and count images that cannot be decoded instead of stopping.")
     shuffle: str = option(
         "full",
@@ -78,7 +78,9 @@ class DataOptions:
         choices=("central", "train"),
     )
     progressive_image_size: tuple[str, ...] = option(
-        (), "Image size by epoch, as EPOCH:SIZE pairs such as 0:96 10:128 20:160; validation keeps --image-size."
+        (),
+        "Image size by epoch, as EPOCH:SIZE pairs such as 0:96 10:128 20:160; validation keeps --image-size.",
+        read=size_from_epoch,
     )
     normalization: str | None = option(
         None,

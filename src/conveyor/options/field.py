@@ -17,6 +17,9 @@ class About:
     metavar: str = ""
     minimum: float | None = None
     maximum: float | None = None
+    above: float | None = None
+    below: float | None = None
+    """Bounds that are not allowed themselves; `minimum` and `maximum` are."""
     changes_result: bool = True
     """False for options that say where or how a run runs, never what it computes."""
     aliases: tuple[str, ...] = ()

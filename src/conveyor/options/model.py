@@ -64,12 +64,12 @@ class ModelOptions:
     expand_ratio: int | None = option(None, "Expansion ratio of EfficientNet and MobileNet blocks.", minimum=1)
     squeeze_excite: bool | None = option(None, "Squeeze-and-excitation in EfficientNet.")
     activation: str | None = option(None, "Activation of EfficientNet.", choices=("swish", "relu"))
-    dropout: float | None = option(None, "Dropout before the classifier.", minimum=0.0, maximum=1.0)
+    dropout: float | None = option(None, "Dropout before the classifier.", minimum=0.0, below=1.0)
     survival: float | None = option(
         None, "Survival probability of the last block (drop connect); 1 is off.", minimum=0.0, maximum=1.0
     )
-    width_coefficient: float | None = option(None, "Width multiplier.", minimum=0.0)
-    depth_coefficient: float | None = option(None, "Depth multiplier.", minimum=0.0)
+    width_coefficient: float | None = option(None, "Width multiplier.", above=0.0)
+    depth_coefficient: float | None = option(None, "Depth multiplier.", above=0.0)
     depth_divisor: int | None = option(None, "Channel counts are rounded to multiples of this.", minimum=1)
     top_width: int | None = option(None, "Channels of the last convolution of EfficientNet.", minimum=1)
     padding: str | None = option(

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 
 from conveyor.options.field import option
-from conveyor.options.units import Duration
+from conveyor.options.units import Duration, rate_factor
 
 DEFAULT_RMSPROP_DECAY = 0.9
 
@@ -16,26 +16,26 @@ class OptimizerOptions:
     optimizer: str = option(
         "momentum", "Update rule.", choices=("sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "muon")
     )
-    momentum: float = option(0.9, "Momentum of momentum, rmsprop, lars and muon.", minimum=0.0)
+    momentum: float = option(0.9, "Momentum of momentum, rmsprop, lars and muon.", minimum=0.0, below=1.0)
     nesterov: bool = option(False, "Nesterov's form of momentum.")
     momentum_form: str = option(
         "gradient",
         "gradient: m = mu m + g, w -= lr m; rate: m = mu m + lr g, w -= m. They differ while the rate changes.",
         choices=("gradient", "rate"),
     )
-    beta1: float = option(0.9, "First decay of adam and adamw.", minimum=0.0, maximum=1.0)
-    beta2: float = option(0.999, "Second decay of adam and adamw.", minimum=0.0, maximum=1.0)
+    beta1: float = option(0.9, "First decay of adam and adamw.", minimum=0.0, below=1.0)
+    beta2: float = option(0.999, "Second decay of adam and adamw.", minimum=0.0, below=1.0)
     optimizer_epsilon: float | None = option(
         None, "Epsilon of rmsprop (0.001), adam, adamw (1e-8) or lars (0).", minimum=0.0
     )
     rmsprop_decay: float | None = option(
-        None, f"Decay of the squared gradient's average; default {DEFAULT_RMSPROP_DECAY}.", minimum=0.0, maximum=1.0
+        None, f"Decay of the squared gradient's average; default {DEFAULT_RMSPROP_DECAY}.", minimum=0.0, below=1.0
     )
-    rmsprop_decay_per_sample: float | None = option(None, "rmsprop decay = 1 - this x global batch.", minimum=0.0)
+    rmsprop_decay_per_sample: float | None = option(None, "rmsprop decay = 1 - this x global batch.", above=0.0)
     rmsprop_form: str = option(
         "tensorflow", "Epsilon inside the root (tensorflow) or outside it (torch).", choices=("tensorflow", "torch")
     )
-    lars_eta: float = option(0.001, "Trust coefficient of LARS.", minimum=0.0)
+    lars_eta: float = option(0.001, "Trust coefficient of LARS.", above=0.0)
     weight_decay: float = option(0.0, "Decoupled: w -= lr (O(g) + lambda w).", minimum=0.0)
     l2_regularization: float = option(0.0, "In the gradient: w -= lr O(g + lambda w).", minimum=0.0)
     decay_exclude: tuple[str, ...] = option(
@@ -45,13 +45,13 @@ class OptimizerOptions:
         False, "Scale filters to the norm sqrt(rows) before each muon step; for filters that a norm follows."
     )
     lars_exclude: tuple[str, ...] = option(("norm", "bias"), "No adaptation and no decay by LARS for these.")
-    clip_norm: float | None = option(None, "Clip the gradient to this global norm.", minimum=0.0)
-    label_smoothing: float = option(0.0, "Label smoothing.", minimum=0.0, maximum=1.0)
+    clip_norm: float | None = option(None, "Clip the gradient to this global norm.", above=0.0)
+    label_smoothing: float = option(0.0, "Label smoothing.", minimum=0.0, below=1.0)
     smoothing_form: str = option(
         "uniform", "uniform: e/C for every class; others: e/(C-1) for each wrong class.", choices=("uniform", "others")
     )
     ema_decay: float | None = option(
-        None, "Keep an exponential average of the weights during training.", minimum=0.0, maximum=1.0
+        None, "Keep an exponential average of the weights during training.", minimum=0.0, below=1.0
     )
 
 
@@ -67,14 +67,15 @@ class ScheduleOptions:
         (),
         "Other rates for some parameters, as NAME:FACTOR pairs such as bias:64 head:0.5 (names as in --decay-exclude); "
         "their decay per update stays the same.",
+        read=rate_factor,
     )
     lr_schedule: str = option(
         "cosine", "Form of the schedule.", choices=("constant", "stepped", "cosine", "exponential", "polynomial")
     )
     lr_drops: tuple[Duration, ...] = option((), "When a stepped rate drops, such as 30ep 60ep or 50% 75%.")
-    lr_decay: float = option(0.1, "Factor of each drop (stepped) or of each decay (exponential).", minimum=0.0)
+    lr_decay: float = option(0.1, "Factor of each drop (stepped) or of each decay (exponential).", above=0.0)
     lr_values: tuple[float, ...] = option(
-        (), "Stepped: factors of the peak rate after each drop, instead of powers of --lr-decay."
+        (), "Stepped: factors of the peak rate after each drop, instead of powers of --lr-decay.", minimum=0.0
     )
     lr_drop_form: str = option(
         "reached",
@@ -82,7 +83,7 @@ class ScheduleOptions:
         choices=("reached", "passed"),
     )
     lr_decay_every: Duration | None = option(None, "Exponential: time between decays; default 2.4 epochs.")
-    lr_power: float = option(2.0, "Power of the polynomial schedule.")
+    lr_power: float = option(2.0, "Power of the polynomial schedule.", minimum=0.0)
     lr_end: float = option(0.0, "Final rate as a share of the peak (cosine, polynomial).", minimum=0.0)
     lr_horizon: Duration | None = option(
         None, "When cosine or polynomial reach their end; default: the end of the run."

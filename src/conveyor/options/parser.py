@@ -134,6 +134,15 @@ def options_from(arguments: argparse.Namespace, base: Options | None = None) -> 
     return options.updated(getattr(arguments, "given", None) or {}).check()
 
 
+def named_by_user(arguments: argparse.Namespace) -> set[str]:
+    """The options that the user gave, on the command line or in a file of options; not those of a named configuration."""
+    from conveyor.options.file import configuration
+
+    files = [name for name in getattr(arguments, "config", None) or [] if name.endswith((".yml", ".yaml"))]
+    keys = {str(key).replace("-", "_") for name in files for key in configuration(name)[0]}
+    return keys | set(getattr(arguments, "given", None) or {})
+
+
 def _add(group: Any, spec: Spec) -> None:
     doc = _help(spec)
     if spec.kind.item is bool:

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from conveyor.options.field import option
+from conveyor.options.units import loss_scale_span
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,6 +25,7 @@ class PrecisionOptions:
     loss_scale: str = option(
         "1",
         "A number; auto (halved on overflow, doubled after a while); histogram; or 16..128 (doubling over the epochs).",
+        read=loss_scale_span,
     )
     saturate: bool = option(False, "Clamp to the largest half value instead of infinity.")
     fp_exceptions: bool = option(False, "Stop at the first value that is not finite and name the layer.")

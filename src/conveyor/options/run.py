@@ -79,7 +79,7 @@ class EventOptions:
         (), "After training, average the checkpoints of the last N epochs.", minimum=1
     )
     average_decay: tuple[float, ...] = option(
-        (), "After training, average all checkpoints exponentially with these decays."
+        (), "After training, average all checkpoints exponentially with these decays.", minimum=0.0, below=1.0
     )
     disable_metrics: bool = option(
         False, "No loss and accuracy in training, for peak throughput.", changes_result=False

@@ -1,6 +1,7 @@
-"""Values with a unit: durations (`5ep`, `500up`, `10%`), frequencies (`1/2`) and sizes (`25MiB`)."""
+"""Values with a unit or a form: durations (`5ep`, `10%`), frequencies (`1/2`), sizes (`25MiB`), pairs (`bias:64`)."""
 
 import dataclasses
+import math
 import re
 from fractions import Fraction
 
@@ -75,12 +76,52 @@ def cache_budget(text: str) -> int | None:
     return {"auto": None, "off": 0}[text] if text in ("auto", "off") else size_in_bytes(text)
 
 
+def loss_scale_span(text: str) -> tuple[float, float] | str:
+    """`128` -> (128, 128), `16..128` -> (16, 128); `auto` and `histogram` stay as they are."""
+    text = text.strip().lower()
+    if text in ("auto", "histogram"):
+        return text
+    first, dots, last = text.partition("..")
+    low, high = _positive(first), _positive(last if dots else first)
+    if low is None or high is None:
+        raise UserError(f"{text!r} is no loss scale: give a number above 0, auto, histogram or a span such as 16..128")
+    if high < low or high / low != 2.0 ** (round(high / low).bit_length() - 1):
+        raise UserError(f"{text!r}: the last value must be the first doubled some times, such as 16..128")
+    return low, high
+
+
+def rate_factor(pair: str) -> tuple[str, float]:
+    """`bias:64` -> ("bias", 64)."""
+    name, _, text = pair.rpartition(":")
+    factor = _positive(text)
+    if not name or factor is None:
+        raise UserError(f"{pair!r} is not NAME:FACTOR with a factor above 0, such as bias:64")
+    return name, factor
+
+
+def size_from_epoch(pair: str) -> tuple[int, int]:
+    """`10:128` -> (10, 128)."""
+    epoch, colon, size = pair.partition(":")
+    if not (colon and epoch.strip().isdigit() and size.strip().isdigit() and int(size) > 0):
+        raise UserError(f"{pair!r} is not EPOCH:SIZE: write pairs such as 0:96 10:128")
+    return int(epoch), int(size)
+
+
 def format_fraction(value: Fraction) -> str:
     """`3`, `2.5` or, where no short decimal is exact, `1/3`."""
     if value.denominator == 1:
         return str(value.numerator)
     as_float = float(value)
     return repr(as_float) if Fraction(repr(as_float)) == value else f"{value.numerator}/{value.denominator}"
+
+
+def _positive(text: str) -> float | None:
+    """A finite number above 0; None for anything else."""
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if 0 < value < math.inf else None
 
 
 def _fraction(text: str) -> Fraction:

@@ -17,7 +17,7 @@ from conveyor.numerics.allocator import keep_freed_memory
 from conveyor.numerics.loss_scale import make_loss_scale
 from conveyor.numerics.precision import Precision
 from conveyor.optim.average import Ema
-from conveyor.training import build
+from conveyor.training import ahead, build
 from conveyor.training.meter import Meter, Timing
 from conveyor.training.session import Session
 from conveyor.training.spec import RunSpec
@@ -60,6 +60,8 @@ def make_session(spec: RunSpec, world: World, own: Own, state: State | None, pre
     model = build.build_model(spec, own=own.model, state=state)
     if world.is_main and world.depth == 1:
         build.check_splits(model, spec)
+    if world.is_main:
+        spec = spec.replace(notes=(*spec.notes, *ahead.unused_names(model, spec)))
     flops = training_flops(model, spec.image_size, spec.in_channels) if world.is_main else 0.0
     model = build.place_model(model, spec, world.device)
     lane = build.build_lane(spec, world, model, prepare, timing)

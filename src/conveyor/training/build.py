@@ -14,6 +14,7 @@ from conveyor.models import norms, splits, units
 from conveyor.numerics import convolution, recompute
 from conveyor.numerics.precision import Precision
 from conveyor.options.units import size_in_bytes
+from conveyor.pipeline.balance import automatic_splits
 from conveyor.training.lane import Lane
 from conveyor.training.loss import Loss
 from conveyor.training.meter import Timing
@@ -28,18 +29,7 @@ from conveyor.training.world import World
 def build_model(spec: RunSpec, *, own: nn.Module | None = None, state: State | None = None) -> nn.Module:
     """The network with its weights, on the CPU: from the seed, from `--weights`, or from a checkpoint."""
     options = spec.options
-    if own is not None:
-        model = adopt_norms(own)
-    else:
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(options.run.seed)
-            model = models.build_from(
-                options.model,
-                name=spec.model_name,
-                num_classes=spec.num_classes,
-                in_channels=spec.in_channels,
-                image_size=spec.image_size,
-            )
+    model = adopt_norms(own) if own is not None else _fresh(spec)
     if state is not None:
         load_into(model, state.model, "the checkpoint")
     elif options.model.weights is not None:
@@ -47,11 +37,37 @@ def build_model(spec: RunSpec, *, own: nn.Module | None = None, state: State | N
     return model
 
 
+def outline(spec: RunSpec) -> nn.Module:
+    """The network on the meta device: its names and shapes, without memory or time for its weights."""
+    try:
+        with torch.device("meta"):
+            return _fresh(spec)
+    except (RuntimeError, NotImplementedError, TypeError):
+        # A user's own code may look at values, which the meta device has not.
+        return _fresh(spec)
+
+
+def _fresh(spec: RunSpec) -> nn.Module:
+    """The network with weights from the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(spec.options.run.seed)
+        return models.build_from(
+            spec.options.model,
+            name=spec.model_name,
+            num_classes=spec.num_classes,
+            in_channels=spec.in_channels,
+            image_size=spec.image_size,
+        )
+
+
 def check_splits(model: nn.Module, spec: RunSpec) -> None:
     """Refuse a split that names no layer: a folded run does not cut there, but the mistake is the same on any layout."""
-    named = spec.options.batch.splits
-    if named and named != ("auto",):
-        splits.resolve(spec.model_name, units.trace(model, spec.image_size, spec.in_channels), named)
+    batch = spec.options.batch
+    if batch.splits and batch.splits != ("auto",):
+        splits.resolve(spec.model_name, units.trace(model, spec.image_size, spec.in_channels), batch.splits)
+    elif spec.layout.depth > 1:
+        found = units.trace(model, spec.image_size, spec.in_channels)
+        automatic_splits(found, spec.topology.stages, include=batch.split_include, exclude=batch.split_exclude)
 
 
 def place_model(model: nn.Module, spec: RunSpec, device: torch.device, *, train: bool = True) -> nn.Module:

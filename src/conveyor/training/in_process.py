@@ -1,7 +1,7 @@
 """Training and validation from Python: the functions behind `conveyor.train` and `conveyor.validate`."""
 
 import csv
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from conveyor.data.catalogue import DatasetInfo
 from conveyor.options import Options
 from conveyor.training import validating, worker
 from conveyor.training.after import best_checkpoint
+from conveyor.training.ahead import check_names
 from conveyor.training.assemble import Own
 from conveyor.training.own import OwnData, adopt
 from conveyor.training.spec import OWN_MODEL, RunSpec, resolve
@@ -59,9 +60,12 @@ class Run:
         return f"{self.reason} after {self.updates} updates{shown} in {self.folder}"
 
 
-def train(options: Options, model: nn.Module | None = None, dataset: OwnData | None = None) -> Run:
-    """Train in this process. `dataset` is (training set, validation set), see `own.adopt`."""
+def train(
+    options: Options, model: nn.Module | None = None, dataset: OwnData | None = None, named: Collection[str] = ()
+) -> Run:
+    """Train in this process. `dataset` is (training set, validation set), see `own.adopt`; `named`, see `check_names`."""
     spec, own = _with_own(options, model, dataset)
+    check_names(spec, named, model)
     return Run.from_result(dict(worker.run(spec, own=own)))
 
 

@@ -160,7 +160,13 @@ def resolve(
         validation_batch=options.events.validation_batch_size or topology.micro_batch,
         validation_replicas=options.events.validation_replicas or _devices(options, topology),
         validation_images=data.validation_images,
-        notes=(*notes, *events.notes, *_held_out(data, options), *_dropped_images(data, topology, length, options)),
+        notes=(
+            *notes,
+            *events.notes,
+            *_unused_devices(options, machine),
+            *_held_out(data, options),
+            *_dropped_images(data, topology, length, options),
+        ),
     )
 
 
@@ -207,7 +213,21 @@ def _events(options: Options, length: Length) -> HostEvents:
 def _machine(options: Options) -> Machine:
     machine = Machine.here(options.layout.device)
     chosen = options.layout.device_ids
-    return dataclasses.replace(machine, accelerators=len(chosen)) if machine.accelerators and chosen else machine
+    if not machine.accelerators or not chosen:
+        return machine
+    absent = [number for number in chosen if number >= machine.accelerators]
+    if absent:
+        there = "device 0" if machine.accelerators == 1 else f"devices 0 to {machine.accelerators - 1}"
+        raise UserError(f"--device-ids {absent[0]}: there is no such device, this machine has {there}")
+    return dataclasses.replace(machine, accelerators=len(chosen))
+
+
+def _unused_devices(options: Options, machine: Machine) -> list[str]:
+    chosen = options.layout.device_ids
+    if machine.accelerators or not chosen:
+        return []
+    why = "the run is on the CPU (--device cpu)" if options.layout.device == "cpu" else "the run is on the CPU"
+    return [f"--device-ids {' '.join(map(str, chosen))} has no effect: {why}"]
 
 
 def _held_out(data: DatasetInfo, options: Options) -> list[str]:
@@ -278,9 +298,6 @@ def _check_data(options: Options, data: DatasetInfo) -> None:
 def _check_averages(options: Options, events: HostEvents) -> None:
     """Averages are made after the last update: what cannot be made is better said before the first."""
     asked = options.events
-    for decay in asked.average_decay:
-        if not 0 <= decay < 1:
-            raise UserError(f"--average-decay {decay:g} is not between 0 and 1")
     if (asked.average_last or asked.average_decay) and asked.training and events.updates_per_checkpoint == 0:
         flag = "--average-last" if asked.average_last else "--average-decay"
         raise UserError(f"{flag} needs checkpoints to average: give --checkpoints-per-epoch more than 0")

@@ -28,12 +28,18 @@ def load_into(model: nn.Module, tensors: Mapping[str, Tensor], where: str) -> No
     model.load_state_dict(dict(tensors))
 
 
-def start_weights(model: nn.Module, options: ModelOptions) -> None:
-    """Begin with `--weights`; only the weights are taken, the run starts at update 0."""
+def start_weights(model: nn.Module, options: ModelOptions, *, outline: bool = False) -> None:
+    """Begin with `--weights`; only the weights are taken, the run starts at update 0.
+
+    With `outline` the model is on the meta device, and only names and shapes of a file are read.
+    """
     assert options.weights is not None
     path = Path(options.weights)
     if path.is_dir():
         found, state = store.load_newest(path)
-        load_state(model, state.best_weights(), str(found), options.replace_head)
+        weights = state.best_weights()
+        if outline:
+            weights = {name: tensor.to("meta") for name, tensor in weights.items()}
+        load_state(model, weights, str(found), options.replace_head)
         return
-    load_weights(model, path, replace_head=options.replace_head)
+    load_weights(model, path, replace_head=options.replace_head, outline=outline)
