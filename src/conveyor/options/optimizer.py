@@ -46,7 +46,7 @@ class OptimizerOptions:
     )
     lars_exclude: tuple[str, ...] = option(("norm", "bias"), "No adaptation and no decay by LARS for these.")
     clip_norm: float | None = option(None, "Clip the gradient to this global norm.", above=0.0)
-    label_smoothing: float = option(0.0, "Label smoothing.", minimum=0.0, below=1.0)
+    label_smoothing: float = option(0.0, "Label smoothing.", minimum=0.0, maximum=1.0)
     smoothing_form: str = option(
         "uniform", "uniform: e/C for every class; others: e/(C-1) for each wrong class.", choices=("uniform", "others")
     )
