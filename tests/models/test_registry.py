@@ -28,6 +28,11 @@ def test_names_in_any_spelling() -> None:
 def test_options_that_a_family_lacks_are_named() -> None:
     with pytest.raises(UserError, match="has no option 'shortcut'"):
         models.build("efficientnet_b0", shortcut="A")
+    with pytest.raises(
+        UserError, match=r"^resnet18 has no option 'dropout' \(choose from zero_init_gamma, [a-z0-9_, ]+\)\.$"
+    ) as caught:
+        models.build("resnet18", dropout=0.1)
+    assert "layers" not in str(caught.value), "part of its name, no option"
     with pytest.raises(UserError, match="did you mean 'cardinality'"):
         models.build("resnext50", cardinalty=3)
     with pytest.raises(UserError, match="no norm be chosen"):
