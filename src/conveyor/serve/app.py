@@ -95,26 +95,26 @@ class Http:
         return _json(http_tf.metadata(self._service.model(**request.path_params)))
 
     async def infer(self, request: Request) -> Response:
-        with self._service.request("http-v2", **request.path_params) as model:
-            async with Body(self._service, request) as body:
+        with self._service.request("http-v2", **request.path_params) as asked:
+            async with Body(self._service, request, asked.ends) as body:
                 content, headers = await http_v2.infer(
-                    self._service, model, body, request.headers.get(http_v2.BINARY_HEADER)
+                    self._service, asked, body, request.headers.get(http_v2.BINARY_HEADER)
                 )
             return Response(content, headers=headers)
 
     async def predict(self, request: Request) -> Response:
-        with self._service.request("http-tensorflow", **request.path_params) as model:
-            async with Body(self._service, request) as body:
-                content = await http_tf.predict(self._service, model, body)
+        with self._service.request("http-tensorflow", **request.path_params) as asked:
+            async with Body(self._service, request, asked.ends) as body:
+                content = await http_tf.predict(self._service, asked, body)
             return Response(content, headers={"Content-Type": "application/json"})
 
     async def classify(self, request: Request) -> Response:
         """What the page asks: the bytes of one photograph in, the five best classes out."""
-        with self._service.request("http-page") as model:
-            start = time.monotonic()
-            async with Body(self._service, request) as body:
-                images = await self._service.decode(model, [body])
-            logits = await self._service.infer(model, images)
+        with self._service.request("http-page") as asked:
+            model, start = asked.model, time.monotonic()
+            async with Body(self._service, request, asked.ends) as body:
+                images = await self._service.decode(asked, [body])
+            logits = await self._service.infer(asked, images)
             best = [
                 {"class": index, "label": label, "probability": probability}
                 for index, label, probability in model.best(softmax(logits)[0])
@@ -126,8 +126,8 @@ class Http:
 class Body:
     """The body of a request, read within the limits of size, time and memory of all requests together."""
 
-    def __init__(self, service: Service, request: Request) -> None:
-        self._service, self._request = service, request
+    def __init__(self, service: Service, request: Request, ends: float) -> None:
+        self._service, self._request, self._ends = service, request, ends
         self._held = 0
 
     async def __aenter__(self) -> bytes:
@@ -140,7 +140,7 @@ class Body:
             raise TooLarge(f"the request has {declared} bytes: at most {limit} are accepted")
         parts: list[bytes] = []
         try:
-            async with asyncio.timeout(settings.timeout):
+            async with asyncio.timeout(self._ends - time.monotonic()):
                 async for part in request.stream():
                     if self._held + len(part) > limit:
                         raise TooLarge(f"the request has more than {limit} bytes")

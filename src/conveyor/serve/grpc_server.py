@@ -1,6 +1,7 @@
 """The gRPC side: the Open Inference Protocol, TensorFlow Serving's Predict, and the standard health check."""
 
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from conveyor.serve.arrays import as_images, checked_shape, from_bytes, join_str
 from conveyor.serve.model import ServedModel
 from conveyor.serve.protos import HEALTH_SERVICE, INFERENCE_SERVICE, LARGE_MESSAGES, MESSAGES, PREDICTION_SERVICE
 from conveyor.serve.refused import Refused
-from conveyor.serve.service import Service
+from conveyor.serve.service import Asked, Service
 from conveyor.serve.tensor_proto import from_proto, strings_of, to_proto
 
 SERVING, NOT_SERVING = 1, 2
@@ -32,7 +33,8 @@ _CONTENTS = {
     "FP64": "fp64_contents",
 }
 _logger = logging.getLogger(__name__)
-Method = Callable[[Any], Awaitable[Any]]
+Method = Callable[[Any, float], Awaitable[Any]]
+"""(message, when the time of the call is up in monotonic seconds) -> answer."""
 
 
 def make_server(service: Service) -> Any:
@@ -84,11 +86,13 @@ class Rpc:
 
     def _guarded(self, method: Method, message: Any, *, open_to_all: bool) -> Callable[[bytes, Any], Awaitable[Any]]:
         async def call(content: bytes, context: Any) -> Any:
+            wish, most = context.time_remaining(), self._service.settings.timeout
+            ends = time.monotonic() + (most if wish is None else min(wish, most))
             if not open_to_all and not self._allowed(context):
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a bearer token is needed in 'authorization'")
             try:
                 with self._service.holding(len(content)):
-                    return await method(message.FromString(content))
+                    return await method(message.FromString(content), ends)
             except DecodeError:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is not a message of this method")
             except Refused as error:
@@ -105,36 +109,36 @@ class Rpc:
         given = dict(context.invocation_metadata() or ()).get("authorization", "")
         return self._service.allows(str(given).encode())
 
-    async def server_live(self, request: Any) -> Any:
+    async def server_live(self, request: Any, ends: float) -> Any:
         return MESSAGES["ServerLiveResponse"](live=True)
 
-    async def server_ready(self, request: Any) -> Any:
+    async def server_ready(self, request: Any, ends: float) -> Any:
         return MESSAGES["ServerReadyResponse"](ready=self._service.ready)
 
-    async def model_ready(self, request: Any) -> Any:
+    async def model_ready(self, request: Any, ends: float) -> Any:
         self._service.model(request.name, request.version)
         return MESSAGES["ModelReadyResponse"](ready=self._service.ready)
 
-    async def server_metadata(self, request: Any) -> Any:
+    async def server_metadata(self, request: Any, ends: float) -> Any:
         return MESSAGES["ServerMetadataResponse"](**http_v2.server_metadata())
 
-    async def model_metadata(self, request: Any) -> Any:
+    async def model_metadata(self, request: Any, ends: float) -> Any:
         return MESSAGES["ModelMetadataResponse"](
             **http_v2.model_metadata(self._service.model(request.name, request.version))
         )
 
-    async def check(self, request: Any) -> Any:
+    async def check(self, request: Any, ends: float) -> Any:
         return MESSAGES["HealthCheckResponse"](status=SERVING if self._service.ready else NOT_SERVING)
 
-    async def model_infer(self, request: Any) -> Any:
-        with self._service.request("grpc-v2", request.model_name, request.model_version) as model:
+    async def model_infer(self, request: Any, ends: float) -> Any:
+        with self._service.request("grpc-v2", request.model_name, request.model_version, ends) as asked:
             if len(request.inputs) != 1 or request.inputs[0].name not in http_v2.INPUT_NAMES:
                 raise Refused(f"there must be one input, called {http_v2.INPUT!r}")
-            images = await self._v2_images(model, request)
-            logits = await self._service.infer(model, images)
-            return _v2_answer(model, request, logits)
+            images = await self._v2_images(asked, request)
+            logits = await self._service.infer(asked, images)
+            return _v2_answer(asked.model, request, logits)
 
-    async def _v2_images(self, model: ServedModel, request: Any) -> NDArray[np.uint8]:
+    async def _v2_images(self, asked: Asked, request: Any) -> NDArray[np.uint8]:
         tensor, raw = request.inputs[0], request.raw_input_contents
         shape = checked_shape(list(tensor.shape))
         if len(raw) > 1:
@@ -146,7 +150,7 @@ class Rpc:
             contents = split_strings(raw[0], count) if raw else list(tensor.contents.bytes_contents)
             if len(contents) != count:
                 raise Refused(f"the input has {len(contents)} photographs, but its shape is {shape}")
-            return await self._service.decode(model, contents)
+            return await self._service.decode(asked, contents)
         if raw:
             values = from_bytes(raw[0], tensor.datatype, shape)
         elif tensor.datatype in _CONTENTS:
@@ -156,12 +160,13 @@ class Rpc:
             values = listed.reshape(shape)
         else:
             raise Refused(f"the data type {tensor.datatype[:20]!r} is not one of UINT8, other number types, or BYTES")
-        return as_images(values, model.preprocessing.image_shape)
+        return as_images(values, asked.model.preprocessing.image_shape)
 
-    async def predict(self, request: Any) -> Any:
+    async def predict(self, request: Any, ends: float) -> Any:
         spec = request.model_spec
         version = str(spec.version.value) if spec.HasField("version") else ""
-        with self._service.request("grpc-tensorflow", spec.name, version) as model:
+        with self._service.request("grpc-tensorflow", spec.name, version, ends) as asked:
+            model = asked.model
             if len(request.inputs) != 1:
                 raise Refused("there must be one input, called 'images' or 'input'")
             name, tensor = next(iter(request.inputs.items()))
@@ -169,10 +174,10 @@ class Rpc:
                 raise Refused(f"there is no input {name[:60]!r}: it is called 'images' or 'input'")
             photographs = strings_of(tensor)
             if photographs is not None:
-                images = await self._service.decode(model, photographs)
+                images = await self._service.decode(asked, photographs)
             else:
                 images = as_images(from_proto(tensor), model.preprocessing.image_shape)
-            logits = await self._service.infer(model, images)
+            logits = await self._service.infer(asked, images)
             response = MESSAGES["PredictResponse"]()
             wanted = set(request.output_filter) or {http_v2.LOGITS}
             for output in wanted:

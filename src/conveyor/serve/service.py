@@ -7,6 +7,7 @@ import logging
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,17 @@ from conveyor.serve.refused import Late, NotFound, Overloaded, Refused, Unavaila
 from conveyor.serve.settings import ServeSettings
 
 _logger = logging.getLogger(__name__)
+
+
+class Asked(NamedTuple):
+    """One request under way: the version that answers it, and when its time is up (monotonic seconds)."""
+
+    model: ServedModel
+    ends: float
+
+    @property
+    def left(self) -> float:
+        return self.ends - time.monotonic()
 
 
 class Service:
@@ -62,33 +74,38 @@ class Service:
             raise NotFound(f"version {version!r} of {current.name!r} is not in service: {current.version!r} is")
         return current
 
-    async def infer(self, model: ServedModel, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Logits from the model, within the time limit. During an exchange the old version answers what it was given."""
+    async def infer(self, asked: Asked, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Logits from the model, in what is left of the time. During an exchange the old version answers what it was given."""
         try:
-            async with asyncio.timeout(self.settings.timeout):
-                answer = await model.infer(images)
+            async with asyncio.timeout(asked.left):
+                answer = await asked.model.infer(images)
         except TimeoutError:
             raise Late(f"no answer within {self.settings.timeout:g} seconds") from None
         self.metrics.images.inc(len(images))
         return answer
 
-    async def decode(self, model: ServedModel, contents: list[bytes]) -> NDArray[np.uint8]:
+    async def decode(self, asked: Asked, contents: list[bytes]) -> NDArray[np.uint8]:
         """Encoded photographs as one batch, decoded beside the event loop."""
         if not contents:
             raise Refused("there is no image in the request")
         if len(contents) > self.settings.queue:
             raise Refused(f"{len(contents)} images in one request: at most {self.settings.queue} are accepted")
-        limit, end = self.settings.max_pixels, time.monotonic() + self.settings.timeout
+        limit, preprocessing = self.settings.max_pixels, asked.model.preprocessing
+        late = Late(f"the photographs could not be decoded within {self.settings.timeout:g} seconds")
 
         def one(content: bytes) -> NDArray[np.uint8]:
-            if time.monotonic() > end:  # hundreds of small files of many pixels would keep a thread for minutes
-                raise Late(f"the photographs could not be decoded within {self.settings.timeout:g} seconds")
-            return pictures.decode(content, model.preprocessing, limit)
+            if asked.left < 0:  # hundreds of small files of many pixels would keep a thread for minutes
+                raise late
+            return pictures.decode(content, preprocessing, limit)
 
         def all_of_them() -> NDArray[np.uint8]:
             return np.stack([one(content) for content in contents])
 
-        return await asyncio.to_thread(all_of_them)
+        try:
+            async with asyncio.timeout(asked.left):  # also for the wait until a thread is free
+                return await asyncio.to_thread(all_of_them)
+        except TimeoutError:
+            raise late from None
 
     def allows(self, authorization: bytes) -> bool:
         """Whether a request with this `authorization` header may pass: it carries the token, or none is needed."""
@@ -120,13 +137,18 @@ class Service:
             self.release(count)
 
     @contextlib.contextmanager
-    def request(self, protocol: str, name: str | None = None, version: str | None = None) -> Iterator[ServedModel]:
-        """Around one request: counts it, and keeps the version that it gets in service until it is answered."""
-        with Account(self, protocol):
+    def request(
+        self, protocol: str, name: str | None = None, version: str | None = None, ends: float | None = None
+    ) -> Iterator[Asked]:
+        """Around one request: counts it, and keeps the version that it gets in service until it is answered.
+
+        Its time began just now, unless the caller knows when it `ends`.
+        """
+        with Account(self, protocol) as account:
             model = self.model(name, version)
             model.requests += 1
             try:
-                yield model
+                yield Asked(model, account.start + self.settings.timeout if ends is None else ends)
             finally:
                 model.requests -= 1
 
@@ -195,7 +217,7 @@ class Account:
         self._service, self._protocol, self._clock = service, protocol, clock
 
     def __enter__(self) -> "Account":
-        self._start = self._clock()
+        self.start = self._clock()
         self._service.accepted += 1
         return self
 
@@ -213,7 +235,7 @@ class Account:
         else:
             outcome = "failed"
         service.metrics.requests.labels(self._protocol, outcome).inc()
-        service.metrics.seconds.labels(self._protocol).observe(self._clock() - self._start)
+        service.metrics.seconds.labels(self._protocol).observe(self._clock() - self.start)
 
     def _broken_off(self) -> bool:
         """Whether it is this server that has no more time for the request."""
