@@ -66,12 +66,12 @@ class Service:
         if current is None:
             raise Unavailable("no model is loaded yet")
         if name and name != current.name:
-            raise NotFound(f"there is no model {name!r} here: this server has {current.name!r}")
+            raise NotFound(f"there is no model {name[:60]!r} here: this server has {current.name!r}")
         if version and version not in (
             current.version,
             f"{int(current.version):03d}" if current.version.isdecimal() else "",
         ):
-            raise NotFound(f"version {version!r} of {current.name!r} is not in service: {current.version!r} is")
+            raise NotFound(f"version {version[:60]!r} of {current.name!r} is not in service: {current.version!r} is")
         return current
 
     async def infer(self, asked: Asked, images: NDArray[np.uint8]) -> NDArray[np.float32]:
