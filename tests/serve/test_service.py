@@ -1,5 +1,9 @@
 import asyncio
+import gc
+import sys
+import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import grpc
@@ -11,6 +15,7 @@ from conveyor.infer.preprocessing import Preprocessing
 from conveyor.serve import images
 from conveyor.serve.app import make_app
 from conveyor.serve.grpc_server import Rpc
+from conveyor.serve.limit import Limit
 from conveyor.serve.protos import MESSAGES
 from conveyor.serve.refused import Late
 from conveyor.serve.service import Asked, Service
@@ -57,13 +62,53 @@ def test_decoding_ends_with_the_time_of_the_request(monkeypatch: pytest.MonkeyPa
     service = Service(ServeSettings(path="x", timeout=0.2))
 
     async def decode(count: int) -> Any:
-        asked = Asked(SlowModel(), time.monotonic() + 0.2)  # type: ignore[arg-type]
-        return await service.decode(asked, [b"photograph"] * count)
+        async with Limit(0.2) as limit:
+            asked = Asked(SlowModel(), limit)  # type: ignore[arg-type]
+            return await service.decode(asked, [b"photograph"] * count)
 
     assert len(asyncio.run(decode(2))) == 2
     with pytest.raises(Late, match=r"within 0\.2 seconds"):
         asyncio.run(decode(100))
     assert len(decoded) < 20, "the thread has stopped too"
+
+
+def test_photographs_that_nobody_waits_for_are_neither_decoded_nor_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As of gRPC callers that cancel: the threads would be busy, and behind them the line would grow without end."""
+    begun, go_on, decoded = threading.Event(), threading.Event(), []
+
+    def slowly(content: bytes, *_: object) -> np.ndarray:
+        decoded.append(content)
+        begun.set()
+        go_on.wait(20)
+        return np.zeros((8, 8, 1), np.uint8)
+
+    monkeypatch.setattr(images, "decode", slowly)
+    service, photograph = Service(ServeSettings(path="x")), bytes(1000)
+
+    async def test() -> int:
+        asyncio.get_running_loop().set_default_executor(ThreadPoolExecutor(1))
+        service._decoders = asyncio.Semaphore(1)
+        before = sys.getrefcount(photograph)
+        async with Limit(60) as limit:
+            asked = Asked(SlowModel(), limit)  # type: ignore[arg-type]
+            tasks = [asyncio.create_task(service.decode(asked, [each] * 50)) for each in (b"first", photograph)]
+            await asyncio.sleep(0)
+            while not begun.is_set():
+                await asyncio.sleep(0.01)
+            first, second = tasks
+            first.cancel()
+            second.cancel()
+            await asyncio.wait([second])
+            del second, tasks
+            gc.collect()  # the traces of the cancellation
+            kept = sys.getrefcount(photograph) - before
+            go_on.set()
+            await asyncio.wait([first])
+        return kept
+
+    kept = asyncio.run(test())
+    assert decoded == [b"first"]
+    assert kept < 10
 
 
 @pytest.mark.parametrize(("timeout", "status"), [(20.0, 200), (2.5 * PAUSE, 504), (0.5 * PAUSE, 408)])
@@ -92,8 +137,11 @@ def test_reading_decoding_and_inference_share_the_time_of_a_request(
 class Call:
     """What the library tells of a gRPC call."""
 
-    def __init__(self, remaining: float | None) -> None:
-        self._remaining = remaining
+    def __init__(self, remaining: float | None, content: bytes) -> None:
+        self._remaining, self._content = remaining, content
+
+    async def read(self) -> bytes:
+        return self._content
 
     def time_remaining(self) -> float | None:
         return self._remaining
@@ -116,10 +164,11 @@ def test_decoding_and_inference_share_the_time_of_a_call(
     rpc = Rpc(slow_service(monkeypatch, timeout))
     request = MESSAGES["ModelInferRequest"](model_name="digits")
     request.inputs.add(name="images", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"photograph")
-    call = rpc._guarded(rpc.model_infer, MESSAGES["ModelInferRequest"], open_to_all=False)
 
     async def ask() -> Any:
-        return await call(request.SerializeToString(), Call(remaining))
+        message, arriving = MESSAGES["ModelInferRequest"], asyncio.Semaphore(1)
+        call = rpc._guarded(rpc.model_infer, message, arriving, open_to_all=False)
+        return await call(None, Call(remaining, request.SerializeToString()))
 
     if answered:
         assert asyncio.run(ask()).outputs[0].shape == [1, 10]

@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import hmac
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -15,23 +16,23 @@ from numpy.typing import NDArray
 from conveyor.errors import UserError
 from conveyor.serve import images as pictures
 from conveyor.serve import versions
+from conveyor.serve.limit import Limit
 from conveyor.serve.metrics import Metrics
 from conveyor.serve.model import ServedModel
 from conveyor.serve.refused import Late, NotFound, Overloaded, Refused, Unavailable
 from conveyor.serve.settings import ServeSettings
 
+DECODERS = min(32, (os.cpu_count() or 1) + 4)
+"""Requests whose photographs are decoded at the same time: as many as there are threads, so that none waits inside the
+library, which would keep its bytes even when its caller is gone."""
 _logger = logging.getLogger(__name__)
 
 
 class Asked(NamedTuple):
-    """One request under way: the version that answers it, and when its time is up (monotonic seconds)."""
+    """One request under way: the version that answers it, and its time."""
 
     model: ServedModel
-    ends: float
-
-    @property
-    def left(self) -> float:
-        return self.ends - time.monotonic()
+    limit: Limit
 
 
 class Service:
@@ -45,6 +46,7 @@ class Service:
         self.patience_ends: float | None = None
         """When a stopping server breaks off what is still under way (monotonic seconds)."""
         self.bytes_held = 0
+        self._decoders = asyncio.Semaphore(DECODERS)
         self._current: ServedModel | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -77,10 +79,11 @@ class Service:
     async def infer(self, asked: Asked, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Logits from the model, in what is left of the time. During an exchange the old version answers what it was given."""
         try:
-            async with asyncio.timeout(asked.left):
-                answer = await asked.model.infer(images)
-        except TimeoutError:
-            raise Late(f"no answer within {self.settings.timeout:g} seconds") from None
+            answer = await asked.model.infer(images)
+        except asyncio.CancelledError:
+            if asked.limit.up:
+                raise Late(f"no answer within {asked.limit.seconds:g} seconds") from None
+            raise
         self.metrics.images.inc(len(images))
         return answer
 
@@ -90,22 +93,32 @@ class Service:
             raise Refused("there is no image in the request")
         if len(contents) > self.settings.queue:
             raise Refused(f"{len(contents)} images in one request: at most {self.settings.queue} are accepted")
-        limit, preprocessing = self.settings.max_pixels, asked.model.preprocessing
-        late = Late(f"the photographs could not be decoded within {self.settings.timeout:g} seconds")
+        most, preprocessing, limit = self.settings.max_pixels, asked.model.preprocessing, asked.limit
+        late = Late(f"the photographs could not be decoded within {limit.seconds:g} seconds")
+        waiting = list(contents)
 
         def one(content: bytes) -> NDArray[np.uint8]:
-            if asked.left < 0:  # hundreds of small files of many pixels would keep a thread for minutes
+            if limit.left < 0:  # hundreds of small files of many pixels would keep a thread for minutes
                 raise late
-            return pictures.decode(content, preprocessing, limit)
+            return pictures.decode(content, preprocessing, most)
 
         def all_of_them() -> NDArray[np.uint8]:
-            return np.stack([one(content) for content in contents])
+            return np.stack([one(content) for content in waiting])
 
         try:
-            async with asyncio.timeout(asked.left):  # also for the wait until a thread is free
-                return await asyncio.to_thread(all_of_them)
-        except TimeoutError:
-            raise late from None
+            async with self._decoders:
+                work = asyncio.ensure_future(asyncio.to_thread(all_of_them))
+                try:
+                    return await asyncio.shield(work)
+                finally:
+                    if not work.done():  # nobody waits any more: the thread stops, and until then its bytes count
+                        waiting.clear()
+                        await asyncio.wait([work])
+                        work.exception()
+        except asyncio.CancelledError:
+            if limit.up:
+                raise late from None
+            raise
 
     def allows(self, authorization: bytes) -> bool:
         """Whether a request with this `authorization` header may pass: it carries the token, or none is needed."""
@@ -138,17 +151,14 @@ class Service:
 
     @contextlib.contextmanager
     def request(
-        self, protocol: str, name: str | None = None, version: str | None = None, ends: float | None = None
+        self, protocol: str, limit: Limit, name: str | None = None, version: str | None = None
     ) -> Iterator[Asked]:
-        """Around one request: counts it, and keeps the version that it gets in service until it is answered.
-
-        Its time began just now, unless the caller knows when it `ends`.
-        """
-        with Account(self, protocol) as account:
+        """Around one request: counts it, and keeps the version that it gets in service until it is answered."""
+        with Account(self, protocol):
             model = self.model(name, version)
             model.requests += 1
             try:
-                yield Asked(model, account.start + self.settings.timeout if ends is None else ends)
+                yield Asked(model, limit)
             finally:
                 model.requests -= 1
 
@@ -217,7 +227,7 @@ class Account:
         self._service, self._protocol, self._clock = service, protocol, clock
 
     def __enter__(self) -> "Account":
-        self.start = self._clock()
+        self._start = self._clock()
         self._service.accepted += 1
         return self
 
@@ -235,7 +245,7 @@ class Account:
         else:
             outcome = "failed"
         service.metrics.requests.labels(self._protocol, outcome).inc()
-        service.metrics.seconds.labels(self._protocol).observe(self._clock() - self.start)
+        service.metrics.seconds.labels(self._protocol).observe(self._clock() - self._start)
 
     def _broken_off(self) -> bool:
         """Whether it is this server that has no more time for the request."""
