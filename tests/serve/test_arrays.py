@@ -150,6 +150,31 @@ class TestDecode:
         assert turned[:, 8:].mean() == 255
         assert turned[:, :8].mean() == 0
 
+    @pytest.mark.parametrize("form", ["PNG", "JPEG", "WEBP"])
+    @pytest.mark.parametrize(
+        ("exif", "turned"),
+        [
+            ("4d4d002a000000", False),
+            ("4d4d002a000000080002010f0003000000010006000001120003000000010006000000000000", True),
+            (
+                (
+                    "4d4d002a00000008000401030002000000060000003e011200030000000100060000011a0005000000010000004487690004"
+                    "000000010000004c000000006d616b6572000000004800000001000190030002000000050000005e000000003230323000"
+                ),
+                True,
+            ),
+        ],
+        ids=["cut off", "whole", "damaged behind the orientation"],
+    )
+    def test_damaged_notes_beside_the_pixels_do_not_matter(self, form: str, exif: str, turned: bool) -> None:
+        values = np.zeros((16, 16, 3), np.uint8)
+        values[:8] = 255
+        buffer = io.BytesIO()
+        Image.fromarray(values).save(buffer, form, exif=b"Exif\0\0" + bytes.fromhex(exif))
+        found = decode(buffer.getvalue(), Preprocessing(image_size=16), 10**6)
+        bright = found[:, 8:] if turned else found[:8]
+        assert bright.mean() > 250
+
     def test_a_bomb_is_refused_before_it_is_decoded(self) -> None:
         with pytest.raises(TooLarge, match="at most 1000"):
             decode(encoded(100, 100), self.PREPROCESSING, 1000)

@@ -252,6 +252,17 @@ def test_names_with_special_letters_can_be_asked_for(model_folder: Path, protoco
             assert call(IMAGES, 30).shape == (len(IMAGES), 10)
 
 
+@pytest.mark.parametrize("protocol", ["grpc", "http"])
+def test_an_address_of_the_newer_internet_protocol(
+    model_folder: Path, conveyor: Callable[..., tuple[int, str, str]], protocol: str
+) -> None:
+    with running(settings_for(model_folder, host="::1")) as server:
+        words = ["--grpc-port", server.grpc_port, "--protocol", protocol, "--clients", 1, "--num-images", 2, "--json"]
+        code, out, err = conveyor("request", server.url, *words)
+    assert code == 0, err
+    assert json.loads(out)["images"] == 2
+
+
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="asks the Linux kernel")
 def test_a_client_that_is_killed_leaves_no_process_behind(model_folder: Path) -> None:
     command = [sys.executable, "-m", "conveyor", "request", str(model_folder), "--seconds", "100", "--timeout", "60"]

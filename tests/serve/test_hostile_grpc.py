@@ -154,6 +154,19 @@ def test_values_out_of_range_are_refused(channel: grpc.Channel) -> None:
         assert (found, bool(details)) == (INVALID, True)
 
 
+@pytest.mark.parametrize("length", [5_000, 100_000])
+@pytest.mark.parametrize(
+    ("field", "code"), [("model_name", MISSING), ("model_version", MISSING), ("datatype", INVALID)]
+)
+def test_long_words_are_not_sent_back(channel: grpc.Channel, field: str, code: grpc.StatusCode, length: int) -> None:
+    """The library takes only a few kilobytes for the reason of a refusal."""
+    request = infer()
+    setattr(request.inputs[0] if field == "datatype" else request, field, "x" * length)
+    found, details = status(channel, INFERENCE_SERVICE, "ModelInfer", request.SerializeToString())
+    assert found == code, details[:200]
+    assert len(details) < 500
+
+
 def test_after_all_this_the_server_answers(channel: grpc.Channel, http: httpx.Client) -> None:
     assert status(channel, INFERENCE_SERVICE, "ModelInfer", infer().SerializeToString())[0] == grpc.StatusCode.OK
     lines = http.get("/metrics").text.splitlines()

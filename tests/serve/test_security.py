@@ -1,20 +1,25 @@
 """The bearer token, TLS, and what is open without them."""
 
+import json
 import os
+import re
 import shutil
 import signal
 import ssl
 import subprocess
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import grpc
 import httpx
 import psutil
 import pytest
+from PIL import Image
 from tests.serve.conftest import IMAGES, settings_for
 
 from conveyor.errors import UserError
-from conveyor.serve.launcher import running
+from conveyor.serve.callers import PROTOCOLS
+from conveyor.serve.launcher import Running, running
 from conveyor.serve.protos import MESSAGES
 from conveyor.serve.server import bind, serve
 from conveyor.serve.service import Service
@@ -67,6 +72,56 @@ def test_token_and_tls(model_folder: Path, certificate: tuple[Path, Path]) -> No
             assert ready(
                 MESSAGES["ServerReadyRequest"](), timeout=30, metadata=[("authorization", "Bearer open sesame")]
             ).ready
+
+
+@pytest.fixture(scope="module")
+def private(model_folder: Path, certificate: tuple[Path, Path]) -> Iterator[Running]:
+    """A server whose certificate no system trusts."""
+    cert, key = certificate
+    with running(settings_for(model_folder, tls_cert=str(cert), tls_key=str(key))) as server:
+        yield server
+
+
+@pytest.mark.parametrize("protocol", PROTOCOLS)
+def test_requests_trust_the_certificate_they_are_given(
+    private: Running, certificate: tuple[Path, Path], conveyor: Callable[..., tuple[int, str, str]], protocol: str
+) -> None:
+    words = ["--grpc-port", private.grpc_port, "--protocol", protocol, "--clients", 1, "--num-images", 2, "--json"]
+    code, out, err = conveyor("request", private.url, "--tls-ca", certificate[0], *words)
+    assert code == 0, err
+    assert json.loads(out)["images"] == 2
+
+
+def test_a_photograph_is_sent_to_a_server_with_a_certificate_of_its_own(
+    private: Running, certificate: tuple[Path, Path], conveyor: Callable[..., tuple[int, str, str]], tmp_path: Path
+) -> None:
+    Image.fromarray(IMAGES[0, ..., 0]).save(tmp_path / "digit.png")
+    code, out, _ = conveyor("request", private.url, tmp_path / "digit.png", "--tls-ca", certificate[0])
+    assert (code, out.count("%")) == (0, 5)
+    code, _, err = conveyor("request", private.url, tmp_path / "digit.png")
+    assert code == 2
+    assert "--tls-ca" in err, "the way out is named"
+
+
+@pytest.mark.parametrize(
+    ("words", "reason"),
+    [
+        (("https://127.0.0.1:1", "--tls-ca", "{folder}/none.pem"), "cannot be read: No such file"),
+        (("https://127.0.0.1:1", "--tls-ca", "{folder}"), "cannot be read: Is a directory|no certificate"),
+        (("https://127.0.0.1:1", "--tls-ca", "{folder}/text.pem"), "holds no certificate"),
+        (("https://127.0.0.1:1", "--tls-ca", "{folder}/empty.pem"), "holds no certificate"),
+        (("http://127.0.0.1:1", "--tls-ca", "{folder}/text.pem"), "is for a server at https://"),
+    ],
+)
+def test_files_that_cannot_be_trusted_are_one_sentence(
+    conveyor: Callable[..., tuple[int, str, str]], tmp_path: Path, words: tuple[str, ...], reason: str
+) -> None:
+    (tmp_path / "text.pem").write_text("no certificate")
+    (tmp_path / "empty.pem").write_text("")
+    code, _, err = conveyor("request", *(word.format(folder=tmp_path) for word in words))
+    assert code == 2
+    assert re.search(reason, err), err
+    assert len(err.strip().splitlines()) == 1, err
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import ssl
 import sys
 from pathlib import Path
 from typing import Any
@@ -37,6 +38,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="gRPC port of the server at URL; default: the one after its HTTP port.",
     )
+    parser.add_argument(
+        "--tls-ca",
+        metavar="FILE",
+        help="Certificates in PEM form to trust at an https URL; default: those of the system.",
+    )
     parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="Images of each request. [1]")
     parser.add_argument("--clients", type=int, default=2, metavar="N", help="Client processes. [2]")
     parser.add_argument("--num-images", type=int, default=1000, metavar="N", help="Images of each client. [1000]")
@@ -69,6 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     from conveyor.serve.settings import ServeSettings
 
     _check(arguments)
+    trusted = _trusted(arguments)
     if _is_address(arguments.target):
         parts = urlsplit(arguments.target)
         try:
@@ -78,6 +85,7 @@ def run(arguments: argparse.Namespace) -> int:
         return _ask(
             arguments,
             arguments.target.rstrip("/"),
+            trusted,
             parts.hostname or "127.0.0.1",
             port,
             arguments.grpc_port or port + 1,
@@ -92,7 +100,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         print(f"starting a server for {arguments.target}", file=sys.stderr, flush=True)
     with running(settings) as server:
-        return _ask(arguments, server.url, "127.0.0.1", server.port, server.grpc_port or 0)
+        return _ask(arguments, server.url, trusted, "127.0.0.1", server.port, server.grpc_port or 0)
 
 
 def _check(arguments: argparse.Namespace) -> None:
@@ -107,17 +115,35 @@ def _check(arguments: argparse.Namespace) -> None:
     ).check()  # fmt: skip
 
 
+def _trusted(arguments: argparse.Namespace) -> ssl.SSLContext | bool:
+    """What the server's certificate is compared with: the file of --tls-ca, or (true) what the system trusts."""
+    if arguments.tls_ca is None:
+        return True
+    if not arguments.target.startswith("https://"):
+        raise UserError(f"--tls-ca is for a server at https://HOST:PORT, not for {arguments.target}")
+    try:
+        return ssl.create_default_context(cafile=arguments.tls_ca)
+    except ssl.SSLError:
+        raise UserError(f"--tls-ca {arguments.tls_ca} holds no certificate in PEM form") from None
+    except OSError as error:
+        raise UserError(f"--tls-ca {arguments.tls_ca} cannot be read: {error.strerror}") from None
+
+
 def _is_address(target: str) -> bool:
     return target.startswith(("http://", "https://"))
 
 
-def _ask(arguments: argparse.Namespace, url: str, host: str, port: int, grpc_port: int) -> int:
+def _ask(
+    arguments: argparse.Namespace, url: str, trusted: ssl.SSLContext | bool, host: str, port: int, grpc_port: int
+) -> int:
     import httpx
 
     token = os.environ.get("CONVEYOR_TOKEN", "").strip() or None
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
-        with httpx.Client(base_url=url, headers=headers, timeout=arguments.timeout, trust_env=False) as client:
+        with httpx.Client(
+            base_url=url, headers=headers, timeout=arguments.timeout, trust_env=False, verify=trusted
+        ) as client:
             if arguments.images:
                 return _classify(client, arguments.images, arguments.json)
             described = _described(client, arguments.name)
@@ -126,7 +152,8 @@ def _ask(arguments: argparse.Namespace, url: str, host: str, port: int, grpc_por
         hint = "; put it into the variable CONVEYOR_TOKEN" if error.response.status_code == 401 else ""
         raise UserError(f"the server at {url} refuses ({error.response.status_code}): {said}{hint}") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
-        raise UserError(f"the server at {url} does not answer: {error}") from None
+        hint = "; give the certificate it comes from with --tls-ca" if "CERTIFICATE_VERIFY_FAILED" in str(error) else ""
+        raise UserError(f"the server at {url} does not answer: {error}{hint}") from None
     from conveyor.serve.client import LoadSettings, random_images, run_load
 
     shape = tuple(described["inputs"][0]["shape"][1:])
@@ -137,6 +164,7 @@ def _ask(arguments: argparse.Namespace, url: str, host: str, port: int, grpc_por
             protocol=arguments.protocol, batch_size=arguments.batch_size, clients=arguments.clients,
             num_images=arguments.num_images, seconds=arguments.seconds, use_async=arguments.use_async, timeout=arguments.timeout,
             verbose=arguments.verbose, token=token, tls=url.startswith("https"),
+            tls_ca=arguments.tls_ca,
         ),
         images,
     )  # fmt: skip

@@ -84,7 +84,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     limits.add_argument(
         "--max-inflight", default="256MiB", metavar="SIZE", help="All request bodies in memory together. [256MiB]"
     )
-    limits.add_argument("--timeout", type=float, default=30.0, metavar="S", help="Seconds for a request. [30]")
+    limits.add_argument(
+        "--timeout", type=float, default=30.0, metavar="S", help="Seconds for a request, from arrival to answer. [30]"
+    )
     limits.add_argument(
         "--poll", type=float, default=2.0, metavar="S", help="Seconds between looks for a new version, 0 never. [2]"
     )

@@ -15,6 +15,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from conveyor.serve import http_tf, http_v2
 from conveyor.serve.arrays import softmax
+from conveyor.serve.limit import Limit
 from conveyor.serve.metrics import CONTENT_TYPE
 from conveyor.serve.refused import Refused, TooLarge, TooSlow, Unauthenticated, Unsupported
 from conveyor.serve.service import Service
@@ -95,39 +96,45 @@ class Http:
         return _json(http_tf.metadata(self._service.model(**request.path_params)))
 
     async def infer(self, request: Request) -> Response:
-        with self._service.request("http-v2", **request.path_params) as model:
-            async with Body(self._service, request) as body:
-                content, headers = await http_v2.infer(
-                    self._service, model, body, request.headers.get(http_v2.BINARY_HEADER)
-                )
-            return Response(content, headers=headers)
+        async with self._limit() as limit:
+            with self._service.request("http-v2", limit, **request.path_params) as asked:
+                async with Body(self._service, request, limit) as body:
+                    content, headers = await http_v2.infer(
+                        self._service, asked, body, request.headers.get(http_v2.BINARY_HEADER)
+                    )
+                return Response(content, headers=headers)
 
     async def predict(self, request: Request) -> Response:
-        with self._service.request("http-tensorflow", **request.path_params) as model:
-            async with Body(self._service, request) as body:
-                content = await http_tf.predict(self._service, model, body)
-            return Response(content, headers={"Content-Type": "application/json"})
+        async with self._limit() as limit:
+            with self._service.request("http-tensorflow", limit, **request.path_params) as asked:
+                async with Body(self._service, request, limit) as body:
+                    content = await http_tf.predict(self._service, asked, body)
+                return Response(content, headers={"Content-Type": "application/json"})
 
     async def classify(self, request: Request) -> Response:
         """What the page asks: the bytes of one photograph in, the five best classes out."""
-        with self._service.request("http-page") as model:
-            start = time.monotonic()
-            async with Body(self._service, request) as body:
-                images = await self._service.decode(model, [body])
-            logits = await self._service.infer(model, images)
-            best = [
-                {"class": index, "label": label, "probability": probability}
-                for index, label, probability in model.best(softmax(logits)[0])
-            ]
-            spent = (time.monotonic() - start) * 1000
-            return _json({"model": model.name, "version": model.version, "best": best, "milliseconds": spent})
+        async with self._limit() as limit:
+            with self._service.request("http-page", limit) as asked:
+                model, start = asked.model, time.monotonic()
+                async with Body(self._service, request, limit) as body:
+                    images = await self._service.decode(asked, [body])
+                logits = await self._service.infer(asked, images)
+                best = [
+                    {"class": index, "label": label, "probability": probability}
+                    for index, label, probability in model.best(softmax(logits)[0])
+                ]
+                spent = (time.monotonic() - start) * 1000
+                return _json({"model": model.name, "version": model.version, "best": best, "milliseconds": spent})
+
+    def _limit(self) -> Limit:
+        return Limit(self._service.settings.timeout)
 
 
 class Body:
     """The body of a request, read within the limits of size, time and memory of all requests together."""
 
-    def __init__(self, service: Service, request: Request) -> None:
-        self._service, self._request = service, request
+    def __init__(self, service: Service, request: Request, limit: Limit) -> None:
+        self._service, self._request, self._limit = service, request, limit
         self._held = 0
 
     async def __aenter__(self) -> bytes:
@@ -140,16 +147,15 @@ class Body:
             raise TooLarge(f"the request has {declared} bytes: at most {limit} are accepted")
         parts: list[bytes] = []
         try:
-            async with asyncio.timeout(settings.timeout):
-                async for part in request.stream():
-                    if self._held + len(part) > limit:
-                        raise TooLarge(f"the request has more than {limit} bytes")
-                    self._service.hold(len(part))
-                    self._held += len(part)
-                    parts.append(part)
+            async for part in request.stream():
+                if self._held + len(part) > limit:
+                    raise TooLarge(f"the request has more than {limit} bytes")
+                self._service.hold(len(part))
+                self._held += len(part)
+                parts.append(part)
         except BaseException as error:
             self._release()
-            if isinstance(error, TimeoutError):
+            if isinstance(error, asyncio.CancelledError) and self._limit.up:
                 raise TooSlow(f"the request did not arrive within {settings.timeout:g} seconds") from None
             if isinstance(error, ClientDisconnect):
                 raise Refused("the connection ended before the request was complete") from None

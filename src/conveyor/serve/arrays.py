@@ -83,7 +83,7 @@ def from_bytes(
 ) -> NDArray[Any]:
     """An array from its raw little-endian bytes."""
     if datatype not in DTYPES:
-        raise Refused(f"{what} has the data type {datatype!r}: UINT8 or another number type is needed")
+        raise Refused(f"{what} has the data type {datatype[:20]!r}: UINT8 or another number type is needed")
     checked = checked_shape(shape, what)
     dtype = np.dtype(DTYPES[datatype]).newbyteorder("<")
     expected = math.prod(checked) * dtype.itemsize

@@ -1,8 +1,11 @@
 """One client of a server in each of the four protocols: a batch of images in, its logits out. No torch here."""
 
+import functools
 import http.client
+import ssl
 import threading
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -47,14 +50,21 @@ def make_caller(
     input_name: str = "images",
     token: str | None = None,
     tls: bool = False,
+    tls_ca: str | None = None,
 ) -> Caller:
-    """A caller of the model `name` at HOST:PORT in one of the `PROTOCOLS`."""
+    """A caller of the model `name` at HOST:PORT in one of the `PROTOCOLS`.
+
+    With `tls`, the server's certificate must come from those in the file `tls_ca`, or else from one the system trusts.
+    """
     if protocol.startswith("grpc"):
-        return _grpc_caller(protocol, f"{host}:{port}", name, input_name, token, tls)
-    return _http_caller(protocol, host, port, name, input_name, token, tls)
+        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+        return _grpc_caller(protocol, address, name, input_name, token, tls, tls_ca)
+    return _http_caller(protocol, host, port, name, input_name, token, tls, tls_ca)
 
 
-def _grpc_caller(protocol: str, address: str, name: str, input_name: str, token: str | None, tls: bool) -> Caller:
+def _grpc_caller(
+    protocol: str, address: str, name: str, input_name: str, token: str | None, tls: bool, tls_ca: str | None
+) -> Caller:
     import grpc
 
     from conveyor.serve.protos import INFERENCE_SERVICE, LARGE_MESSAGES, MESSAGES, PREDICTION_SERVICE
@@ -67,7 +77,9 @@ def _grpc_caller(protocol: str, address: str, name: str, input_name: str, token:
         *LARGE_MESSAGES,
     ]
     channel = (
-        grpc.secure_channel(address, grpc.ssl_channel_credentials(), options)
+        grpc.secure_channel(
+            address, grpc.ssl_channel_credentials(Path(tls_ca).read_bytes() if tls_ca else None), options
+        )
         if tls
         else grpc.insecure_channel(address, options)
     )
@@ -106,12 +118,14 @@ def _grpc_caller(protocol: str, address: str, name: str, input_name: str, token:
 
 
 def _http_caller(
-    protocol: str, host: str, port: int, name: str, input_name: str, token: str | None, tls: bool
+    protocol: str, host: str, port: int, name: str, input_name: str, token: str | None, tls: bool, tls_ca: str | None
 ) -> Caller:
     import orjson
 
     model = quote(name, safe="")
-    kind = http.client.HTTPSConnection if tls else http.client.HTTPConnection
+    kind: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
+    if tls:
+        kind = functools.partial(http.client.HTTPSConnection, context=ssl.create_default_context(cafile=tls_ca))
     local = threading.local()
     opened: list[http.client.HTTPConnection] = []
     always = {"Authorization": f"Bearer {token}"} if token else {}

@@ -52,6 +52,8 @@ class LoadSettings:
     verbose: bool = False
     token: str | None = None
     tls: bool = False
+    tls_ca: str | None = None
+    """File with the certificates to trust; none: those of the system."""
 
     def check(self) -> "LoadSettings":
         if self.protocol not in PROTOCOLS:

@@ -88,6 +88,7 @@ def _client(number: int, order: dict[str, Any], images: NDArray[np.uint8], barri
             input_name=order["input_name"],
             token=order["token"],
             tls=order["tls"],
+            tls_ca=order["tls_ca"],
         )
         size = order["batch_size"]
         try:

@@ -1,5 +1,6 @@
 """The gRPC side: the Open Inference Protocol, TensorFlow Serving's Predict, and the standard health check."""
 
+import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -11,13 +12,16 @@ from numpy.typing import NDArray
 
 from conveyor.serve import http_v2
 from conveyor.serve.arrays import as_images, checked_shape, from_bytes, join_strings, softmax, split_strings
+from conveyor.serve.limit import Limit
 from conveyor.serve.model import ServedModel
 from conveyor.serve.protos import HEALTH_SERVICE, INFERENCE_SERVICE, LARGE_MESSAGES, MESSAGES, PREDICTION_SERVICE
-from conveyor.serve.refused import Refused
-from conveyor.serve.service import Service
+from conveyor.serve.refused import Refused, TooSlow
+from conveyor.serve.service import Asked, Service
 from conveyor.serve.tensor_proto import from_proto, strings_of, to_proto
 
 SERVING, NOT_SERVING = 1, 2
+MOST_ARRIVING = 32
+"""Messages that each service takes in at the same time; the library gives no account of those that are half there."""
 _CONTENTS = {
     "BOOL": "bool_contents",
     "UINT8": "uint_contents",
@@ -32,7 +36,8 @@ _CONTENTS = {
     "FP64": "fp64_contents",
 }
 _logger = logging.getLogger(__name__)
-Method = Callable[[Any], Awaitable[Any]]
+Method = Callable[[Any, Limit], Awaitable[Any]]
+"""(message, the time of the call) -> answer."""
 
 
 def make_server(service: Service) -> Any:
@@ -45,7 +50,7 @@ def make_server(service: Service) -> Any:
         *LARGE_MESSAGES,
         ("grpc.max_concurrent_streams", max(64, settings.queue)),
     ]
-    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=4 * settings.queue)
+    server = grpc.aio.server(options=options, maximum_concurrent_rpcs=2 * max(64, settings.queue))
     rpc = Rpc(service)
     server.add_generic_rpc_handlers(
         (
@@ -74,21 +79,28 @@ class Rpc:
     def handlers(self, service_name: str, **methods: Method) -> Any:
         """A generic handler for a service whose methods have messages called NAMERequest and NAMEResponse."""
         table = {}
+        arriving = asyncio.Semaphore(MOST_ARRIVING)  # one for each service: health is told whatever the others do
         for name, method in methods.items():
             request = {"Check": "HealthCheckRequest"}.get(name, f"{name}Request")
-            table[name] = grpc.unary_unary_rpc_method_handler(
-                self._guarded(method, MESSAGES[request], open_to_all=service_name == HEALTH_SERVICE),
+            # On the wire a stream of one message is the same as a message; but we say when it is taken in.
+            table[name] = grpc.stream_unary_rpc_method_handler(
+                self._guarded(method, MESSAGES[request], arriving, open_to_all=service_name == HEALTH_SERVICE),
                 response_serializer=lambda message: message.SerializeToString(),
             )
         return grpc.method_handlers_generic_handler(service_name, table)
 
-    def _guarded(self, method: Method, message: Any, *, open_to_all: bool) -> Callable[[bytes, Any], Awaitable[Any]]:
-        async def call(content: bytes, context: Any) -> Any:
+    def _guarded(
+        self, method: Method, message: Any, arriving: asyncio.Semaphore, *, open_to_all: bool
+    ) -> Callable[[Any, Any], Awaitable[Any]]:
+        async def call(_: Any, context: Any) -> Any:
+            wish, most = context.time_remaining(), self._service.settings.timeout
             if not open_to_all and not self._allowed(context):
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a bearer token is needed in 'authorization'")
             try:
-                with self._service.holding(len(content)):
-                    return await method(message.FromString(content))
+                async with Limit(most if wish is None else min(wish, most)) as limit:
+                    content = await _arrived(context, arriving, limit)
+                    with self._service.holding(len(content)):
+                        return await method(message.FromString(content), limit)
             except DecodeError:
                 await context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the request is not a message of this method")
             except Refused as error:
@@ -102,39 +114,41 @@ class Rpc:
         return call
 
     def _allowed(self, context: Any) -> bool:
+        if self._service.settings.token is None:
+            return True
         given = dict(context.invocation_metadata() or ()).get("authorization", "")
         return self._service.allows(str(given).encode())
 
-    async def server_live(self, request: Any) -> Any:
+    async def server_live(self, request: Any, limit: Limit) -> Any:
         return MESSAGES["ServerLiveResponse"](live=True)
 
-    async def server_ready(self, request: Any) -> Any:
+    async def server_ready(self, request: Any, limit: Limit) -> Any:
         return MESSAGES["ServerReadyResponse"](ready=self._service.ready)
 
-    async def model_ready(self, request: Any) -> Any:
+    async def model_ready(self, request: Any, limit: Limit) -> Any:
         self._service.model(request.name, request.version)
         return MESSAGES["ModelReadyResponse"](ready=self._service.ready)
 
-    async def server_metadata(self, request: Any) -> Any:
+    async def server_metadata(self, request: Any, limit: Limit) -> Any:
         return MESSAGES["ServerMetadataResponse"](**http_v2.server_metadata())
 
-    async def model_metadata(self, request: Any) -> Any:
+    async def model_metadata(self, request: Any, limit: Limit) -> Any:
         return MESSAGES["ModelMetadataResponse"](
             **http_v2.model_metadata(self._service.model(request.name, request.version))
         )
 
-    async def check(self, request: Any) -> Any:
+    async def check(self, request: Any, limit: Limit) -> Any:
         return MESSAGES["HealthCheckResponse"](status=SERVING if self._service.ready else NOT_SERVING)
 
-    async def model_infer(self, request: Any) -> Any:
-        with self._service.request("grpc-v2", request.model_name, request.model_version) as model:
+    async def model_infer(self, request: Any, limit: Limit) -> Any:
+        with self._service.request("grpc-v2", limit, request.model_name, request.model_version) as asked:
             if len(request.inputs) != 1 or request.inputs[0].name not in http_v2.INPUT_NAMES:
                 raise Refused(f"there must be one input, called {http_v2.INPUT!r}")
-            images = await self._v2_images(model, request)
-            logits = await self._service.infer(model, images)
-            return _v2_answer(model, request, logits)
+            images = await self._v2_images(asked, request)
+            logits = await self._service.infer(asked, images)
+            return _v2_answer(asked.model, request, logits)
 
-    async def _v2_images(self, model: ServedModel, request: Any) -> NDArray[np.uint8]:
+    async def _v2_images(self, asked: Asked, request: Any) -> NDArray[np.uint8]:
         tensor, raw = request.inputs[0], request.raw_input_contents
         shape = checked_shape(list(tensor.shape))
         if len(raw) > 1:
@@ -146,7 +160,7 @@ class Rpc:
             contents = split_strings(raw[0], count) if raw else list(tensor.contents.bytes_contents)
             if len(contents) != count:
                 raise Refused(f"the input has {len(contents)} photographs, but its shape is {shape}")
-            return await self._service.decode(model, contents)
+            return await self._service.decode(asked, contents)
         if raw:
             values = from_bytes(raw[0], tensor.datatype, shape)
         elif tensor.datatype in _CONTENTS:
@@ -156,12 +170,13 @@ class Rpc:
             values = listed.reshape(shape)
         else:
             raise Refused(f"the data type {tensor.datatype[:20]!r} is not one of UINT8, other number types, or BYTES")
-        return as_images(values, model.preprocessing.image_shape)
+        return as_images(values, asked.model.preprocessing.image_shape)
 
-    async def predict(self, request: Any) -> Any:
+    async def predict(self, request: Any, limit: Limit) -> Any:
         spec = request.model_spec
         version = str(spec.version.value) if spec.HasField("version") else ""
-        with self._service.request("grpc-tensorflow", spec.name, version) as model:
+        with self._service.request("grpc-tensorflow", limit, spec.name, version) as asked:
+            model = asked.model
             if len(request.inputs) != 1:
                 raise Refused("there must be one input, called 'images' or 'input'")
             name, tensor = next(iter(request.inputs.items()))
@@ -169,10 +184,10 @@ class Rpc:
                 raise Refused(f"there is no input {name[:60]!r}: it is called 'images' or 'input'")
             photographs = strings_of(tensor)
             if photographs is not None:
-                images = await self._service.decode(model, photographs)
+                images = await self._service.decode(asked, photographs)
             else:
                 images = as_images(from_proto(tensor), model.preprocessing.image_shape)
-            logits = await self._service.infer(model, images)
+            logits = await self._service.infer(asked, images)
             response = MESSAGES["PredictResponse"]()
             wanted = set(request.output_filter) or {http_v2.LOGITS}
             for output in wanted:
@@ -185,6 +200,20 @@ class Rpc:
             if model.version.isdecimal():
                 response.model_spec.version.value = int(model.version)
             return response
+
+
+async def _arrived(context: Any, arriving: asyncio.Semaphore, limit: Limit) -> bytes:
+    """The message of a call, taken in when there is room for it; one that does not come in time is not waited for."""
+    try:
+        async with arriving:
+            content = await context.read()
+    except asyncio.CancelledError:
+        if limit.up:
+            raise TooSlow(f"the request did not arrive within {limit.seconds:g} seconds") from None
+        raise
+    if content is grpc.aio.EOF:
+        raise Refused("the call has no message")
+    return bytes(content)
 
 
 def _v2_answer(model: ServedModel, request: Any, logits: NDArray[np.float32]) -> Any:

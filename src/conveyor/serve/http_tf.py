@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from conveyor.serve.arrays import as_images
 from conveyor.serve.model import ServedModel
 from conveyor.serve.refused import Refused
-from conveyor.serve.service import Service
+from conveyor.serve.service import Asked, Service
 
 SIGNATURE = "serving_default"
 NAMES = ("images", "input", "input_0", "image_bytes", "image", "b64")
@@ -45,7 +45,7 @@ def metadata(model: ServedModel) -> dict[str, Any]:
     }
 
 
-async def predict(service: Service, model: ServedModel, body: bytes) -> bytes:
+async def predict(service: Service, asked: Asked, body: bytes) -> bytes:
     """The answer to one `:predict` request."""
     try:
         request = orjson.loads(body)
@@ -57,13 +57,13 @@ async def predict(service: Service, model: ServedModel, body: bytes) -> bytes:
         raise Refused(f"there is no signature {str(request['signature_name'])[:60]!r}: it is called {SIGNATURE!r}")
     rows = "instances" in request
     given = request["instances"] if rows else request["inputs"]
-    images = await _images(service, model, given, rows)
-    logits = (await service.infer(model, images)).tolist()
+    images = await _images(service, asked, given, rows)
+    logits = (await service.infer(asked, images)).tolist()
     return orjson.dumps({"predictions": logits} if rows else {"outputs": logits})
 
 
-async def _images(service: Service, model: ServedModel, given: Any, rows: bool) -> NDArray[np.uint8]:
-    shape = model.preprocessing.image_shape
+async def _images(service: Service, asked: Asked, given: Any, rows: bool) -> NDArray[np.uint8]:
+    shape = asked.model.preprocessing.image_shape
     if not rows:
         given = _unwrapped(given)
         given = [given] if isinstance(given, dict) else given
@@ -72,7 +72,7 @@ async def _images(service: Service, model: ServedModel, given: Any, rows: bool) 
     given = [_unwrapped(each) for each in given]
     encoded = [isinstance(each, dict) for each in given]
     if all(encoded):
-        return await service.decode(model, [_from_base64(each) for each in given])
+        return await service.decode(asked, [_from_base64(each) for each in given])
     if any(encoded):
         raise Refused("numbers and base64 photographs cannot be mixed in one request")
     images = as_images(given, shape)

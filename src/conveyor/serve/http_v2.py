@@ -20,7 +20,7 @@ from conveyor.serve.arrays import (
 )
 from conveyor.serve.model import ServedModel
 from conveyor.serve.refused import Refused
-from conveyor.serve.service import Service
+from conveyor.serve.service import Asked, Service
 from conveyor.version import __version__
 
 INPUT, LOGITS, PROBABILITIES = metadata.INPUT, metadata.OUTPUT, "probabilities"
@@ -46,15 +46,13 @@ def model_metadata(model: ServedModel) -> dict[str, Any]:
     }
 
 
-async def infer(
-    service: Service, model: ServedModel, body: bytes, header_length: str | None
-) -> tuple[bytes, dict[str, str]]:
+async def infer(service: Service, asked: Asked, body: bytes, header_length: str | None) -> tuple[bytes, dict[str, str]]:
     """The answer to one request and its headers."""
     request, binary = _split(body, header_length)
     tensor = _only_input(request)
-    images = await images_of(service, model, tensor, binary)
-    logits = await service.infer(model, images)
-    return _answer(model, request, logits)
+    images = await images_of(service, asked, tensor, binary)
+    logits = await service.infer(asked, images)
+    return _answer(asked.model, request, logits)
 
 
 def _split(body: bytes, header_length: str | None) -> tuple[dict[str, Any], memoryview]:
@@ -87,9 +85,7 @@ def _only_input(request: dict[str, Any]) -> dict[str, Any]:
     return tensor
 
 
-async def images_of(
-    service: Service, model: ServedModel, tensor: dict[str, Any], binary: memoryview
-) -> NDArray[np.uint8]:
+async def images_of(service: Service, asked: Asked, tensor: dict[str, Any], binary: memoryview) -> NDArray[np.uint8]:
     """The images of an input tensor: numbers as bytes or JSON, or encoded photographs as type BYTES."""
     datatype, shape = tensor.get("datatype"), checked_shape(tensor.get("shape"))
     parameters = tensor.get("parameters") or {}
@@ -102,17 +98,17 @@ async def images_of(
         count = int(np.prod(shape))
         if size is None or count > service.settings.queue:
             raise Refused(f"photographs are sent as binary data, at most {service.settings.queue} at a time")
-        return await service.decode(model, split_strings(binary, count))
+        return await service.decode(asked, split_strings(binary, count))
     if not isinstance(datatype, str) or datatype not in DTYPES:
         raise Refused(f"the data type {str(datatype)[:20]!r} is not one of UINT8, other number types, or BYTES")
     if size is not None:
-        return as_images(from_bytes(binary, datatype, shape), model.preprocessing.image_shape)
+        return as_images(from_bytes(binary, datatype, shape), asked.model.preprocessing.image_shape)
     if "data" not in tensor:
         raise Refused("the input has neither 'data' nor binary data")
     values = from_lists(tensor["data"])
     if values.size != math.prod(shape):
         raise Refused(f"'data' does not have the shape {shape}")
-    return as_images(values.reshape(shape), model.preprocessing.image_shape)
+    return as_images(values.reshape(shape), asked.model.preprocessing.image_shape)
 
 
 def wanted_outputs(request: dict[str, Any]) -> list[tuple[str, bool | None, int]]:

@@ -4,7 +4,7 @@ import io
 
 import numpy as np
 from numpy.typing import NDArray
-from PIL import Image, ImageOps
+from PIL import Image
 
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.serve.refused import Refused, TooLarge
@@ -12,6 +12,16 @@ from conveyor.serve.refused import Refused, TooLarge
 FORMATS = ("JPEG", "PNG", "WEBP", "BMP", "GIF")
 """Formats that browsers make; the many exotic decoders of the library stay closed."""
 LONGEST_SIDE_RATIO = 200
+ORIENTATION = 0x0112
+_TURNS: dict[object, Image.Transpose] = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
 
 
 def decode(content: bytes, preprocessing: Preprocessing, max_pixels: int) -> NDArray[np.uint8]:
@@ -23,11 +33,11 @@ def decode(content: bytes, preprocessing: Preprocessing, max_pixels: int) -> NDA
         # JPEG can be decoded at 1/2, 1/4 or 1/8 of its size: a telephone's 12 megapixels cost a tenth of the time.
         image.draft(None, (shorter, shorter))
         image.load()
-        image = ImageOps.exif_transpose(image)
+        image = _upright(image)
         if image.mode.startswith("I"):  # 16 bits: Pillow would cut off what is above 255 instead of scaling
             image = image.convert("I").point(lambda value: value * (1 / 257))
         image = image.convert("L" if preprocessing.channels == 1 else "RGB")
-    except (OSError, ValueError, SyntaxError, IndexError, KeyError, TypeError, MemoryError, EOFError) as error:
+    except Exception as error:  # decoders raise whatever their parsers stumble over
         raise Refused(f"the image is damaged or cut off: {_short(error)}") from error
     width, height = image.size
     if min(width, height) != shorter:
@@ -54,6 +64,15 @@ def _open(content: bytes, max_pixels: int) -> Image.Image:
     if min(width, height) < 1 or max(width, height) > LONGEST_SIDE_RATIO * min(width, height):
         raise Refused(f"an image of {width} x {height} pixels cannot be classified")
     return image
+
+
+def _upright(image: Image.Image) -> Image.Image:
+    """Turned as its notes say; the library would also write them anew, and fail where another of them is damaged."""
+    try:
+        turn = _TURNS.get(image.getexif().get(ORIENTATION))
+    except Exception:  # damaged: as without any, the pixels are there
+        return image
+    return image if turn is None else image.transpose(turn)
 
 
 def _short(error: BaseException) -> str:

@@ -4,9 +4,11 @@ import asyncio
 import contextlib
 import hmac
 import logging
+import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,12 +16,23 @@ from numpy.typing import NDArray
 from conveyor.errors import UserError
 from conveyor.serve import images as pictures
 from conveyor.serve import versions
+from conveyor.serve.limit import Limit
 from conveyor.serve.metrics import Metrics
 from conveyor.serve.model import ServedModel
 from conveyor.serve.refused import Late, NotFound, Overloaded, Refused, Unavailable
 from conveyor.serve.settings import ServeSettings
 
+DECODERS = min(32, (os.cpu_count() or 1) + 4)
+"""Requests whose photographs are decoded at the same time: as many as there are threads, so that none waits inside the
+library, which would keep its bytes even when its caller is gone."""
 _logger = logging.getLogger(__name__)
+
+
+class Asked(NamedTuple):
+    """One request under way: the version that answers it, and its time."""
+
+    model: ServedModel
+    limit: Limit
 
 
 class Service:
@@ -33,6 +46,7 @@ class Service:
         self.patience_ends: float | None = None
         """When a stopping server breaks off what is still under way (monotonic seconds)."""
         self.bytes_held = 0
+        self._decoders = asyncio.Semaphore(DECODERS)
         self._current: ServedModel | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
@@ -54,41 +68,57 @@ class Service:
         if current is None:
             raise Unavailable("no model is loaded yet")
         if name and name != current.name:
-            raise NotFound(f"there is no model {name!r} here: this server has {current.name!r}")
+            raise NotFound(f"there is no model {name[:60]!r} here: this server has {current.name!r}")
         if version and version not in (
             current.version,
             f"{int(current.version):03d}" if current.version.isdecimal() else "",
         ):
-            raise NotFound(f"version {version!r} of {current.name!r} is not in service: {current.version!r} is")
+            raise NotFound(f"version {version[:60]!r} of {current.name!r} is not in service: {current.version!r} is")
         return current
 
-    async def infer(self, model: ServedModel, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Logits from the model, within the time limit. During an exchange the old version answers what it was given."""
+    async def infer(self, asked: Asked, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Logits from the model, in what is left of the time. During an exchange the old version answers what it was given."""
         try:
-            async with asyncio.timeout(self.settings.timeout):
-                answer = await model.infer(images)
-        except TimeoutError:
-            raise Late(f"no answer within {self.settings.timeout:g} seconds") from None
+            answer = await asked.model.infer(images)
+        except asyncio.CancelledError:
+            if asked.limit.up:
+                raise Late(f"no answer within {asked.limit.seconds:g} seconds") from None
+            raise
         self.metrics.images.inc(len(images))
         return answer
 
-    async def decode(self, model: ServedModel, contents: list[bytes]) -> NDArray[np.uint8]:
+    async def decode(self, asked: Asked, contents: list[bytes]) -> NDArray[np.uint8]:
         """Encoded photographs as one batch, decoded beside the event loop."""
         if not contents:
             raise Refused("there is no image in the request")
         if len(contents) > self.settings.queue:
             raise Refused(f"{len(contents)} images in one request: at most {self.settings.queue} are accepted")
-        limit, end = self.settings.max_pixels, time.monotonic() + self.settings.timeout
+        most, preprocessing, limit = self.settings.max_pixels, asked.model.preprocessing, asked.limit
+        late = Late(f"the photographs could not be decoded within {limit.seconds:g} seconds")
+        waiting = list(contents)
 
         def one(content: bytes) -> NDArray[np.uint8]:
-            if time.monotonic() > end:  # hundreds of small files of many pixels would keep a thread for minutes
-                raise Late(f"the photographs could not be decoded within {self.settings.timeout:g} seconds")
-            return pictures.decode(content, model.preprocessing, limit)
+            if limit.left < 0:  # hundreds of small files of many pixels would keep a thread for minutes
+                raise late
+            return pictures.decode(content, preprocessing, most)
 
         def all_of_them() -> NDArray[np.uint8]:
-            return np.stack([one(content) for content in contents])
+            return np.stack([one(content) for content in waiting])
 
-        return await asyncio.to_thread(all_of_them)
+        try:
+            async with self._decoders:
+                work = asyncio.ensure_future(asyncio.to_thread(all_of_them))
+                try:
+                    return await asyncio.shield(work)
+                finally:
+                    if not work.done():  # nobody waits any more: the thread stops, and until then its bytes count
+                        waiting.clear()
+                        await asyncio.wait([work])
+                        work.exception()
+        except asyncio.CancelledError:
+            if limit.up:
+                raise late from None
+            raise
 
     def allows(self, authorization: bytes) -> bool:
         """Whether a request with this `authorization` header may pass: it carries the token, or none is needed."""
@@ -120,13 +150,15 @@ class Service:
             self.release(count)
 
     @contextlib.contextmanager
-    def request(self, protocol: str, name: str | None = None, version: str | None = None) -> Iterator[ServedModel]:
+    def request(
+        self, protocol: str, limit: Limit, name: str | None = None, version: str | None = None
+    ) -> Iterator[Asked]:
         """Around one request: counts it, and keeps the version that it gets in service until it is answered."""
         with Account(self, protocol):
             model = self.model(name, version)
             model.requests += 1
             try:
-                yield model
+                yield Asked(model, limit)
             finally:
                 model.requests -= 1
 
