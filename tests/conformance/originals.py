@@ -110,7 +110,7 @@ ORIGINALS = {
         ("expansion ratio and group width of EfficientNet", "models/test_counts.py::test_parameters_of_efficientnet"),
         ("recomputation points by name and pattern", "numerics/test_recompute.py::test_which_modules_are_chosen"),
         ("4-channel convolution equals the 3-channel one", "models/test_weights.py::test_a_fourth_input_channel_gets_zeros"),
-        ("bounding boxes steer crops", "not: crops are not steered by bounding boxes here"),
+        ("bounding boxes steer crops", "data/test_boxes.py::test_bounding_boxes_steer_crops"),
         ("pretrained weights name eight photographs", "not: no weights can be fetched by the tests"),
         ("Triton clients, synchronous and asynchronous", "serve/test_public_clients.py::test_tritons_client_gets_the_models_answer"),
     ),

@@ -11,7 +11,8 @@ from tests.data.small import make_cifar10, make_mnist, write_idx
 from tests.data.test_records import EXAMPLE, framed
 
 from conveyor.data import catalogue, open_dataset, recordfiles, sources
-from conveyor.data.build import BuildOptions, build_tfrecords, read_boxes, read_class_texts
+from conveyor.data.boxes import read_boxes
+from conveyor.data.build import BuildOptions, build_tfrecords, read_class_texts
 from conveyor.data.example import decode_example
 from conveyor.data.records import read_record, scan
 from conveyor.data.verify import check_image, verify

@@ -14,13 +14,14 @@ from pathlib import Path
 
 import pytest
 
+from conveyor.data.boxes import read_boxes
 from conveyor.data.build import BuildOptions, build_tfrecords
 from conveyor.data.example import decode_example
 from conveyor.data.records import read_record, scan
 
 RECORDED = Path(__file__).with_name("recorded")
 TEXTS = {"ape": "great ape, hominid"}
-BOXES = {"0.JPEG": [(0.1, 0.2, 0.6, 0.9), (0.0, 0.0, 1.0, 0.5)]}
+BOXES = "0.JPEG,0.1,0.2,0.6,0.9\n0.JPEG,0.0,0.0,1.0,0.5\n"
 
 
 def examples(path: Path) -> list[dict[str, list[object]]]:
@@ -44,7 +45,9 @@ def rebuilt(tmp_path: Path) -> Path:
         assert isinstance(content, bytes)
         path.write_bytes(content)
     shutil.copytree(images / "train", images / "validation")
-    options = BuildOptions(train_shards=1, validation_shards=1, threads=1, class_texts=TEXTS, boxes=BOXES)
+    (tmp_path / "boxes.csv").write_text(BOXES)
+    boxes = read_boxes(tmp_path / "boxes.csv")
+    options = BuildOptions(train_shards=1, validation_shards=1, threads=1, class_texts=TEXTS, boxes=boxes)
     build_tfrecords(images, tmp_path / "records", options)
     return tmp_path / "records" / "train-00000-of-00001"
 

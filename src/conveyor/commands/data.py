@@ -162,7 +162,8 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _build(arguments: argparse.Namespace) -> int:
-    from conveyor.data.build import BuildOptions, build_tfrecords, read_boxes, read_class_texts
+    from conveyor.data.boxes import NO_BOXES, read_boxes
+    from conveyor.data.build import BuildOptions, build_tfrecords, read_class_texts
 
     for name in ("train_shards", "validation_shards", "threads"):
         if getattr(arguments, name) < 1:
@@ -172,7 +173,7 @@ def _build(arguments: argparse.Namespace) -> int:
         validation_shards=arguments.validation_shards,
         threads=arguments.threads,
         class_texts=read_class_texts(_existing(arguments.class_texts)) if arguments.class_texts else {},
-        boxes=read_boxes(_existing(arguments.bounding_boxes)) if arguments.bounding_boxes else {},
+        boxes=read_boxes(_existing(arguments.bounding_boxes)) if arguments.bounding_boxes else NO_BOXES,
     )
     counts = build_tfrecords(Path(arguments.source), Path(arguments.target), options)
     print(f"{arguments.target}: {counts['train']:,} images for training, {counts['validation']:,} for validation")

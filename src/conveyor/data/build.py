@@ -4,7 +4,6 @@ A shard is written under another name and renamed when it is complete, so the wo
 shards that are there with the right number of records are kept.
 """
 
-import csv
 import dataclasses
 import io
 import json
@@ -16,6 +15,7 @@ import numpy as np
 from PIL import Image
 
 from conveyor.data import folders, jpeg, recordfiles
+from conveyor.data.boxes import FEATURES, NO_BOXES, NamedBoxes
 from conveyor.data.decode import BadImageError, Encoded
 from conveyor.data.example import Value, encode_example
 from conveyor.data.folders import Listing
@@ -24,8 +24,6 @@ from conveyor.data.records import scan, write_records
 from conveyor.errors import UserError
 from conveyor.files import write_atomically
 from conveyor.monitor.progress import Bar, track
-
-Box = tuple[float, float, float, float]
 
 _QUALITY = 95
 
@@ -40,8 +38,7 @@ class BuildOptions:
     seed: int = 12345
     class_texts: Mapping[str, str] = dataclasses.field(default_factory=dict)
     """Readable text for each class folder's name."""
-    boxes: Mapping[str, list[Box]] = dataclasses.field(default_factory=dict)
-    """Bounding boxes (xmin, ymin, xmax, ymax, 0..1) by file name."""
+    boxes: NamedBoxes = NO_BOXES
 
 
 def build_tfrecords(source: Path, target: Path, options: BuildOptions) -> dict[str, int]:
@@ -63,21 +60,6 @@ def build_tfrecords(source: Path, target: Path, options: BuildOptions) -> dict[s
     }
     write_atomically(target / recordfiles.SUMMARY, json.dumps(content, indent=1) + "\n")
     return counts
-
-
-def read_boxes(path: Path) -> dict[str, list[Box]]:
-    """A CSV file of `filename,xmin,ymin,xmax,ymax` lines."""
-    found: dict[str, list[Box]] = {}
-    with open(path, newline="", encoding="utf-8") as file:
-        for number, row in enumerate(csv.reader(file), 1):
-            try:
-                name, xmin, ymin, xmax, ymax = row
-                found.setdefault(name, []).append((float(xmin), float(ymin), float(xmax), float(ymax)))
-            except ValueError:
-                raise UserError(
-                    f"{path} line {number} is not filename,xmin,ymin,xmax,ymax: {','.join(row)!r}"
-                ) from None
-    return found
 
 
 def read_class_texts(path: Path) -> dict[str, str]:
@@ -149,10 +131,9 @@ def features_of(path: Path, label: int, class_name: str, options: BuildOptions) 
         "image/format": [b"JPEG"],
         "image/filename": [path.name.encode()],
     }
-    boxes = options.boxes.get(path.name, [])
-    if boxes:
-        for name, values in zip(("xmin", "ymin", "xmax", "ymax"), zip(*boxes, strict=True), strict=True):
-            features[f"image/object/bbox/{name}"] = [float(value) for value in values]
+    boxes = options.boxes.of(path.name)
+    if len(boxes):
+        features |= {name: column.tolist() for name, column in zip(FEATURES, boxes.T, strict=True)}
         features["image/object/bbox/label"] = [label + 1] * len(boxes)
     return features
 

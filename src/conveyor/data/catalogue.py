@@ -8,6 +8,7 @@ import os
 from pathlib import Path
 
 from conveyor.data import folders, locate, recordfiles
+from conveyor.data.boxes import CSV_NAME, has_boxes
 from conveyor.data.sources import SOURCES
 from conveyor.errors import UserError, did_you_mean
 from conveyor.options.data import DataOptions
@@ -107,6 +108,8 @@ _ALIASES = {
     "fashion": "fashion-mnist",
     "imagenet2012": "imagenet",
 }
+RANDOM_CROPS = ("resized", "distorted", "resize-resized")
+"""Values of `--train-crop` that draw a part of a photograph."""
 _registered: dict[str, DatasetInfo] = {}
 
 
@@ -192,6 +195,27 @@ def normalization(options: DataOptions, found: DatasetInfo, model: str | None) -
     if found.default_normalization == "imagenet" and "efficientnet" in (model or "") and "lite" in (model or ""):
         return "centred"
     return found.default_normalization
+
+
+def check_crop_overlap(options: DataOptions, found: DatasetInfo) -> None:
+    """Refuse `--crop-overlap` where nothing could come of it; images that are made up are not cropped at all."""
+    if not options.crop_overlap or options.generated_data or options.synthetic_data:
+        return
+    crop, folder = options.train_crop or found.default_crop, data_dir(options)
+    if found.kind != "files":
+        raise UserError(
+            f"the images of {found.name} have no bounding boxes for --crop-overlap: leave it out, or give 0"
+        )
+    if crop not in RANDOM_CROPS:
+        raise UserError(
+            f"--crop-overlap chooses among random crops: give --train-crop {' or '.join(RANDOM_CROPS)} instead of {crop}, "
+            "or --crop-overlap 0"
+        )
+    if folder is not None and folder.is_dir() and not has_boxes(folder):
+        raise UserError(
+            f"{folder} has no bounding boxes for --crop-overlap: put {CSV_NAME} beside train/ (TFRecord: build the files "
+            "with --bounding-boxes), or give --crop-overlap 0"
+        )
 
 
 def _counted(found: DatasetInfo, options: DataOptions) -> DatasetInfo:

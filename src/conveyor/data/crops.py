@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from conveyor.data.boxes import Boxes, covered
 from conveyor.data.order import Indices
 from conveyor.numerics import keyed
 from conveyor.options.data import DataOptions
@@ -27,6 +28,8 @@ MIN_AREA = {"resized": 0.08, "resize-resized": 0.08, "distorted": 0.05}
 ASPECTS = (3 / 4, 4 / 3)
 _LOW_ASPECT, _HIGH_ASPECT = math.log(ASPECTS[0]), math.log(ASPECTS[1])
 MIN_OBJECT_COVERED = 0.1
+TRIES = 10
+"""Crops that are drawn for an image with objects in it; if none holds enough of one, the last is taken."""
 VALIDATION_RATIO = 256 / 224
 """Shorter side before the central crop, in units of the crop."""
 
@@ -40,13 +43,16 @@ class CropRule:
     min_area: float
     resize: int
     """Shorter side to which the image is thought to be resized before the crop."""
+    overlap: float = 0.0
+    """Share of an object that a random crop should hold; 0: it is not looked at."""
 
     @classmethod
     def training(cls, options: DataOptions, mode: str, size: int) -> "CropRule":
         min_area = options.min_crop_area if options.min_crop_area is not None else MIN_AREA.get(mode, 0.0)
         if mode == "pad":
             return cls("centre", size, min_area, size)
-        return cls(mode, size, min_area, resized_side(options, size))
+        overlap = options.crop_overlap if mode in ATTEMPTS else 0.0
+        return cls(mode, size, min_area, resized_side(options, size), overlap)
 
     @classmethod
     def validation(cls, options: DataOptions, size: int) -> "CropRule":
@@ -69,9 +75,50 @@ class CropRule:
         return _resized(heights, widths, draws, self.min_area)
 
     def choose(
+        self,
+        seed: int,
+        epoch: int,
+        samples: Indices,
+        heights: Sequence[int],
+        widths: Sequence[int],
+        objects: Sequence[Boxes | None] = (),
+    ) -> Sequence[Box]:
+        """The boxes of a few samples, each of which should hold `overlap` of one of the sample's `objects`."""
+        chosen = self._first_draws(seed, epoch, samples, heights, widths)
+        if not self.overlap or all(boxes is None or not len(boxes) for boxes in objects):
+            return chosen
+        return self._redrawn(chosen, seed, epoch, samples, heights, widths, objects)
+
+    def _redrawn(
+        self,
+        chosen: Sequence[Box],
+        seed: int,
+        epoch: int,
+        samples: Indices,
+        heights: Sequence[int],
+        widths: Sequence[int],
+        objects: Sequence[Boxes | None],
+    ) -> Sequence[Box]:
+        """`chosen` with other draws for those that miss their objects: all tries at once, the first that holds enough."""
+        high, wide = np.array(heights, np.float64), np.array(widths, np.float64)
+        hits = covered(np.array(chosen, np.float64)[:, None], high, wide, objects, self.overlap)[:, 0]
+        missed = np.flatnonzero(~hits)
+        if not len(missed):
+            return chosen
+        high, wide = high[missed], wide[missed]
+        draws = self.draw(seed, epoch, np.asarray(samples)[missed], TRIES)
+        tried = self.boxes(np.repeat(high, TRIES), np.repeat(wide, TRIES), draws).reshape(len(missed), TRIES, 4)
+        hits = covered(tried, high, wide, [objects[row] for row in missed.tolist()], self.overlap)
+        hits[:, -1] = True
+        found = list(chosen)
+        for row, box in zip(missed.tolist(), tried[np.arange(len(missed)), hits.argmax(1)].tolist(), strict=True):
+            found[row] = tuple(box)
+        return found
+
+    def _first_draws(
         self, seed: int, epoch: int, samples: Indices, heights: Sequence[int], widths: Sequence[int]
     ) -> Sequence[Box]:
-        """The boxes of a few samples: what `boxes` and `draw` give, without their cost per call."""
+        """What `boxes` and `draw` give, without their cost per call."""
         if self.mode == "resized":
             key = keyed.state_of(seed, "box", epoch)
             return [
@@ -82,14 +129,14 @@ class CropRule:
         found = self.boxes(np.array(heights, np.float64), np.array(widths, np.float64), draws)
         return [(left, top, right, bottom) for left, top, right, bottom in found.tolist()]
 
-    def draw(self, seed: int, epoch: int, samples: Indices) -> Floats | None:
-        """Uniform numbers [B, attempts, 4] that depend on (seed, epoch, sample) alone."""
+    def draw(self, seed: int, epoch: int, samples: Indices, tries: int = 1) -> Floats | None:
+        """Uniform numbers [B * tries, attempts, 4] that depend on (seed, epoch, sample) alone; the first try's never change."""
         attempts = ATTEMPTS.get(self.mode)
         if attempts is None:
             return None
         keys = torch.from_numpy(np.ascontiguousarray(samples))
-        drawn = keyed.uniform(seed, "box", epoch, keys, count=4 * attempts, dtype=torch.float64)
-        return drawn.numpy().reshape(len(samples), attempts, 4)
+        drawn = keyed.uniform(seed, "box", epoch, keys, count=4 * attempts * tries, dtype=torch.float64)
+        return drawn.numpy().reshape(len(samples) * tries, attempts, 4)
 
 
 def resized_side(options: DataOptions, size: int) -> int:

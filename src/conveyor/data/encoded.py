@@ -4,13 +4,14 @@ import logging
 import threading
 import time
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from conveyor.data.batch import RawBatch
+from conveyor.data.boxes import Boxes
 from conveyor.data.crops import CropRule
 from conveyor.data.decode import BadImageError, Encoded
 from conveyor.data.order import Indices
@@ -23,13 +24,21 @@ log = logging.getLogger(__name__)
 _SUBSTITUTES = 100
 
 
+class Fetched(NamedTuple):
+    """An encoded image, its class number and, where they are asked for, the boxes of the objects in it."""
+
+    data: bytes
+    label: int
+    boxes: Boxes | None = None
+
+
 class Store(Protocol):
     """Where the bytes are: class folders, TFRecord files, or a cache in front of them."""
 
     def __len__(self) -> int: ...
 
-    def fetch(self, index: int) -> tuple[bytes, int]:
-        """The encoded image and its class number. Safe to call from threads."""
+    def fetch(self, index: int) -> Fetched:
+        """One sample. Safe to call from threads."""
         ...
 
     def name(self, index: int) -> str:
@@ -106,35 +115,38 @@ class EncodedDataset:
             self._seed,
             epoch,
             indices,
-            [encoded.height for encoded, _, _ in found],
-            [encoded.width for encoded, _, _ in found],
+            [encoded.height for encoded, _ in found],
+            [encoded.width for encoded, _ in found],
+            [fetched.boxes for _, fetched in found],
         )
         decoding = resizing = 0.0
-        for position, (encoded, label, index) in enumerate(found):
+        for position, (encoded, fetched) in enumerate(found):
             started = time.perf_counter()
             try:
                 resized = encoded.crop_into(images[position], boxes[position])
             except BadImageError as error:
-                encoded, label = self._substitute(index, error)
-                (box,) = rule.choose(self._seed, epoch, np.array([index]), [encoded.height], [encoded.width])
+                index = int(indices[position])
+                encoded, fetched = self._substitute(index, error)
+                (box,) = rule.choose(
+                    self._seed, epoch, np.array([index]), [encoded.height], [encoded.width], [fetched.boxes]
+                )
                 resized = encoded.crop_into(images[position], box)
             decoding += time.perf_counter() - started - resized
             resizing += resized
-            labels[position] = label
+            labels[position] = fetched.label
         with self._lock:
             for stage, seconds in zip(self._seconds, (reading, decoding, resizing), strict=True):
                 self._seconds[stage] += seconds
         return RawBatch(images, labels)
 
-    def _open(self, index: int) -> tuple[Encoded, int, int]:
+    def _open(self, index: int) -> tuple[Encoded, Fetched]:
         try:
-            data, label = self._store.fetch(index)
-            return Encoded(data), label, index
+            fetched = self._store.fetch(index)
+            return Encoded(fetched.data), fetched
         except BadImageError as error:
-            encoded, label = self._substitute(index, error)
-            return encoded, label, index
+            return self._substitute(index, error)
 
-    def _substitute(self, index: int, error: BadImageError) -> tuple[Encoded, int]:
+    def _substitute(self, index: int, error: BadImageError) -> tuple[Encoded, Fetched]:
         """The next image in stored order that can be decoded: the same choice in every run."""
         if not self._options.skip_bad_images:
             raise UserError(
@@ -148,14 +160,14 @@ class EncodedDataset:
         for step in range(1, _SUBSTITUTES + 1):
             candidate = (index + step) % self._length
             try:
-                data, label = self._store.fetch(candidate)
-                encoded = Encoded(data)
+                fetched = self._store.fetch(candidate)
+                encoded = Encoded(fetched.data)
                 encoded.pixels(self._channels)
             except BadImageError:
                 continue
             with self._lock:
                 self._skipped[index] = candidate
-            return encoded, label
+            return encoded, fetched
         raise UserError(
             f"{self._store.name(index)} and the {_SUBSTITUTES} images after it cannot be decoded: the data are damaged"
         )

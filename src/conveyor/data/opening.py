@@ -8,6 +8,7 @@ import numpy as np
 from conveyor.data import catalogue, cifar, folders, recordfiles, tfds
 from conveyor.data.acquire import obtain
 from conveyor.data.batch import Dataset
+from conveyor.data.boxes import CSV_NAME, read_boxes
 from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.encoded import EncodedDataset
 from conveyor.data.idx import read_idx
@@ -69,9 +70,11 @@ def _open_files(
     folder = catalogue.data_dir(options.data)
     if folder is None:
         raise UserError(f"{info.name} needs its files: name their folder with --data-dir or the variable DATA_DIR")
-    store = with_cache(
-        open_store(folder, split, 1.0 if info.name == "imagenet" else options.data.hold_out), options.data.data_cache
-    )
+    steered = split == "train" and options.data.crop_overlap > 0
+    if steered:
+        catalogue.check_crop_overlap(options.data, info)
+    hold_out = 1.0 if info.name == "imagenet" else options.data.hold_out
+    store = with_cache(open_store(folder, split, hold_out, boxes=steered), options.data.data_cache)
     return EncodedDataset(
         store,
         options.data,
@@ -86,15 +89,19 @@ def _open_files(
     )
 
 
-def open_store(folder: Path, split: str, hold_out: float = 1.0) -> FolderStore | RecordStore:
-    """The encoded images below `folder`: TFRecord files or class folders (see `folders.scan` for `hold_out`)."""
+def open_store(folder: Path, split: str, hold_out: float = 1.0, *, boxes: bool = False) -> FolderStore | RecordStore:
+    """The encoded images below `folder`: TFRecord files or class folders (see `folders.scan` for `hold_out`).
+
+    With `boxes`, each comes with those of the objects in it.
+    """
     records = recordfiles.find_folder(folder)
     if records is None:
-        return FolderStore(folders.scan(folder, hold_out), split)
+        named = read_boxes(folder / CSV_NAME) if boxes else None
+        return FolderStore(folders.scan(folder, hold_out), split, named)
     files = recordfiles.record_files(records, split)
     if not files:
         raise UserError(f"{records} has no TFRecord files for {split}")
-    return RecordStore(files)
+    return RecordStore(files, boxes)
 
 
 def read_copy(copy: Copy, split: str) -> tuple[Pixels, Pixels]:

@@ -9,7 +9,8 @@ from pathlib import Path
 import numpy as np
 import psutil
 
-from conveyor.data.encoded import Store
+from conveyor.data.boxes import FEATURES, BoxTable, NamedBoxes, boxes_of
+from conveyor.data.encoded import Fetched, Store
 from conveyor.data.example import decode_example
 from conveyor.data.folders import Listing
 from conveyor.data.records import index_files, read_record
@@ -22,23 +23,30 @@ _SAMPLED_FILES = 200
 
 
 class FolderStore:
-    """One file per image, one folder per class."""
+    """One file per image, one folder per class; with `boxes`, those of the objects in them, by the files' names."""
 
-    def __init__(self, listing: Listing, split: str) -> None:
+    def __init__(self, listing: Listing, split: str, boxes: NamedBoxes | None = None) -> None:
         self._root = listing.root
         self._prefix = f"{str(listing.root).rstrip('/')}/"
         self._files = listing.files.get(split, ())
         if not self._files:
             raise UserError(f"{listing.root} has no images for {split}: give another folder with --data-dir")
+        self._boxes: BoxTable | None = None
+        if boxes is not None:
+            self._boxes = boxes.aligned(relative.rpartition("/")[2] for relative, _ in self._files)
+            if not len(self._boxes.boxes):
+                raise UserError(
+                    f"none of the images for {split} in {listing.root} has a bounding box: give --crop-overlap 0"
+                )
 
     def __len__(self) -> int:
         return len(self._files)
 
-    def fetch(self, index: int) -> tuple[bytes, int]:
+    def fetch(self, index: int) -> Fetched:
         relative, label = self._files[index]
         try:
             with open(f"{self._prefix}{relative}", "rb", buffering=0) as file:
-                return file.read(), label
+                return Fetched(file.read(), label, None if self._boxes is None else self._boxes.of(index))
         except OSError as error:
             raise UserError(f"cannot read {self._root / relative}: {error.strerror}") from None
 
@@ -67,11 +75,14 @@ class RecordStore:
     """Images inside TFRecord files, any of them reachable through the files' index.
 
     `image/encoded` with `image/class/label` counted from 1 (ImageNet's layout), or `image` with `label` from 0 (TFDS).
+    With `boxes`, the objects in them too: they come with the record, so nothing is read for them alone.
     """
 
     _WANTED = frozenset(("image/encoded", "image/class/label", "image", "label"))
 
-    def __init__(self, files: list[Path]) -> None:
+    def __init__(self, files: list[Path], boxes: bool = False) -> None:
+        self._boxes = boxes
+        self._wanted = self._WANTED | set(FEATURES) if boxes else self._WANTED
         self._files = files
         indexes = index_files(files)
         self._counts = [len(offsets) for offsets in indexes]
@@ -81,18 +92,19 @@ class RecordStore:
     def __len__(self) -> int:
         return len(self._where)
 
-    def fetch(self, index: int) -> tuple[bytes, int]:
+    def fetch(self, index: int) -> Fetched:
         path, offset, length = self._place(index)
         data = read_record(path, offset, length)
         try:
-            features = decode_example(data, self._WANTED)
+            features = decode_example(data, self._wanted)
+            boxes = boxes_of(features) if self._boxes else None
         except ValueError as error:
             raise UserError(f"{self.name(index)} is no Example ({error}): build the file again") from None
         for image, label, first in (("image/encoded", "image/class/label", 1), ("image", "label", 0)):
             if features.get(image) and features.get(label):
                 content, number = features[image][0], features[label][0]
                 if isinstance(content, bytes) and isinstance(number, int):
-                    return content, number - first
+                    return Fetched(content, number - first, boxes)
         raise UserError(f"{self.name(index)} has no image/encoded and image/class/label: these are other data")
 
     def name(self, index: int) -> str:
@@ -117,22 +129,22 @@ class CachedStore:
     def __init__(self, store: Store, budget: int) -> None:
         self._store = store
         self._budget = budget
-        self._held: dict[int, tuple[bytes, int]] = {}
+        self._held: dict[int, Fetched] = {}
         self._used = 0
         self._lock = threading.Lock()
 
     def __len__(self) -> int:
         return len(self._store)
 
-    def fetch(self, index: int) -> tuple[bytes, int]:
+    def fetch(self, index: int) -> Fetched:
         found = self._held.get(index)
         if found is not None:
             return found
         found = self._store.fetch(index)
         with self._lock:
-            if index not in self._held and self._used + len(found[0]) <= self._budget:
+            if index not in self._held and self._used + len(found.data) <= self._budget:
                 self._held[index] = found
-                self._used += len(found[0])
+                self._used += len(found.data)
         return found
 
     def name(self, index: int) -> str:

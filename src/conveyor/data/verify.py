@@ -152,7 +152,7 @@ def _verify_records(folder: Path, decode: bool, threads: int) -> Report:
 
 def _check(store: FolderStore | RecordStore, index: int, classes: int, decode: bool) -> str | None:
     try:
-        data, label = store.fetch(index)
+        data, label, _ = store.fetch(index)
     except UserError as error:
         return str(error)
     if classes and not 0 <= label < classes:

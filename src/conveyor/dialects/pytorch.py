@@ -6,7 +6,9 @@ one is meant when a configuration is named or one of its own spellings is used.
 
 from collections.abc import Mapping
 from fractions import Fraction
+from pathlib import Path
 
+from conveyor.data.boxes import CSV_NAME, has_boxes
 from conveyor.dialects.pytorch_table import LATER
 from conveyor.dialects.reader import Values
 from conveyor.dialects.translation import Draft, Launcher, Translation, positive
@@ -16,13 +18,14 @@ from conveyor.topology import exact
 
 STYLE = "pytorch"
 SYNTHETIC_IMAGES = 60_000
+CROP_OVERLAP = 0.1
+"""Share of an object that a crop has to hold with --use-bbox-info."""
 HALF_RESOLUTION = {224: 160, 380: 252}
 OURS = {"resnext101": "resnext101_32x8d", "mobilenet": "mobilenet_v2"}
 
 
 def translate(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
     """Options of train.py (or run_benchmark.py) as ours."""
-    del environment
     positive(
         values, "batch_size", "gradient_accumulation", "replicas", "device_iteration", "epoch", "groupnorm_group_num"
     )
@@ -33,6 +36,8 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     draft.set(micro_batch_size=values["batch_size"], replicas=replicas)
     _model(draft, later)
     _data(draft, later, replicas, script == "run_benchmark")
+    if values["use_bbox_info"]:
+        _boxes(draft, script == "run_benchmark", environment.get("DATA_DIR"))
     _stages(draft, later)
     _precision(draft)
     if script == "run_benchmark":
@@ -135,6 +140,24 @@ def _data(draft: Draft, later: bool, replicas: int, benchmark: bool) -> None:
         raise UserError(
             f"mixup and cutmix mix the images of a micro-batch: it must hold at least {needed}, not {values['batch_size']}"
         )
+
+
+def _boxes(draft: Draft, benchmark: bool, usual_folder: str | None) -> None:
+    """Crops steered by bounding boxes; where there are none, a note, and crops as without the option."""
+    values = draft.values
+    kind, own = values["data"], values.own
+    folder = own.get("data_dir") or values["imagenet_data_path"] or usual_folder
+    if benchmark:
+        reason = "only training draws crops"
+    elif kind != "imagenet" or own.get("generated_data") or own.get("synthetic_data"):
+        made_up = f"{kind} images" if kind != "imagenet" else "made-up images"
+        reason = f"{made_up} have no bounding boxes, so crops are drawn as without it"
+    elif folder and Path(folder).expanduser().is_dir() and not has_boxes(Path(folder).expanduser()):
+        reason = f"{folder} has no {CSV_NAME}, so crops are drawn as without it"
+    else:
+        draft.set(crop_overlap=CROP_OVERLAP)
+        return
+    draft.note(f"--use-bbox-info has no effect here: {reason}")
 
 
 def _benchmark_images(draft: Draft) -> int | None:

@@ -28,7 +28,14 @@ def sample(options: Options, split: str, preprocessing: Preprocessing, count: in
     from conveyor.data import geometry
     from conveyor.data.opening import open_dataset
 
-    data = options.replace(train_crop="centre", flip="none", augment="none", generated_data=False, synthetic_data=False)
+    data = options.replace(
+        train_crop="centre",
+        crop_overlap=0,
+        flip="none",
+        augment="none",
+        generated_data=False,
+        synthetic_data=False,
+    )
     try:
         dataset = open_dataset(data, split, preprocessing.image_size, preprocessing.channels)
     except UserError as error:

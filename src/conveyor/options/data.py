@@ -56,6 +56,13 @@ class DataOptions:
     min_crop_area: float | None = option(
         None, "Smallest share of the image that a random crop covers.", minimum=0.0, maximum=1.0
     )
+    crop_overlap: float = option(
+        0.0,
+        "Share of an object's bounding box that a random crop should hold: it is drawn up to 10 times until it does. Boxes "
+        "come from imagenet_2012_bounding_boxes.csv beside train/, or from TFRecord; 0 takes the first draw.",
+        minimum=0.0,
+        maximum=1.0,
+    )
     flip: str | None = option(
         None,
         "Horizontal flip in training: random, alternating (every other epoch, per sample) or none. "

@@ -293,6 +293,8 @@ def _check_data(options: Options, data: DatasetInfo) -> None:
         )
     if options.events.training and data.train_images < 1:
         raise UserError(f"there is no image to train on ({data.title or data.name}): see --data-dir and --hold-out")
+    if options.events.training:
+        datasets.check_crop_overlap(options.data, data)
 
 
 def _check_averages(options: Options, events: HostEvents) -> None:
