@@ -5,12 +5,14 @@ from fractions import Fraction
 import pytest
 from tests.dialects.command_lines import COMPAT
 
+from conveyor.commands import data
 from conveyor.dialects.launchers import _split_mpirun, find_script, launch_words, read_poprun
 from conveyor.dialects.scripts import translate
 from conveyor.dialects.table import row
 from conveyor.dialects.tensorflow1_training import host_step
 from conveyor.dialects.translation import Launcher
 from conveyor.dialects.values import convert
+from conveyor.options.parser import Parser
 
 IMAGENET = ["--dataset", "imagenet", "--data-dir", "imagenet-data"]
 
@@ -52,6 +54,23 @@ def test_host_and_device_normalisation_in_both_spellings():
     assert tf1("--no-hostside-norm")["normalize_on"] == "device"
     assert tf1("--normalise-input")["normalization"] == "imagenet"
     assert tf1()["normalization"] == "mean"
+
+
+def test_measuring_the_input_reads_what_the_run_would_read():
+    words = "--model efficientnet --model-size B4 --batch-size 5 --hostside-norm --prefetch-depth 3 --seed 4 --optimiser LARS"
+    run = translate("tensorflow1", "train", [*IMAGENET, *words.split()], environment={})
+    bench = translate("tensorflow1", "train", [*IMAGENET, *words.split(), "--dataset-benchmark"], environment={})
+    assert bench.text().startswith("conveyor data bench --data imagenet --data-dir imagenet-data --prefetch 3 ")
+    assert not any("no effect" in note for note in bench.notes)
+    parser = Parser()
+    data.add_arguments(parser)
+    again = data.bench_options(parser.parse_args(bench.arguments()[1:]))
+    assert {name: again.flat()[name] for name in data.reading_options()} == {
+        name: run.options.flat()[name] for name in data.reading_options()
+    }
+    assert "--optimizer" not in bench.arguments(), "what does not concern the input is left out"
+    small = translate("tensorflow1", "train", [*IMAGENET, "--batch-size", "32", "--dataset-benchmark"], environment={})
+    assert small.text().count("--micro-batch-size 32") == 1, "our own default is another one"
 
 
 def test_device_choice_in_both_spellings():

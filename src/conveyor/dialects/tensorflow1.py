@@ -62,6 +62,8 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     training.schedule(draft, defaults, dataset, epochs, global_batch)
     training.events(draft, images, global_batch, epochs)
     if values["compile_only"]:
+    if values["dataset_benchmark"]:
+        return dataclasses.replace(draft.finish("data"), words=("bench",))
         values.dry_run = True
         draft.note("--compile-only: nothing is compiled here, so the plan is printed")
     if values["restore_path"]:

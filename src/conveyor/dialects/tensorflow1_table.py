@@ -19,7 +19,7 @@ CHOICE = (
     row("--synthetic-data", "flag", False, to="synthetic_data", about="random images made on the device"),
     row("--image-size", "int", to="image_size", about="224, or by EfficientNet size; CIFAR is always 32"),
     row("--dataset-percentage-to-use", "int", ours="`--data-percentage`", about="1 to 100"),
-    row("--dataset-benchmark", "flag", False, nothing="`conveyor data` measures the input pipeline", about="input pipeline alone"),
+    row("--dataset-benchmark", "flag", False, ours="`conveyor data bench` with the run's data options", about="the input pipeline alone is measured; nothing is trained"),
 )
 MODEL = (
     row("--model-size", ours="`--model`", about="18, 50, ... or B0 .. B7 (4 means B4), CIFAR", models=(*RESNETS, *EFFICIENTNET)),
