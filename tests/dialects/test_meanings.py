@@ -12,6 +12,7 @@ from conveyor.dialects.table import row
 from conveyor.dialects.tensorflow1_training import host_step
 from conveyor.dialects.translation import Launcher
 from conveyor.dialects.values import convert
+from conveyor.errors import UserError
 from conveyor.options.parser import Parser
 
 IMAGENET = ["--dataset", "imagenet", "--data-dir", "imagenet-data"]
@@ -71,6 +72,14 @@ def test_measuring_the_input_reads_what_the_run_would_read():
     assert "--optimizer" not in bench.arguments(), "what does not concern the input is left out"
     small = translate("tensorflow1", "train", [*IMAGENET, "--batch-size", "32", "--dataset-benchmark"], environment={})
     assert small.text().count("--micro-batch-size 32") == 1, "our own default is another one"
+
+
+@pytest.mark.parametrize("run", [tf1, tf2])
+def test_batches_prepared_ahead(run):
+    assert run()["prefetch"] == 4
+    assert run("--prefetch-depth 2")["prefetch"] == 2
+    with pytest.raises(UserError, match="--prefetch-depth is 0"):
+        run("--prefetch-depth 0")
 
 
 def test_device_choice_in_both_spellings():

@@ -31,6 +31,7 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     check_family(values, family)
     positive(values, "batch_size", "gradient_accumulation_count", "replicas", "shards", "iterations", "BN_span")
     positive(values, "batches_per_step", "logs_per_epoch", "log_freq", "valid_batch_size", "image_size", "lr_drops")
+    positive(values, "prefetch_depth")
     draft = Draft(values, STYLE)
     dataset = _data(draft, environment)
     defaults = models.DEFAULTS[family]
