@@ -82,6 +82,12 @@ def test_batches_prepared_ahead(run):
         run("--prefetch-depth 0")
 
 
+def test_squeezenet_with_bypasses():
+    assert tf1("--model squeezenet")["bypass"] is None
+    assert tf1("--model squeezenet --use-bypass")["bypass"] is True
+    assert tf1("--model resnet")["bypass"] is None
+
+
 def test_device_choice_in_both_spellings():
     assert tf1("--select-ipu 3")["device_ids"] == (3,)
     assert tf1("--select-ipus 3 4")["device_ids"] == (3,)

@@ -62,9 +62,9 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     epochs = training.length(draft, defaults.epochs[column])
     training.schedule(draft, defaults, dataset, epochs, global_batch)
     training.events(draft, images, global_batch, epochs)
-    if values["compile_only"]:
     if values["dataset_benchmark"]:
         return dataclasses.replace(draft.finish("data"), words=("bench",))
+    if values["compile_only"]:
         values.dry_run = True
         draft.note("--compile-only: nothing is compiled here, so the plan is printed")
     if values["restore_path"]:
@@ -172,7 +172,7 @@ def _model(draft: Draft, family: str, name: str, dataset: str, groups: int) -> N
         if not bottleneck:
             draft.set(shortcut="B" if imagenet else "A", project_first=True if imagenet else None)
     draft.set(wide=True if values["widenet"] else None, squeeze_excite=False if values["no_se"] else None)
-    draft.set(activation="relu" if values["use_relu"] else None)
+    draft.set(activation="relu" if values["use_relu"] else None, bypass=True if values["use_bypass"] else None)
 
 
 def _replicas(draft: Draft, launcher: Launcher, environment: Mapping[str, str]) -> int:

@@ -43,7 +43,7 @@ MODEL = (
     row("--no-proxy-recompute", "off", True, dest="proxy_recompute", nothing="--recompute decides here", models=EFFICIENTNET),
     row("--width-coefficient", "float", to="width_coefficient", about="by size", models=EFFICIENTNET),
     row("--depth-coefficient", "float", to="depth_coefficient", about="by size", models=EFFICIENTNET),
-    row("--use-bypass", "flag", False, nothing="SqueezeNet is built without bypasses", models=("squeezenet",)),
+    row("--use-bypass", "flag", False, ours="`--bypass`", about="identity around fire 3, 5, 7 and 9", models=("squeezenet",)),
     row("--stable-norm", "flag", False, ours="`--stable-norm`", about="forced for ResNeXt and EfficientNet on ImageNet"),
     row("--BN-span", "int", 1, to="bn_span", about="batch-norm statistics over this many replicas"),
     row("--force-unstable-norm", "flag", False, ours="`--no-stable-norm`", about="one-pass statistics in spite of the model"),
