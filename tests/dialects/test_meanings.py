@@ -9,10 +9,12 @@ from conveyor.commands import data
 from conveyor.dialects.launchers import _split_mpirun, find_script, launch_words, read_poprun
 from conveyor.dialects.scripts import translate
 from conveyor.dialects.table import row
+from conveyor.dialects.tensorflow1_models import _scopes
 from conveyor.dialects.tensorflow1_training import host_step
 from conveyor.dialects.translation import Launcher
 from conveyor.dialects.values import convert
 from conveyor.errors import UserError
+from conveyor.models import build
 from conveyor.options.parser import Parser
 
 IMAGENET = ["--dataset", "imagenet", "--data-dir", "imagenet-data"]
@@ -86,6 +88,34 @@ def test_squeezenet_with_bypasses():
     assert tf1("--model squeezenet")["bypass"] is None
     assert tf1("--model squeezenet --use-bypass")["bypass"] is True
     assert tf1("--model resnet")["bypass"] is None
+
+
+@pytest.mark.parametrize(
+    ("words", "wanted"),
+    [
+        ("--model-size 50 --variable-filter b4 fc1", ("^layer4.0.", "^layer4.1.", "^layer4.2.", "^fc.")),
+        ("--model efficientnet --model-size B0 --variable-filter Top", ("^conv_head.", "^bn2.", "^classifier.")),
+        ("--model efficientnet --model-size B4 --variable-filter block7", ("^blocks.6.0.", "^blocks.6.1.")),
+        ("--model squeezenet --variable-filter conv10 fire9", ("^classifier.1.", "^features.12.")),
+    ],
+)
+def test_layers_that_alone_are_trained(words, wanted):
+    assert tf1(words)["train_only"] == wanted
+    assert tf1()["train_only"] == ()
+
+
+@pytest.mark.parametrize(
+    ("family", "model"),
+    [("resnet --model-size 18", "resnet18"), ("efficientnet --model-size B0", "efficientnet_b0"), ("squeezenet",) * 2],
+)
+def test_every_parameter_belongs_to_one_named_layer(family, model):
+    names = [name for name, _ in build(model, num_classes=10).named_parameters()]
+    layers = _scopes(model)
+    owners = [[layer for layer, ours in layers.items() if f"^{name}".startswith(ours)] for name in names]
+    assert all(len(found) == 1 for found in owners)
+    assert {found[0] for found in owners} == set(layers)
+    with pytest.raises(UserError, match="--variable-filter b9 fits no layer of"):
+        tf1(f"--model {family} --variable-filter b9")
 
 
 def test_device_choice_in_both_spellings():

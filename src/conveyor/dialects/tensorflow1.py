@@ -57,6 +57,8 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     _stages(draft, name)
     _numerics(draft)
     training.optimizer(draft, family, dataset, defaults, column)
+    if values["variable_filter"]:
+        draft.set(train_only=models.trained(name, values["variable_filter"]))
     images = training.images(draft)
     global_batch = draft.flat["micro_batch_size"] * draft.flat["accumulation"] * replicas
     epochs = training.length(draft, defaults.epochs[column])

@@ -91,7 +91,7 @@ TRAINING = (
     row("--weight-decay", "float", ours="`--l2-regularization`, `--decay-exclude norm` for ImageNet", about="L2 in the gradient; 1e-4/1e-6, EfficientNet 1e-5/1e-6"),
     row("--loss-scaling", "float", 128.0, ours="`--loss-scale`", about="static"),
     row("--label-smoothing", "float", ours="`--label-smoothing`, `--smoothing-form others`", about="0; EfficientNet on ImageNet 0.1"),
-    row("--variable-filter", "texts", nothing="all variables are trained"),
+    row("--variable-filter", "texts", ours="`--train-only`", about="train only the layers whose names contain one of these: Top block7, b4 fc1"),
     row("--init-path", to="weights", about="start from these weights"),
     row("--weight-avg-N", "ints", ours="`--average-last`", about="average the checkpoints of the last N epochs"),
     row("--weight-avg-exp", "floats", ours="`--average-decay`", about="exponential average of all checkpoints"),
