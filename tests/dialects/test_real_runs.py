@@ -74,6 +74,16 @@ def test_a_launcher_and_a_profile(data, tmp_path, capsys):
     assert json.loads(operators.read_text()), "the second update was profiled"
 
 
+def test_the_input_pipeline_alone_is_measured(data, tmp_path, capsys):
+    run = tmp_path / "run"
+    words = f"python train.py --model-size 8 --dataset cifar-10 --data-dir {data} --batch-size 4 --logs-path {run}"
+    assert run_line(f"{words} --dataset-benchmark --hostside-norm", "tensorflow1") == 0
+    first, *table = capsys.readouterr().out.splitlines()
+    assert first.startswith("conveyor data bench --data cifar10 --data-dir")
+    assert any(line.startswith("delivered and prepared") for line in table)
+    assert not run.exists(), "nothing was trained"
+
+
 def test_foreign_checkpoint_paths_are_one_sentence(tmp_path, capsys):
     (tmp_path / "old.pt").write_bytes(b"not a checkpoint")
     assert run_line(f"python3 validate.py --checkpoint-path {tmp_path}/old.pt", "pytorch") == 2

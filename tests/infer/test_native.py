@@ -30,7 +30,7 @@ MODELS = [
     ("resnet18", 64, {}), ("resnet50", 64, {}), ("resnext50", 64, {}), ("cifar_resnet8", 32, {}),
     ("cifar_resnext11", 32, {}), ("efficientnet_b0", 64, {}), ("efficientnet_lite0", 64, {}), ("mobilenet_v2", 64, {}),
     ("mobilenet_v3_small", 64, {}), ("squeezenet", 64, {}), ("cifar_fast", 32, {}), ("efficientnet_b0", 64, {"group_dim": 16}),
-    ("resnet14", 64, {"norm": "group"}), ("resnet14", 64, {"norm": "proxy"}), ("resnet14", 64, {"norm": "none"}),
+    ("squeezenet", 64, {"bypass": True}), ("resnet14", 64, {"norm": "group"}), ("resnet14", 64, {"norm": "proxy"}), ("resnet14", 64, {"norm": "none"}),
 ]  # fmt: skip
 
 

@@ -91,3 +91,7 @@ def test_bypass_adds_the_identity_around_four_fires() -> None:
         1,
     )
     torch.testing.assert_close(fires[1](x), plain + x)
+    without = models.build("squeezenet", num_classes=3)
+    assert {name: p.shape for name, p in model.named_parameters()} == {
+        name: p.shape for name, p in without.named_parameters()
+    }

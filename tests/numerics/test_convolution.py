@@ -106,6 +106,18 @@ def test_evaluation_and_other_types_use_the_library() -> None:
     assert layer(x.double()).dtype == torch.float64
 
 
+@pytest.mark.parametrize(("kernel", "bias"), [(1, True), (1, False), (3, True), (3, False)])
+def test_an_activation_may_change_the_result_in_place(kernel: int, bias: bool) -> None:
+    """As in networks without norms; the gradients are those of an activation out of place."""
+    torch.manual_seed(kernel)
+    layer = nn.Conv2d(64, 64, kernel, padding=kernel // 2, bias=bias).to(memory_format=torch.channels_last)
+    convolution.install(layer)
+    x = torch.randn(2, 64, 8, 8).to(memory_format=torch.channels_last)
+    wanted = torch.autograd.grad(F.relu(layer(x)).square().sum(), list(layer.parameters()))
+    found = torch.autograd.grad(F.relu(layer(x), inplace=True).square().sum(), list(layer.parameters()))
+    assert all(torch.equal(one, other) for one, other in zip(found, wanted, strict=True))
+
+
 needs_winograd = pytest.mark.skipif(
     not convolution.has_winograd(), reason="no C compiler, or vectors it was not measured with"
 )

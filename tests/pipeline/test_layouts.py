@@ -135,6 +135,14 @@ def test_batch_norm(pool: Any, layout: str) -> None:
     check(pool, layout, validate=True, **BATCH_NORM)
 
 
+@pytest.mark.parametrize(
+    ("layout", "schedule"), [("2x1", "gpipe"), ("1x2", "gpipe"), ("1x2", "zero-bubble"), ("1x4", "1f1b")]
+)
+def test_part_of_the_network_is_trained(pool: Any, layout: str, schedule: str) -> None:
+    # Whole stages have nothing to train, and nothing to add to the norm of the gradient.
+    check(pool, layout, train_only=["^layer3", "fc"], clip_norm=0.5, pipeline_schedule=schedule, **BATCH_NORM)
+
+
 @pytest.mark.parametrize("layout", ["2x2", "1x4"])
 def test_group_norm_cut_inside_blocks_with_clipping(pool: Any, layout: str) -> None:
     check(pool, layout, norm="group", norm_groups=4, clip_norm=0.5, **INSIDE_BLOCKS)

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from tests.training.runs import assert_same_bits, checkpoint, names, train
 
 from conveyor.checkpoint import store
@@ -91,6 +92,39 @@ def test_resume_is_exact_whatever_the_options(tmp_path: Path, changes: dict[str,
     train(tmp_path / "whole", **common)
     train(tmp_path / "rest", **{**common, "checkpoint_path": str(tmp_path / "whole" / "checkpoints" / "2")})
     assert_same_bits(checkpoint(tmp_path / "whole", 4), checkpoint(tmp_path / "rest", 4))
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"accumulation": 2, "ema_decay": 0.9, "momentum": 0.9, "optimizer": "momentum"},
+        {"precision": "16.16", "stochastic_rounding": "weights", "loss_scale": "128"},
+        {"norm": "group", "optimizer": "adamw", "recompute": ["block"]},
+    ],
+    ids=["averaged", "half", "group"],
+)
+def test_only_the_named_parameters_are_trained(tmp_path: Path, changes: dict[str, Any]) -> None:
+    common: dict[str, Any] = {
+        "updates": 4, "updates_per_checkpoint": 2, "validation": False, "checkpoint_at_start": True,
+        "weight_decay": 0.1, "l2_regularization": 0.1, "train_only": ["^layer3.", "fc.weight"], **changes,
+    }  # fmt: skip
+    train(tmp_path / "whole", **common)
+    first, last = checkpoint(tmp_path / "whole", 0), checkpoint(tmp_path / "whole", 4)
+    for name, start in first.model.items():
+        trained = name.startswith(("layer3.", "fc.weight")) and "running" not in name and "tracked" not in name
+        statistic = name.endswith(("running_mean", "running_var", "num_batches_tracked"))
+        assert torch.equal(start, last.model[name]) != (trained or statistic), name
+        if not trained and not statistic and last.averages:
+            assert torch.equal(last.averages[name], start.float()), name
+    owners = {name.partition("/")[2] for name in last.optimizer if "/" in name}
+    assert owners <= {name for name in first.model if name.startswith(("layer3.", "fc.weight"))}
+    train(tmp_path / "rest", **{**common, "checkpoint_path": str(tmp_path / "whole" / "checkpoints" / "2")})
+    assert_same_bits(last, checkpoint(tmp_path / "rest", 4))
+
+
+def test_training_nothing_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--train-only layer9 fits no parameter of the network"):
+        train(tmp_path / "run", train_only=["fc", "layer9"])
 
 
 def test_a_folder_holds_one_run(finished: Path, tmp_path: Path) -> None:

@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
+from conveyor.options import Options, specs
+from conveyor.options.parser import add_config, add_options, options_from
 
 if TYPE_CHECKING:
     from conveyor.bench.records import Record
     from conveyor.data.measure import Rate
 
 HELP = "List, fetch, verify, convert and measure data sets."
+BENCH_BATCH = 128
+"""Images per batch of `bench` when none are asked for."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -48,11 +52,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     build.add_argument("--bounding-boxes", help="CSV file of filename,xmin,ymin,xmax,ymax (0..1)")
 
     bench = actions.add_parser("bench", help="images per second of the input pipeline, by stage")
-    bench.add_argument("--data", help="data set")
-    bench.add_argument("--data-dir", help="folder with the data")
-    bench.add_argument("--generated-data", action="store_true", help="random images made on the host")
-    bench.add_argument("--image-size", type=int, help="height and width that the network takes")
-    bench.add_argument("--micro-batch-size", type=int, default=128, help="images per batch [128]")
     bench.add_argument("--batches", type=int, default=20, help="batches to deliver [20]")
     bench.add_argument("--threads", type=int, help="loader threads; default: the cores for photographs, else 1")
     bench.add_argument("--peers", action="store_true", help="compare with other loaders on the same photographs")
@@ -60,6 +59,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     bench.add_argument("--out", metavar="FOLDER", help="with --peers: write a benchmark record into this folder")
     bench.add_argument("--images", type=int, default=512, help="with --peers: files per round [512]")
     bench.add_argument("--json", action="store_true", help="JSON instead of text")
+    add_config(bench)
+    add_options(bench, names=reading_options())
+
+
+def reading_options() -> tuple[str, ...]:
+    """The options of a run that say what is read, and how; `bench` takes them all."""
+    data = (name for name, spec in specs().items() if spec.section == "data")
+    return (*data, "model", "image_size", "in_channels", "micro_batch_size", "seed")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -181,15 +188,13 @@ def _build(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
+    from conveyor.data import catalogue
     from conveyor.data.measure import measure
-    from conveyor.options import Options
+    from conveyor.training.spec import model_and_size
 
-    changes = {
-        name: getattr(arguments, name)
-        for name in ("data", "data_dir", "image_size", "micro_batch_size", "generated_data")
-        if getattr(arguments, name) is not None
-    }
-    found = measure(Options().replace(**changes), max(1, arguments.batches), arguments.threads)
+    options = bench_options(arguments)
+    _, size = model_and_size(options, catalogue.info(options.data))
+    found = measure(options.replace(image_size=size), max(1, arguments.batches), arguments.threads)
     if arguments.json:
         rates = {name: _rate(getattr(found, name)) for name in ("feed", "whole", "bound")}
         print(json.dumps({**rates, "stages": found.stages}, indent=1))
@@ -207,18 +212,24 @@ def _bench(arguments: argparse.Namespace) -> int:
     return 0
 
 
+def bench_options(arguments: argparse.Namespace) -> Options:
+    """The options of `bench`, which has a batch of its own when none is asked for."""
+    return options_from(arguments, Options().replace(micro_batch_size=BENCH_BATCH))
+
+
 def _peers(arguments: argparse.Namespace) -> int:
     """All sides in turn, several rounds, medians and spreads."""
     from conveyor.data import contest, peers
 
-    if not arguments.data_dir:
+    options = bench_options(arguments)
+    if not options.data.data_dir:
         raise UserError("bench --peers needs photographs: name their folder with --data-dir")
-    files = list(_photographs(Path(arguments.data_dir), arguments.images))
-    batch = min(arguments.micro_batch_size, len(files))
+    files = list(_photographs(Path(options.data.data_dir), arguments.images))
+    batch = min(options.batch.micro_batch_size, len(files))
     if not files:
-        raise UserError(f"there are no .jpg or .jpeg files below {arguments.data_dir}")
+        raise UserError(f"there are no .jpg or .jpeg files below {options.data.data_dir}")
     files = files[: len(files) // batch * batch]
-    threads, size = arguments.threads or usable_cores(), arguments.image_size or 224
+    threads, size = arguments.threads or usable_cores(), options.model.image_size or 224
     outcome = contest.contest(
         list(peers.available()), files, size=size, batch=batch, threads=threads, rounds=max(1, arguments.rounds)
     )

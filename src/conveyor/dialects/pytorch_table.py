@@ -70,7 +70,7 @@ TRAINING = (
     row("--fine-tune-lr", "float", nothing="train again from the run with --weights"),
     row("--fine-tune-micro-batch-size", "int", nothing="train again from the run with --weights"),
     row("--fine-tune-gradient-accumulation", "int", nothing="train again from the run with --weights"),
-    row("--fine-tune-first-trainable-layer", nothing="train again from the run with --weights"),
+    row("--fine-tune-first-trainable-layer", nothing="train again from the run with --weights and --train-only"),
     row("--mixup-alpha", "float", 0.0, to="mixup_alpha", about="0"),
     row("--cutmix-lambda-low", "float", 0.0, ours="`--cutmix-lambda`", about="0 and 0, or 1 and 1, are off"),
     row("--cutmix-lambda-high", "float", 0.0, ours="`--cutmix-lambda-high`", about="0"),

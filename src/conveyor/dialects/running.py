@@ -31,6 +31,8 @@ def run(translation: Translation) -> int:
         if chosen.folder and chosen.options.run.run_dir:
             print(f" Saving to {chosen.options.run.run_dir}")
         sys.stdout.flush()
+    if chosen.command == "data" and place is not None and place.rank > 0:
+        return 0  # one worker measures; several would measure each other
     if chosen.command in ("request", "export"):
         from conveyor.dialects.serving import run as serve
 

@@ -31,6 +31,7 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     check_family(values, family)
     positive(values, "batch_size", "gradient_accumulation_count", "replicas", "shards", "iterations", "BN_span")
     positive(values, "batches_per_step", "logs_per_epoch", "log_freq", "valid_batch_size", "image_size", "lr_drops")
+    positive(values, "prefetch_depth")
     draft = Draft(values, STYLE)
     dataset = _data(draft, environment)
     defaults = models.DEFAULTS[family]
@@ -56,11 +57,15 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     _stages(draft, name)
     _numerics(draft)
     training.optimizer(draft, family, dataset, defaults, column)
+    if values["variable_filter"]:
+        draft.set(train_only=models.trained(name, values["variable_filter"]))
     images = training.images(draft)
     global_batch = draft.flat["micro_batch_size"] * draft.flat["accumulation"] * replicas
     epochs = training.length(draft, defaults.epochs[column])
     training.schedule(draft, defaults, dataset, epochs, global_batch)
     training.events(draft, images, global_batch, epochs)
+    if values["dataset_benchmark"]:
+        return dataclasses.replace(draft.finish("data"), words=("bench",))
     if values["compile_only"]:
         values.dry_run = True
         draft.note("--compile-only: nothing is compiled here, so the plan is printed")
@@ -169,7 +174,7 @@ def _model(draft: Draft, family: str, name: str, dataset: str, groups: int) -> N
         if not bottleneck:
             draft.set(shortcut="B" if imagenet else "A", project_first=True if imagenet else None)
     draft.set(wide=True if values["widenet"] else None, squeeze_excite=False if values["no_se"] else None)
-    draft.set(activation="relu" if values["use_relu"] else None)
+    draft.set(activation="relu" if values["use_relu"] else None, bypass=True if values["use_bypass"] else None)
 
 
 def _replicas(draft: Draft, launcher: Launcher, environment: Mapping[str, str]) -> int:

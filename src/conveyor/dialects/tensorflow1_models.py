@@ -102,6 +102,35 @@ def _efficientnet_names(depth: float) -> list[str]:
     return [*names, "Top"]
 
 
+def trained(name: str, words: list[str]) -> list[str]:
+    """`--train-only` for variables whose names contain one of `words`; variables are known here by their layer."""
+    scopes = _scopes(name)
+    found: dict[str, None] = {}
+    for word in words:
+        layers = [layer for scope, ours in scopes.items() if word in f"{scope}/" for layer in ours]
+        if not layers:
+            raise UserError(f"--variable-filter {word} fits no layer of {name}: there are {' '.join(scopes)}")
+        found |= dict.fromkeys(layers)
+    return list(found)
+
+
+def _scopes(name: str) -> dict[str, tuple[str, ...]]:
+    """What the original's variables begin with, layer by layer, and how our names of the same parameters begin."""
+    entry = catalogue.entry(name)
+    if entry.family in ("resnet", "resnext"):
+        blocks = [(stage, block) for stage, count in enumerate(entry.arguments["layers"], 1) for block in range(count)]
+        inner = {f"b{stage}/{block}": (f"^layer{stage}.{block}.",) for stage, block in blocks}
+        return {"b0": ("^conv1.", "^bn1."), **inner, "fc1": ("^fc.",)}
+    if entry.family == "efficientnet":
+        named = [one for one in split_names(name) if "/" not in one and one not in ("block0", "Top")]
+        known = dict.fromkeys(["block1a", *named])  # block1a is no split point of its own
+        inner = {one: (f"^blocks.{int(one[5]) - 1}.{ord(one[6]) - ord('a')}.",) for one in known}
+        return {"block0": ("^conv_stem.", "^bn1."), **inner, "Top": ("^conv_head.", "^bn2.", "^classifier.")}
+    places = {2: 3, 3: 4, 4: 5, 5: 7, 6: 8, 7: 9, 8: 10, 9: 12}
+    fires = {f"fire{number}": (f"^features.{place}.",) for number, place in places.items()}
+    return {"conv1": ("^features.0.",), **fires, "conv10": ("^classifier.1.",)}
+
+
 def check_splits(name: str, splits: list[str]) -> list[str]:
     """Refuse names that are not split points; the later renaming `stage1/unit2/relu` is `b1/1/relu`."""
     known = split_names(name)

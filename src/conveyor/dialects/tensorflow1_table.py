@@ -19,7 +19,7 @@ CHOICE = (
     row("--synthetic-data", "flag", False, to="synthetic_data", about="random images made on the device"),
     row("--image-size", "int", to="image_size", about="224, or by EfficientNet size; CIFAR is always 32"),
     row("--dataset-percentage-to-use", "int", ours="`--data-percentage`", about="1 to 100"),
-    row("--dataset-benchmark", "flag", False, nothing="`conveyor data` measures the input pipeline", about="input pipeline alone"),
+    row("--dataset-benchmark", "flag", False, ours="`conveyor data bench` with the run's data options", about="the input pipeline alone is measured; nothing is trained"),
 )
 MODEL = (
     row("--model-size", ours="`--model`", about="18, 50, ... or B0 .. B7 (4 means B4), CIFAR", models=(*RESNETS, *EFFICIENTNET)),
@@ -43,7 +43,7 @@ MODEL = (
     row("--no-proxy-recompute", "off", True, dest="proxy_recompute", nothing="--recompute decides here", models=EFFICIENTNET),
     row("--width-coefficient", "float", to="width_coefficient", about="by size", models=EFFICIENTNET),
     row("--depth-coefficient", "float", to="depth_coefficient", about="by size", models=EFFICIENTNET),
-    row("--use-bypass", "flag", False, nothing="SqueezeNet is built without bypasses", models=("squeezenet",)),
+    row("--use-bypass", "flag", False, ours="`--bypass`", about="identity around fire 3, 5, 7 and 9", models=("squeezenet",)),
     row("--stable-norm", "flag", False, ours="`--stable-norm`", about="forced for ResNeXt and EfficientNet on ImageNet"),
     row("--BN-span", "int", 1, to="bn_span", about="batch-norm statistics over this many replicas"),
     row("--force-unstable-norm", "flag", False, ours="`--no-stable-norm`", about="one-pass statistics in spite of the model"),
@@ -91,7 +91,7 @@ TRAINING = (
     row("--weight-decay", "float", ours="`--l2-regularization`, `--decay-exclude norm` for ImageNet", about="L2 in the gradient; 1e-4/1e-6, EfficientNet 1e-5/1e-6"),
     row("--loss-scaling", "float", 128.0, ours="`--loss-scale`", about="static"),
     row("--label-smoothing", "float", ours="`--label-smoothing`, `--smoothing-form others`", about="0; EfficientNet on ImageNet 0.1"),
-    row("--variable-filter", "texts", nothing="all variables are trained"),
+    row("--variable-filter", "texts", ours="`--train-only`", about="train only the layers whose names contain one of these: Top block7, b4 fc1"),
     row("--init-path", to="weights", about="start from these weights"),
     row("--weight-avg-N", "ints", ours="`--average-last`", about="average the checkpoints of the last N epochs"),
     row("--weight-avg-exp", "floats", ours="`--average-decay`", about="exponential average of all checkpoints"),

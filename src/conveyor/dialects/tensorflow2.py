@@ -27,7 +27,9 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     positive(
         values, "micro_batch_size", "gradient_accumulation_count", "global_batch_size", "num_replicas", "num_epochs"
     )
-    positive(values, "validation_micro_batch_size", "validation_num_replicas", "dbn_replica_group_size")
+    positive(
+        values, "validation_micro_batch_size", "validation_num_replicas", "dbn_replica_group_size", "prefetch_depth"
+    )
     draft = Draft(values, STYLE)
     _data(draft)
     _model(draft)

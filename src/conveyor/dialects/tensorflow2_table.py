@@ -69,7 +69,7 @@ NUMERICS = (
     row("--accelerator-side-preprocess", "switch", False, ours="`--normalize-on device`", about="False"),
     row("--fused-preprocessing", "switch", False, ours="`--in-channels 4`", about="needs --accelerator-side-preprocess"),
     row("--pipeline-num-parallel", "int", 48, nothing="the number of decoding threads follows the cores; --loader-threads sets it"),
-    row("--prefetch-depth", "int", nothing="--prefetch sets the batches prepared ahead"),
+    row("--prefetch-depth", "int", to="prefetch", about="micro-batches prepared ahead"),
 )
 EVENTS = (
     row("--logs-per-epoch", "frequency", 1, ours="`--logs-per-epoch`", about="a number or a/b"),

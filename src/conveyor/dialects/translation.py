@@ -31,7 +31,9 @@ class Translation:
 
     def arguments(self) -> list[str]:
         """The sub-command and its arguments; with a shipped configuration, only what differs from it."""
-        switches = [flag for flag, on in (("--dry-run", self.dry_run), ("--json", self.json)) if on]
+        # Measuring the input has no plan to print: the plan of a dry run is that of the training it stands for.
+        plans = self.dry_run and self.command != "data"
+        switches = [flag for flag, on in (("--dry-run", plans), ("--json", self.json)) if on]
         return [self.command, *self.words, *self._options(), *switches]
 
     def text(self) -> str:
@@ -40,6 +42,8 @@ class Translation:
     def _options(self) -> list[str]:
         if self.command == "restore":
             return self._free_options()
+        if self.command == "data":
+            return self._reading_options()
         if self.command not in ("train", "validate"):
             return []
         if self.config is not None:
@@ -54,6 +58,16 @@ class Translation:
                     words += arguments_of(specs()[name], value)
                 return words
         return self.options.command(self.command)[2:]
+
+    def _reading_options(self) -> list[str]:
+        """What the input pipeline is told; the batch always, since `data bench` has another default than a run."""
+        from conveyor.commands.data import reading_options
+
+        chosen = self.options.changed() | {"micro_batch_size": self.options.batch.micro_batch_size}
+        reading = reading_options()
+        return [
+            word for name, value in chosen.items() if name in reading for word in arguments_of(specs()[name], value)
+        ]
 
     def _free_options(self) -> list[str]:
         """What a restored run may change; the rest is as it was stored."""

@@ -133,9 +133,9 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) 
         _winograd(x, weight, bias, y, turned=False)
         return y
     if chosen == "product":
-        matrix = weight.flatten(1).t()
-        rows = torch.mm(_rows(x), matrix) if bias is None else torch.addmm(bias, _rows(x), matrix)
-        return _images(rows, x)
+        y, matrix = _empty(x, weight.shape[0]), weight.flatten(1).t()
+        torch.mm(_rows(x), matrix, out=_rows(y)) if bias is None else torch.addmm(bias, _rows(x), matrix, out=_rows(y))
+        return y
     return F.conv2d(x, weight, bias, geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
 
 
@@ -270,9 +270,9 @@ def _weights_by_patches(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometr
 
 
 def _empty(like: Tensor, channels: int) -> Tensor:
-    """A channels-last tensor with the N, H and W of `like`."""
+    """A channels-last tensor with the N, H and W of `like`; no view, which an activation could not change in place."""
     batch, _, height, width = like.shape
-    return torch.empty(batch, height, width, channels).permute(0, 3, 1, 2)
+    return torch.empty((batch, channels, height, width), memory_format=torch.channels_last)
 
 
 def _winograd(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, *, turned: bool) -> None:

@@ -3,14 +3,16 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
+from conveyor.errors import UserError, did_you_mean
+
 if TYPE_CHECKING:
-    from torch import Tensor
+    from torch import Tensor, nn
 
 KINDS = ("norm", "bias", "1d")
 
 
 def excluded(named_parameters: Iterable[tuple[str, "Tensor"]], patterns: Sequence[str]) -> set[str]:
-    """The names matched by `patterns`: kinds of parameters, or any part of a parameter's name.
+    """The names matched by `patterns`: kinds of parameters, any part of a parameter's name, or with ^ its beginning.
 
     norm: the scale and the shift of a normalisation layer, known by a one-dimensional `weight`;
     bias: every parameter called `bias`, that of a normalisation layer included;
@@ -23,9 +25,22 @@ def excluded(named_parameters: Iterable[tuple[str, "Tensor"]], patterns: Sequenc
         head, _, last = name.rpartition(".")
         owner = f"{head}." if head else ""
         kinds = {"norm": owner in norms, "bias": last == "bias", "1d": value.dim() <= 1}
-        if any(kinds.get(pattern, pattern in name) for pattern in patterns):
+        if any(kinds.get(pattern, pattern in f"^{name}") for pattern in patterns):
             found.add(name)
     return found
+
+
+def freeze(named_parameters: Iterable[tuple[str, "nn.Parameter"]], patterns: Sequence[str]) -> None:
+    """Leave a gradient to the parameters that `patterns` mean, and to no others; without patterns nothing changes."""
+    parameters = dict(named_parameters)
+    for pattern in patterns:
+        if not excluded(parameters.items(), (pattern,)):
+            hint = did_you_mean(pattern.removeprefix("^"), parameters)
+            raise UserError(f"--train-only {pattern} fits no parameter of the network{hint}: give part of a name")
+    trained = excluded(parameters.items(), patterns) if patterns else parameters
+    for name, parameter in parameters.items():
+        if name not in trained:
+            parameter.requires_grad_(False)
 
 
 def _is_scale(name: str, value: "Tensor") -> bool:

@@ -39,7 +39,13 @@ class OptimizerOptions:
     weight_decay: float = option(0.0, "Decoupled: w -= lr (O(g) + lambda w).", minimum=0.0)
     l2_regularization: float = option(0.0, "In the gradient: w -= lr O(g + lambda w).", minimum=0.0)
     decay_exclude: tuple[str, ...] = option(
-        (), "No decay for parameters whose name contains one of these; norm, bias and 1d are kinds."
+        (),
+        "No decay for parameters whose name contains one of these (^fc: begins so); norm, bias and 1d are kinds.",
+    )
+    train_only: tuple[str, ...] = option(
+        (),
+        "Train these parameters alone (names as in --decay-exclude, such as ^layer4 ^fc); the others keep their values. "
+        "The running statistics of all norms go on.",
     )
     muon_normalize: bool = option(
         False, "Scale filters to the norm sqrt(rows) before each muon step; for filters that a norm follows."

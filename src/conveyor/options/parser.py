@@ -103,13 +103,16 @@ class _Given(argparse.Action):
         namespace.given = {**given, self.dest: value}
 
 
-def add_options(parser: argparse.ArgumentParser, sections: Iterable[str] | None = None) -> None:
-    """Add every option of the given sections (all of them by default) as groups of the parser's help."""
+def add_options(
+    parser: argparse.ArgumentParser, sections: Iterable[str] | None = None, names: Iterable[str] | None = None
+) -> None:
+    """Add every option of the given sections (or those called `names`; all by default) as groups of the parser's help."""
+    wanted = set(specs()) if names is None else set(names)
     for section in sections if sections is not None else section_names():
-        group = parser.add_argument_group(TITLES[section])
-        for spec in specs().values():
-            if spec.section == section:
-                _add(group, spec)
+        chosen = [spec for spec in specs().values() if spec.section == section and spec.name in wanted]
+        group = parser.add_argument_group(TITLES[section]) if chosen else None
+        for spec in chosen:
+            _add(group, spec)
 
 
 def add_config(parser: argparse.ArgumentParser) -> None:

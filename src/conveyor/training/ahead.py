@@ -54,14 +54,14 @@ def check_names(spec: RunSpec, named: Collection[str], model: "nn.Module | None"
         if excluded(parameters.items(), (pattern,)):
             continue
         layers = dict.fromkeys(part for name in parameters for part in name.split(".")[:-1] if not part.isdigit())
-        close = nearest(pattern, [*KINDS, *layers, *parameters])
+        close = nearest(pattern.removeprefix("^"), [*KINDS, *layers, *parameters])
         cure = f"did you mean {' or '.join(close[:2])}?" if close else f"it has {', '.join([*layers][:12])}"
         raise UserError(f"{flag} {pattern}: no parameter of {spec.model_name} has that in its name ({cure})")
 
 
 def names_parameters(named: Collection[str]) -> bool:
     """Whether one of these options chooses parameters by name."""
-    return not {"decay_exclude", "lars_exclude", "lr_factors"}.isdisjoint(named)
+    return not {"decay_exclude", "lars_exclude", "lr_factors", "train_only"}.isdisjoint(named)
 
 
 def unused_names(model: "nn.Module", spec: RunSpec) -> list[str]:
@@ -88,6 +88,8 @@ def _patterns(options: Options) -> Iterator[tuple[str, str]]:
     if optimizer.optimizer == "lars" and optimizer.lars_exclude != specs()["lars_exclude"].default:
         for pattern in optimizer.lars_exclude:
             yield "--lars-exclude", pattern
+    for pattern in optimizer.train_only:
+        yield "--train-only", pattern
     for pair in options.schedule.lr_factors:
         yield "--lr-factors", rate_factor(pair)[0]
 

@@ -1,6 +1,6 @@
 """From options to a lane that can run: the order of the transforms on a model, on one page.
 
-weights (init, load, or resume) -> memory format -> precision -> fast kernels -> recompute -> cut into stages -> lane
+weights (init, load, or resume) -> frozen ones -> memory format -> precision -> fast kernels -> recompute -> cut into stages -> lane
 """
 
 import torch
@@ -13,6 +13,7 @@ from conveyor.layout import deal_slots
 from conveyor.models import norms, splits, units
 from conveyor.numerics import convolution, recompute
 from conveyor.numerics.precision import Precision
+from conveyor.optim import kinds
 from conveyor.options.units import size_in_bytes
 from conveyor.pipeline.balance import automatic_splits
 from conveyor.training.lane import Lane
@@ -71,7 +72,9 @@ def check_splits(model: nn.Module, spec: RunSpec) -> None:
 
 
 def place_model(model: nn.Module, spec: RunSpec, device: torch.device, *, train: bool = True) -> nn.Module:
-    """Memory format, precision, fast kernels and recomputation, in this order; the model is changed in place."""
+    """Freezing, memory format, precision, fast kernels and recomputation, in this order; the model is changed in place."""
+    if train:
+        kinds.freeze(model.named_parameters(), spec.options.optimizer.train_only)
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     Precision.from_options(spec.options.precision).apply(model)
     if train and device.type == "cpu" and spec.options.precision.precision == "32.32":

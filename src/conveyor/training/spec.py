@@ -130,7 +130,7 @@ def resolve(
     _check_data(options, data)
     topology, notes = Topology.from_options(options.batch)
     length = _length(options, data, topology)
-    name, image_size = _model(options, data, model_name)
+    name, image_size = model_and_size(options, data, model_name)
     machine = machine or _machine(options)
     where = options.layout
     if where.threads is None and not machine.accelerators and _is_tiny(name, image_size, topology.micro_batch):
@@ -237,7 +237,7 @@ def _held_out(data: DatasetInfo, options: Options) -> list[str]:
     return [f"{folder} has no validation/ of its own: {data.validation_images} of its images are held out (--hold-out)"]
 
 
-def _model(options: Options, data: DatasetInfo, own: str | None) -> tuple[str, int]:
+def model_and_size(options: Options, data: DatasetInfo, own: str | None = None) -> tuple[str, int]:
     """The model's name and the size of the images that it sees."""
     wanted = own or options.model.model or ("resnet8" if data.image_size <= SMALL_IMAGE else "resnet50")
     size = options.model.image_size

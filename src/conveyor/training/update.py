@@ -35,11 +35,13 @@ class Updater:
     def apply(self, update: int, lr: float) -> None:
         """Use up the gradients. They are sums over all slots of this stage, scaled by the loss scale."""
         gradients = [torch.zeros_like(p) if p.grad is None else p.grad for p in self._parameters]
+        # A stage in which nothing is trained has no gradients, but its part in the sums over the stages.
+        seen = gradients or [torch.zeros(0, device=self._world.device)]
         scale = self.loss_scale.value
         factor: float | Tensor = 1.0 / scale
         finite = True
         if self._clip_norm is not None or self.loss_scale.dynamic:
-            squares = global_square(gradients)
+            squares = global_square(seen)
             self._world.sum_over_stages([squares])
             self.gradient_norm = squares.sqrt() / scale
             if self.loss_scale.dynamic:
@@ -47,7 +49,7 @@ class Updater:
             if self._clip_norm is not None:
                 factor = (self._clip_norm / (self.gradient_norm + 1e-6)).clamp(max=1.0).float() / scale
         # Before the step, which may overwrite the gradients.
-        measured = self.loss_scale.measure(gradients)
+        measured = self.loss_scale.measure(seen)
         if measured is not None:
             self._world.sum_over_stages([measured])
         if self._world.lanes > 1:
