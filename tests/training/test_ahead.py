@@ -26,6 +26,7 @@ SMALL = small_options(updates=1).command()[2:]
     [
         (["--lr-factors", "fc:2", "baes:2"], ["--lr-factors baes", "resnet8", "did you mean bias"]),
         (["--lr-factors", "fc:2", "zzzz:2"], ["--lr-factors zzzz", "it has conv1, bn1, layer1"]),
+        (["--train-only", "fc", "^layre1"], ["--train-only ^layre1", "did you mean layer1"]),
         (["--decay-exclude", "layer9"], ["--decay-exclude layer9", "did you mean layer"]),
         (["--optimizer", "lars", "--lars-exclude", "norm", "nrom"], ["--lars-exclude nrom", "did you mean norm"]),
     ],
