@@ -22,6 +22,7 @@ LAYERS = [
     {"layout"},
     {"topology"},
     {"options"},
+    {"interrupt"},
     {"files", "errors", "version"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 from conveyor import commands
 from conveyor.errors import INTERRUPTED, USER_ERROR, UserError, did_you_mean
+from conveyor.interrupt import heard_in_imports
 from conveyor.layout import wait_politely
 from conveyor.models import own
 from conveyor.options.parser import Parser, width
@@ -21,7 +22,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
     wait_politely()
     try:
-        return _dispatch(words)
+        with heard_in_imports():
+            return _dispatch(words)
     except UserError as error:
         print(f"conveyor: error: {error}", file=sys.stderr)
         return USER_ERROR
