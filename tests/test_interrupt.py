@@ -17,6 +17,7 @@ except BaseException:
 def run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
     (folder / "greedy.py").write_text(SWALLOWS)
     start = "from conveyor.interrupt import heard_in_imports\nimport os, signal\n"
+    start += "signal.signal(signal.SIGINT, signal.default_int_handler)\n"  # ignored in a shell's background jobs
     return subprocess.run(
         [sys.executable, "-c", start + code], cwd=folder, capture_output=True, text=True, timeout=60, check=False
     )

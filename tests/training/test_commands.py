@@ -211,7 +211,12 @@ def test_a_hostile_file_is_refused_wherever_one_is_accepted(conveyor: Command, t
 
 def start(*words: object) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-m", "conveyor", *map(str, words)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        [sys.executable, "-m", "conveyor", *map(str, words)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # Tests that a shell runs in the background would hand on that Ctrl-C is ignored.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
 
 
@@ -275,7 +280,7 @@ def test_a_validation_ends_when_it_is_told_to(finished: Path, tmp_path: Path, nu
     words = ["--checkpoint-path", finished, "--repeat", 100_000, "--run-dir", tmp_path / "out", "--no-quiet"]
     process = start("validate", *words)
     try:
-        # By the work it has done, whatever else the machine does: libraries swallow Ctrl-C while they are imported.
+        # By the work it has done, whatever else the machine does.
         end = time.monotonic() + 120
         while (
             process.poll() is None and sum(psutil.Process(process.pid).cpu_times()[:2]) < 8 and time.monotonic() < end
