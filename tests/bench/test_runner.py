@@ -218,7 +218,7 @@ def test_a_record_says_how_many_threads_there_were(program: str, env: str, threa
 
 
 def test_our_own_command_needs_no_search_path() -> None:
-    assert runner.this_program(["conveyor", "train"]) == [sys.executable, "-m", "conveyor", "train"]
+    assert runner.this_program(["conveyor", "train"]) == [sys.executable, "-P", "-m", "conveyor", "train"]
     assert runner.this_program(["python3", "x.py"]) == ["python3", "x.py"]
 
 

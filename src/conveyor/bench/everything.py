@@ -6,7 +6,6 @@ the rest goes on.
 
 import os
 import subprocess
-import sys
 import tempfile
 import time
 import traceback
@@ -22,6 +21,7 @@ from conveyor.bench.records import Record, Sample, make_record
 from conveyor.bench.rounds import NO_TIME, environment
 from conveyor.bench.spec import read_spec
 from conveyor.layout import usable_cores
+from conveyor.programs import of_module
 
 SHARES = {
     "limits": 1.0, "training": 13.0, "inference": 15.0, "data": 2.0, "serving": 4.0, "lanes": 2.0, "growth": 6.0,
@@ -161,7 +161,7 @@ def data(plan: Plan, budget: Budget) -> None:
     with tempfile.TemporaryDirectory() as folder:
         make_photographs(Path(folder), count)
         python, env = environment("data")
-        command = [python, "-m", "conveyor", "data", "bench", "--peers", "--data-dir", folder]
+        command = of_module("conveyor", "data", "bench", "--peers", "--data-dir", folder, python=python)
         command += ["--images", str(count), "--rounds", str(rounds), "--micro-batch-size", str(min(64, count))]
         _succeed([*command, "--out", str(plan.records)], budget.left(), env)
 
@@ -186,7 +186,7 @@ def serving(plan: Plan, budget: Budget) -> None:
     model, data, size = ("cifar_resnet8", "cifar10", 32) if plan.small else ("resnet50", "imagenet", 224)
     with tempfile.TemporaryDirectory() as folder:
         run, path, onnx = f"{folder}/run", Path(folder) / model, Path(folder) / "onnx"
-        conveyor = [sys.executable, "-m", "conveyor"]
+        conveyor = of_module("conveyor")
         one_update = (
             f"train --model {model} --data {data} --generated-data --image-size {size} --updates 1 --micro-batch-size 2 "
             "--layout 1x1 --no-validation --no-report --quiet --run-dir"

@@ -27,6 +27,7 @@ from conveyor.bench.records import Record, Sample, make_record, ratios
 from conveyor.bench.rounds import Contestant, Session, UnavailableError
 from conveyor.errors import UserError
 from conveyor.options import Options
+from conveyor.programs import of_module
 from conveyor.training.spec import RunSpec
 from conveyor.training.world import World
 
@@ -77,7 +78,7 @@ def measure(
     sessions: list[Session] = []
     try:
         for layout, count in threads.items():
-            command = [sys.executable, "-m", "conveyor.bench.lanes", work.options(layout, count).to_yaml()]
+            command = of_module("conveyor.bench.lanes", work.options(layout, count).to_yaml())
             sessions.append(Session(Contestant(layout, command), count))
         for number in range(rounds):
             for session in sessions if number % 2 == 0 else reversed(sessions):

@@ -6,7 +6,6 @@ import math
 import os
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -19,6 +18,7 @@ from conveyor.bench.spec import Benchmark, Case
 from conveyor.files import write_atomically
 from conveyor.layout import parse_layout, usable_cores
 from conveyor.monitor.observers import METRICS_FILE_VARIABLE
+from conveyor.programs import of_module
 
 RATE = "images_per_second"
 NOT_FINITE = ("nan", "inf", "-inf")
@@ -157,7 +157,7 @@ def run_case(benchmark: Benchmark, case: Case, folder: Path) -> Outcome:
 def this_program(command: Sequence[str]) -> list[str]:
     """`conveyor ...` is the program that is running, whatever the search path finds under that name, or nothing."""
     if command and command[0] == "conveyor":
-        return [sys.executable, "-m", *command]
+        return of_module(*command)
     return list(command)
 
 

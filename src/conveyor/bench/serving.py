@@ -9,7 +9,6 @@ import contextlib
 import json
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 import time
@@ -25,6 +24,7 @@ from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
 from conveyor.bench.rounds import Session, UnavailableError, contestant, peer_python
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
+from conveyor.programs import of_module
 
 READY_SECONDS = 300.0
 SAMPLE_SECONDS = 0.5
@@ -92,10 +92,10 @@ def server(command: Sequence[str], ready: Path) -> Iterator[tuple[dict[str, Any]
 
 def put_load(address: dict[str, Any], process: psutil.Process, protocol: str, clients: int, seconds: float) -> Load:
     """`conveyor request` against a running server, with its processes watched."""
-    command = [
-        sys.executable, "-m", "conveyor", "request", address["url"], "--name", address["name"], "--protocol", protocol,
+    command = of_module(
+        "conveyor", "request", address["url"], "--name", address["name"], "--protocol", protocol,
         "--clients", str(clients), "--seconds", str(seconds), "--timeout", "60", "--json",
-    ]  # fmt: skip
+    )  # fmt: skip
     if address.get("grpc_port"):
         command += ["--grpc-port", str(address["grpc_port"])]
     memory: list[float] = []
@@ -166,11 +166,11 @@ def measure(
             why = str(error).removeprefix("conveyor.errors.UserError: ")
             raise UserError(f"{path} cannot be served: {why}") from None
         stack.callback(session.close)
-        command = [
-            sys.executable, "-m", "conveyor", "serve", path, "--port", "0", "--grpc-port", "0", "--engine", engine,
+        command = of_module(
+            "conveyor", "serve", path, "--port", "0", "--grpc-port", "0", "--engine", engine,
             "--workers", str(workers), "--threads", str(threads), "--max-batch", str(batch), "--poll", "0",
             "--ready-file", f"{folder}/server.json",
-        ]  # fmt: skip
+        )  # fmt: skip
         servers = {OURS: stack.enter_context(server(command, Path(folder) / "server.json"))}
         if peer_python("fastapi"):
             order = {"onnx": onnx or str(Path(path) / "model.onnx"), "ready_file": f"{folder}/plain.json"}

@@ -1,6 +1,5 @@
 """Training steps beside the loops one would write instead: same model, batch and threads, alternating rounds, one run."""
 
-import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from conveyor.bench.lanes import Work
 from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
 from conveyor.bench.rounds import Contestant, contestant, play
 from conveyor.errors import UserError
+from conveyor.programs import of_module
 
 OURS_IN_ONE = f"{OURS}, one process"
 
@@ -57,7 +57,7 @@ def _ours(setting: Setting, threads: int, base: dict[str, Any]) -> list[Contesta
     if threads < 2 or setting.batch % threads:
         return [contestant(OURS, "conveyor_training", base)]
     work = Work(setting.model, setting.image_size, setting.batch // threads, threads)
-    command = [sys.executable, "-m", "conveyor.bench.lanes", work.options(f"{threads}x1", 1).to_yaml()]
+    command = of_module("conveyor.bench.lanes", work.options(f"{threads}x1", 1).to_yaml())
     return [Contestant(OURS, command), contestant(OURS_IN_ONE, "conveyor_training", base)]
 
 

@@ -18,6 +18,7 @@ from typing import Any
 
 from conveyor.data.measure import Clock, Rate, cpu_seconds
 from conveyor.errors import UserError
+from conveyor.programs import of_module
 
 OURS = "conveyor"
 _SETTLE = 0.2
@@ -100,7 +101,7 @@ class _Side:
 
 @contextlib.contextmanager
 def _side(name: str) -> Iterator[_Side]:
-    command = [sys.executable, "-m", "conveyor.data.contest", name]
+    command = of_module("conveyor.data.contest", name)
     quiet = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "-1"}
     with subprocess.Popen(
         command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from conveyor.errors import UserError
 from conveyor.infer import auto
 from conveyor.infer.accuracy import Sample, top1
 from conveyor.infer.engine import Source, open_named
+from conveyor.programs import of_module
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def quantize_apart(form: str, file: Path, out: Path, images: NDArray[np.uint8], 
         np.save(Path(folder) / "images.npy", images)
         order = {"form": form, "file": str(file), "out": str(out), "images": f"{folder}/images.npy", "batch": batch}
         done = subprocess.run(
-            [sys.executable, "-m", "conveyor.infer.quantize_process", json.dumps(order)],
+            of_module("conveyor.infer.quantize_process", json.dumps(order)),
             capture_output=True,
             text=True,
             env={**os.environ, "NNCF_CI": "1"},  # nncf's word for "send no usage statistics"

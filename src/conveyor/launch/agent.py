@@ -34,6 +34,7 @@ from conveyor.errors import UserError
 from conveyor.launch import failure as failures
 from conveyor.launch.failure import Failure
 from conveyor.launch.plan import LaunchPlan
+from conveyor.programs import of_module
 
 log = logging.getLogger(__name__)
 
@@ -149,11 +150,12 @@ def _run(argv: Sequence[str], plan: LaunchPlan, logs: str) -> None:
         handler = rendezvous_registry.get_rendezvous_handler(parameters)
     except RendezvousConnectionError as error:
         raise UserError(_meeting_failed(plan, None, error)) from error
+    python, *enter = of_module("conveyor.launch.enter")
     spec = WorkerSpec(
         role="worker",
         local_world_size=plan.workers_per_host,
-        entrypoint=sys.executable,
-        args=("-m", "conveyor.launch.enter", *argv),
+        entrypoint=python,
+        args=(*enter, *argv),
         rdzv_handler=handler,
         max_restarts=plan.max_restarts,
         monitor_interval=0.1,

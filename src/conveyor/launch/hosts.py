@@ -4,7 +4,6 @@ import dataclasses
 import logging
 import socket
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Sequence
@@ -12,6 +11,7 @@ from pathlib import Path
 
 from conveyor.errors import UserError
 from conveyor.launch.plan import DEFAULT_PORT, LaunchPlan, host_command, local_host_index, ssh_command
+from conveyor.programs import of_module
 
 log = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ def _start_others(
     argv: Sequence[str], plan: LaunchPlan, here: int | None
 ) -> list[tuple[str, "subprocess.Popen[bytes]"]]:
     """The shares of the other hosts, each behind an ssh of its own."""
-    program = (sys.executable, "-m", "conveyor")
+    program = of_module("conveyor")
     if argv[0] == "conveyor":
         # A shell behind ssh does not have this environment on its path.
         argv = [*program, *argv[1:]]

@@ -9,7 +9,6 @@ import importlib
 import json
 import logging
 import os
-import sys
 import tempfile
 from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
@@ -22,6 +21,7 @@ from conveyor.launch.place import Place, detect
 from conveyor.launch.plan import LaunchPlan
 from conveyor.layout import Machine, lanes_per_span
 from conveyor.options import Options
+from conveyor.programs import of_module
 from conveyor.training import ahead
 from conveyor.training.spec import RunSpec, resolve
 from conveyor.training.world import World, device_for
@@ -160,7 +160,7 @@ def _launched(spec: RunSpec, run: str) -> Any:
         path = Path(folder) / "job.json"
         path.write_text(json.dumps(job), encoding="utf-8")
         try:
-            run_agent([sys.executable, "-m", "conveyor.launch.worker", str(path)], plan)
+            run_agent(of_module("conveyor.launch.worker", str(path)), plan)
         except JobInterruptedError as stopped:
             # A worker that was asked to leave in time saved a checkpoint and has a result that says so.
             if not result.exists():

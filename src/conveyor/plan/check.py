@@ -3,7 +3,6 @@
 import os
 import statistics
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from conveyor.plan.choose import Proposal, Wanted, propose
 from conveyor.plan.costs import Model
 from conveyor.plan.hardware import Hardware
 from conveyor.plan.planner import Subject
+from conveyor.programs import of_module
 
 UPDATES = 8
 ROUNDS = 3
@@ -101,7 +101,7 @@ def measure(options: Options, about: Subject, one: Proposal, updates: int = UPDA
         run = planner.run_options(options, about).replace(
             updates=updates, updates_per_log=1, run_dir=str(run_dir), **one.train_options()
         )
-        command = [sys.executable, "-m", *run.command("train")]
+        command = of_module(*run.command("train"))
         try:
             done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=LIMIT_SECONDS)
         except subprocess.TimeoutExpired:

@@ -243,7 +243,7 @@ def others_busy(
         return
     job = json.dumps({"model": options.model, "arguments": arguments, "image_size": image_size, "batch": batch})
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    command = [sys.executable, "-c", "from conveyor.plan.measure import keep_busy; keep_busy()"]
+    command = [sys.executable, "-P", "-c", "from conveyor.plan.measure import keep_busy; keep_busy()"]
     processes = [
         subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
         for _ in range(others)

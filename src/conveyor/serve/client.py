@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +17,7 @@ from conveyor.errors import UserError, did_you_mean
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.infer.statistics import Latency
 from conveyor.options import Options
+from conveyor.programs import of_module
 from conveyor.serve.callers import PROTOCOLS
 from conveyor.serve.clients import IN_FLIGHT
 from conveyor.serve.launcher import running
@@ -126,7 +126,7 @@ def run_load(settings: LoadSettings, images: NDArray[np.uint8]) -> LoadReport:
         order = json.dumps({**dataclasses.asdict(settings), "images": str(file)})
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GRPC_VERBOSITY": "NONE"}
         done = subprocess.run(
-            [sys.executable, "-m", "conveyor.serve.clients"],
+            of_module("conveyor.serve.clients"),
             input=order,
             stdout=subprocess.PIPE,
             text=True,

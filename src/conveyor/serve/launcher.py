@@ -5,7 +5,6 @@ import dataclasses
 import json
 import signal
 import subprocess
-import sys
 import tempfile
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.errors import UserError
+from conveyor.programs import of_module
 from conveyor.serve.settings import ServeSettings
 
 READY_SECONDS = 300.0
@@ -50,7 +50,7 @@ def running(settings: ServeSettings, ready_seconds: float = READY_SECONDS) -> It
         settings = dataclasses.replace(settings, path=str(Path(settings.path).absolute()), ready_file=str(ready))
         with open(log, "w") as output:
             process = subprocess.Popen(
-                [sys.executable, "-m", "conveyor.serve", settings.to_json()],
+                of_module("conveyor.serve", settings.to_json()),
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 stdin=subprocess.DEVNULL,

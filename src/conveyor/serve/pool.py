@@ -7,7 +7,6 @@ import logging
 import os
 import socket
 import subprocess
-import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
+from conveyor.programs import of_module
 from conveyor.serve import frames
 from conveyor.serve.refused import Unavailable
 
@@ -45,7 +45,7 @@ class Worker:
         environment = {**os.environ, "OMP_NUM_THREADS": str(order["threads"]), "OMP_WAIT_POLICY": "PASSIVE"}
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", "conveyor.serve.worker", str(theirs.fileno())],
+                of_module("conveyor.serve.worker", str(theirs.fileno())),
                 pass_fds=(theirs.fileno(),),
                 env=environment,
                 stdin=subprocess.DEVNULL,
