@@ -16,7 +16,8 @@ from pathlib import Path
 from typing import Any
 
 SIZE = 4
-TIMEOUT_S = 60
+TIMEOUT_S = 180
+"""Longer than a case may take (40 s without a peer): on a busy machine the first one waits for four imports of torch."""
 
 
 class Pool:
@@ -70,9 +71,14 @@ class Pool:
         return [one["result"] for one in results]
 
     def close(self) -> None:
-        for process, connection in self.workers:
+        for _, connection in self.workers:
             connection.close()
-            process.wait(10)
+        for process, _ in self.workers:
+            try:
+                process.wait(10)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
 
 
 def send(connection: socket.socket, data: bytes) -> None:

@@ -214,3 +214,17 @@ def test_batch_norm_span_over_lanes(pool: Any, layout: str) -> None:
     # Seeds 4 to 10 differ by 5e-8. With seed 3 one channel of layer1.0.bn1.bias, and no other, jumps by 5e-6 in the fifth
     # update: one value lies on its ReLU's edge and falls to either side, and the run ends 2e-5 apart.
     check(pool, layout, bn_span=2, accumulation=1, replicas=4, splits=["layer2"], seed=4)
+
+
+@pytest.mark.parametrize("layout", ["2x1", "1x2"])
+def test_one_update_in_half_precision(pool: Any, layout: str) -> None:
+    # Sums in another order round to another half-precision number now and then, so runs part sooner than in float32; one
+    # update is still compared to 1/30 of what half precision itself costs.
+    options = {**BASE, **BATCH_NORM, "precision": "16.32", "loss_scale": "128", "micro_batch_size": 8}
+    lanes, depth = (int(number) for number in layout.split("x"))
+    (exact,) = pool.run(train_case, 1, text=json.dumps({**options, "precision": "32.32"}), lanes=1, depth=1, updates=1)
+    (expected,) = pool.run(train_case, 1, text=json.dumps(options), lanes=1, depth=1, updates=1)
+    cost = relative_error(expected["state"], exact["state"])
+    assert cost > 1e-5
+    for result in pool.run(train_case, lanes * depth, text=json.dumps(options), lanes=lanes, depth=depth, updates=1):
+        assert relative_error(result["state"], expected["state"]) < cost / 30
