@@ -1,5 +1,6 @@
 """Operations of a network, the machine's GEMM rate, memory of recomputation."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -26,22 +27,37 @@ def test_operations_are_six_times_the_multiply_adds() -> None:
     assert model.training
 
 
-def test_the_rate_is_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_the_best_of_the_first_measurements_stands(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("CONVEYOR_CACHE", str(tmp_path))
-    calls: list[float] = []
+    rates, threads = iter([5e9, 3e9, 8e9, 7e9, 2e9, 1e9, 4e9]), []
 
     def measured(device: torch.device) -> float:
-        calls.append(1)
-        return 5e9
+        threads.append(torch.get_num_threads())
+        return next(rates)
 
     monkeypatch.setattr(peak, "measure", measured)
+    cpu, before = torch.device("cpu"), torch.get_num_threads()
+    assert [peak.gemm_rate(cpu, 3) for _ in range(8)] == [5e9, 5e9, *[8e9] * 6]
+    assert threads == [3] * peak.ENOUGH
+    assert peak.gemm_rate(cpu, 1) == 1e9, "another number of threads is another rate"
+    assert torch.get_num_threads() == before
+    assert peak.gemm_rate(cpu, 3) == 8e9, "both are remembered"
+    for damaged in ("not JSON", "[1]", json.dumps({peak.machine_key(cpu, 3): 8e9})):
+        (tmp_path / "gemm.json").write_text(damaged)
+        monkeypatch.setattr(peak, "measure", lambda device: 6e9)
+        assert peak.gemm_rate(cpu, 3) == 6e9
+        assert json.loads((tmp_path / "gemm.json").read_text()) == {peak.machine_key(cpu, 3): [6e9, 1]}
+
+
+def test_the_share_of_several_pinned_workers(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A worker pinned to one core of two cannot measure both."""
+    monkeypatch.setenv("CONVEYOR_CACHE", str(tmp_path))
+    monkeypatch.setattr(peak, "measure", lambda device: 5e9 * torch.get_num_threads())
+    spec = small_spec(replicas=2)
     cpu = torch.device("cpu")
-    assert [peak.gemm_rate(cpu, 1), peak.gemm_rate(cpu, 1), peak.gemm_rate(cpu, 2)] == [5e9] * 3
-    assert len(calls) == 2
-    (tmp_path / "gemm.json").write_text("not JSON")
-    assert peak.gemm_rate(cpu, 1) == 5e9
-    assert json.loads((tmp_path / "gemm.json").read_text())[peak.machine_key(cpu, 1)] == 5e9
-    assert share_of_peak(2e6, small_spec(), cpu)(250.0) == pytest.approx(0.1)
+    for workers, threads, roof in ((1, 1, 5e9), (1, 2, 1e10), (2, 1, 1e10), (3, 2, 3e10)):
+        layout = dataclasses.replace(spec.layout, lanes=workers, threads=threads)
+        assert share_of_peak(2e6, spec.replace(layout=layout), cpu)(250.0) == pytest.approx(5e8 / roof)
 
 
 def test_the_measurement_takes_the_best_time(monkeypatch: pytest.MonkeyPatch) -> None:

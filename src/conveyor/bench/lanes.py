@@ -133,11 +133,11 @@ def ideal_seconds(stages: Sequence[Sequence[float]], micro_batches: int, schedul
 
 def serve(spec: RunSpec, world: World) -> None:
     """Answer the requests of `rounds.Session` until there are none; the main worker reads and answers."""
+    from conveyor.numerics.threads import using_threads
     from conveyor.training.assemble import Own, make_feed, make_prepare, make_session
-    from conveyor.training.worker import threads
 
     with contextlib.ExitStack() as stack:
-        stack.enter_context(threads(spec.layout.threads))
+        stack.enter_context(using_threads(spec.layout.threads))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         prepare = make_prepare(spec, world)
         job = make_session(spec, world, Own(), None, prepare)

@@ -60,13 +60,8 @@ def hardware_here(options: Options) -> Hardware:
     machine = Machine.here(options.layout.device)
     if machine.accelerators and torch.cuda.is_available():
         device = torch.device("cuda")
-        return accelerator(gemm_rate(device, 1), float(torch.cuda.get_device_properties(0).total_memory))
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        return this_cpu(machine.cores, gemm_rate(torch.device("cpu"), 1))
-    finally:
-        torch.set_num_threads(before)
+        return accelerator(gemm_rate(device), float(torch.cuda.get_device_properties(0).total_memory))
+    return this_cpu(machine.cores, gemm_rate(torch.device("cpu"), 1))
 
 
 def cost_model(
@@ -107,17 +102,14 @@ def as_measured(hardware: Hardware) -> Hardware:
 def _measured(
     options: Options, about: Subject, hardware: Hardware, workers: int, staged: bool, batch: int, kinds: Sequence[str], total: int | None,
 ) -> "Measured":  # fmt: skip
-    import torch
-
     from conveyor.models.registry import build_from
+    from conveyor.numerics.threads import using_threads
     from conveyor.plan import measure
     from conveyor.training.passes import spans_per_pass
 
     if not hardware.cores:
         raise UserError("units are measured on a CPU only: leave out --measure to estimate them for accelerators")
-    before = torch.get_num_threads()
-    torch.set_num_threads(max(1, hardware.cores // workers))
-    try:
+    with using_threads(max(1, hardware.cores // workers)):
         real = measure.ready(build_from(options.model, **about.arguments()), run_options(options, about))
 
         def joined(size: int) -> int:
@@ -137,22 +129,15 @@ def _measured(
                 kinds=kinds,
                 joined=joined,
             )
-    finally:
-        torch.set_num_threads(before)
 
 
 def update_rate() -> float:
     """Seconds per byte of weights that the optimiser takes here, in one thread."""
-    import torch
-
+    from conveyor.numerics.threads import using_threads
     from conveyor.plan.measure import update_seconds_per_byte
 
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with using_threads(1):
         return update_seconds_per_byte()
-    finally:
-        torch.set_num_threads(before)
 
 
 def wanted(options: Options, devices: int, memory: float | None, given: Container[str] | None = None) -> Wanted:

@@ -6,11 +6,11 @@ from pathlib import Path
 import torch
 
 from conveyor.models import units
+from conveyor.numerics.threads import using_threads
 from conveyor.pipeline.balance import automatic_splits
 from conveyor.pipeline.clock import unit_seconds
 from conveyor.training import build, rundir
 from conveyor.training.spec import RunSpec
-from conveyor.training.worker import threads
 
 MEASURED_BATCH = 8
 """Images of the measured pass, at most: the shares of the units hardly change beyond."""
@@ -39,7 +39,7 @@ def choose(spec: RunSpec, folder: Path | None, device: torch.device) -> tuple[tu
     batch = min(spec.topology.micro_batch, MEASURED_BATCH)
     if device.type == "cpu":
         plain = spec.replace(options=spec.options.replace(recompute=()))
-        with threads(spec.layout.threads):
+        with using_threads(spec.layout.threads):
             shape = (batch, spec.in_channels, spec.image_size, spec.image_size)
             images = torch.rand(shape, generator=torch.Generator().manual_seed(0))
             images = images.contiguous(memory_format=torch.channels_last)

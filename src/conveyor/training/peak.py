@@ -1,4 +1,4 @@
-"""The machine's float32 GEMM rate, measured once for about 0.2 s and remembered in the user's cache folder.
+"""The machine's float32 GEMM rate, measured a few times for about 0.2 s and remembered in the user's cache folder.
 
 Training throughput is shown as a share of it: a convolution is a matrix product, so this is the roof, but for those
 3x3 kernels that need fewer multiplications than the product (`numerics/native/winograd.c`).
@@ -9,32 +9,44 @@ import json
 import platform
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import torch
 
 from conveyor.files import cache_folder, write_atomically
+from conveyor.numerics.threads import using_threads
 from conveyor.training.meter import wait_for
 
 SIZE = 1024
 SECONDS = 0.2
+ENOUGH = 5
+"""Measurements after which the best of them stands."""
 
 
-def gemm_rate(device: torch.device, threads: int) -> float:
-    """Floating-point operations per second of a large float32 matrix product with `threads` threads on `device`."""
-    key = machine_key(device, threads)
-    path = cache_folder() / "gemm.json"
+def gemm_rate(device: torch.device, threads: int = 0) -> float:
+    """Floating-point operations per second of a large float32 matrix product on `device`, a CPU with `threads` threads.
+
+    The best of the first ENOUGH calls' measurements: other work on the machine can only make one too small.
+    """
+    key, path = machine_key(device, threads), cache_folder() / "gemm.json"
+    rate, times = _known(path).get(key, (0.0, 0))
+    if times >= ENOUGH:
+        return rate
+    with using_threads(threads or torch.get_num_threads()):
+        rate = max(rate, measure(device))
     try:
-        known: dict[str, float] = json.loads(path.read_text())
-        if known.get(key, 0) > 0:
-            return float(known[key])
-    except (OSError, ValueError, AttributeError, TypeError):
-        known = {}
-    rate = measure(device)
-    try:
-        write_atomically(path, json.dumps({**known, key: rate}, indent=1))
+        write_atomically(path, json.dumps({**_known(path), key: (rate, times + 1)}, indent=1))
     except OSError:
         pass  # A cache that cannot be written is measured again next time.
     return rate
+
+
+def _known(path: Path) -> dict[str, tuple[float, int]]:
+    """Machine key -> best rate so far, number of measurements; a damaged or older file is as good as none."""
+    try:
+        return {key: (float(rate), int(times)) for key, (rate, times) in json.loads(path.read_text()).items()}
+    except (OSError, ValueError, AttributeError, TypeError):
+        return {}
 
 
 def measure(device: torch.device, seconds: float = SECONDS, clock: Callable[[], float] = time.perf_counter) -> float:

@@ -7,12 +7,12 @@ from typing import Any
 
 from conveyor.checkpoint import store
 from conveyor.errors import UserError
+from conveyor.numerics.threads import using_threads
 from conveyor.training import build, checkpoints
 from conveyor.training.assemble import Own, make_prepare, make_validation
 from conveyor.training.spec import RunSpec
 from conveyor.training.stored import is_weights_file
 from conveyor.training.validation import Validation
-from conveyor.training.worker import threads
 from conveyor.training.world import World, device_for
 
 _logger = logging.getLogger(__name__)
@@ -23,7 +23,7 @@ Records = list[dict[str, Any]]
 def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Records:
     """Validate what the options name; one record per checkpoint and repetition, the same on every worker."""
     world, own = world or World.single(device_for(spec.options.layout)), own or Own()
-    with threads(spec.layout.threads):
+    with using_threads(spec.layout.threads):
         validation = make_validation(spec, world, own, make_prepare(spec, world))
         if validation is None:
             raise UserError(f"the data set {spec.data.name} has no images to validate on")

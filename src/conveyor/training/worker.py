@@ -1,9 +1,6 @@
 """One worker of a run: start or resume, train, leave the run folder in order."""
 
 import contextlib
-from collections.abc import Iterator
-
-import torch
 
 from conveyor.checkpoint import folder as checkpoints
 from conveyor.checkpoint import store
@@ -14,6 +11,7 @@ from conveyor.monitor.progress import say
 from conveyor.monitor.steady import Steady
 from conveyor.monitor.watch import make_watch
 from conveyor.numerics.precision import Precision
+from conveyor.numerics.threads import using_threads
 from conveyor.training import rundir
 from conveyor.training.after import Result, finish
 from conveyor.training.assemble import Own, make_feed, make_prepare, make_session, make_validation
@@ -35,7 +33,7 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
     folder = rundir.choose(spec)
     spec = spec.replace(options=rundir.resolved_options(spec, folder))
     lock = RunLock(folder) if world.is_main else contextlib.nullcontext()
-    with lock, Signals() as signals, threads(spec.layout.threads):
+    with lock, Signals() as signals, using_threads(spec.layout.threads):
         state = starting_state(spec, folder, world)
         if world.is_main:
             checkpoints.tidy(folder / store.CHECKPOINTS)
@@ -85,14 +83,3 @@ def announce(session: Session) -> None:
         lines.append(recompute_note(session.lane.module, session.spec, session.world.device) or "")
     for line in filter(None, lines):
         say(line)
-
-
-@contextlib.contextmanager
-def threads(count: int) -> Iterator[None]:
-    """The thread budget of this worker; a caller from Python gets its own back."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
