@@ -4,7 +4,10 @@ import time
 from pathlib import Path
 
 import pytest
+import torch
 
+import conveyor
+from conveyor.monitor.histograms import histograms
 from conveyor.monitor.trackers import TensorBoard, Wandb, named
 
 
@@ -55,6 +58,7 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tracker.start({"global_batch": 64})
     tracker.log({"update": 1, "loss": 2.0})
     tracker.validation({"update": 1, "accuracy": 50.0})
+    tracker.weights(1, histograms(WEIGHTS))
     tracker.end({"updates": 1, "accuracy": 50.0})
     files = list((tmp_path / "wandb").glob("offline-run-*/run-*.wandb"))
     assert len(files) == 1
@@ -64,3 +68,54 @@ def test_wandb_offline(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         time.sleep(0.1)
     assert files[0].stat().st_size > 100
     assert (tmp_path / "wandb-id.txt").read_text() in files[0].name
+
+
+WEIGHTS = {
+    "conv.weight": torch.tensor([[-1.0, 0.5], [0.5, 3.0]]),
+    "bn.bias": torch.zeros(5),
+    "bn.num_batches_tracked": torch.tensor(7),
+    "lost": torch.tensor([float("nan"), float("inf"), 2.0]),
+    "empty": torch.tensor([float("nan")]),
+}
+
+
+def test_histograms_count_every_finite_weight_once() -> None:
+    found = histograms(WEIGHTS)
+    assert {name: int(one.counts.sum()) for name, one in found.items()} == {"conv.weight": 4, "bn.bias": 5, "lost": 1}
+    conv = found["conv.weight"]
+    assert (conv.edges[0], conv.edges[-1], conv.sum, conv.sum_of_squares) == (-1.0, 3.0, 3.0, 10.5)
+    assert [int(conv.counts[i]) for i in (0, 24, 63)] == [1, 2, 1]
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tensorboard_reads_histograms(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    tracker = TensorBoard(tmp_path)
+    tracker.start({})
+    tracker.weights(30, histograms(WEIGHTS))
+    accumulator = EventAccumulator(str(tmp_path))
+    accumulator.Reload()
+    assert sorted(accumulator.Tags()["histograms"]) == ["weights/bn.bias", "weights/conv.weight", "weights/lost"]
+    (event,) = accumulator.Histograms("weights/conv.weight")
+    values = event.histogram_value
+    assert (event.step, values.num, values.min, values.max, values.sum, values.sum_squares) == (30, 4, -1, 3, 3, 10.5)
+    assert sum(values.bucket) == 4
+    assert values.bucket_limit[-1] == 3
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("layout", ["1x1", "1x2"])
+def test_a_run_draws_its_weights_after_every_epoch(tmp_path: Path, layout: str) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    options = {"model": "resnet8", "data": "digits", "updates_per_epoch": 2, "updates": 5, "splits": ["layer2"]}
+    options |= {"layout": layout, "accumulation": 2, "report": False, "quiet": True, "validation": False}
+    conveyor.train(**options, weight_histograms=True, run_dir=str(tmp_path / "run"))
+    accumulator = EventAccumulator(str(tmp_path / "run" / "tensorboard"), {"histograms": 0})
+    accumulator.Reload()
+    tags = accumulator.Tags()["histograms"]
+    assert {"weights/conv1.weight", "weights/layer3.0.bn1.running_var", "weights/fc.bias"} <= set(tags)
+    assert [event.step for event in accumulator.Histograms("weights/fc.weight")] == [2, 4, 5]

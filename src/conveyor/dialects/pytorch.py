@@ -267,6 +267,7 @@ def _events(draft: Draft) -> None:
     draft.set(validation=mode != "none", validation_mode=mode if mode != "none" else None)
     if mode == "during":
         draft.set(epochs_per_validation=values["validation_frequency"])
+    draft.set(wandb_project="pytorch-cnn" if values["wandb"] else None)
     if values["device_iteration"] > 1:
         draft.set(updates_per_call=values["device_iteration"])
     strategy = values["weight_avg_strategy"]

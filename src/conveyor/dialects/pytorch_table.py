@@ -101,7 +101,7 @@ EVENTS = (
     row("--logs-per-epoch", "int", 1, ours="`--logs-per-epoch`", about="1"),
     row("--disable-metrics", "flag", False, to="disable_metrics", about="peak throughput"),
     row("--wandb", "flag", False, to="wandb", about="Weights & Biases"),
-    row("--wandb-weight-histogram", "flag", False, nothing="the report shows the weights' spread"),
+    row("--wandb-weight-histogram", "flag", False, to="weight_histograms", about="histograms of the weights"),
 )
 DEVICE = (
     row("--dataloader-worker", "int", nothing="the number of decoding threads follows the cores; --loader-threads sets it"),

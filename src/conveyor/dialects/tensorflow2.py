@@ -264,6 +264,7 @@ def _numbers(flag: str, parameters: Mapping[str, Any], key: str) -> list[float]:
 
 def _events(draft: Draft) -> None:
     values = draft.values
+    draft.set(wandb_project="tf2-resnet50" if values["wandb"] else None)
     for key in ("logs_per_epoch", "ckpts_per_epoch", "first_ckpt_epoch"):
         if values[key] < 0:
             raise UserError(

@@ -9,8 +9,12 @@ import socket
 import struct
 import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from conveyor.monitor.wire import FIXED32, FIXED64, VARINT, field, frame, key, varint
+
+if TYPE_CHECKING:
+    from conveyor.monitor.histograms import Histogram
 
 
 def _integer(number: int, value: int) -> bytes:
@@ -35,6 +39,15 @@ def text(tag: str, markdown: str) -> bytes:
     return field(1, field(1, tag.encode()) + field(8, tensor) + field(9, metadata))
 
 
+def histogram(tag: str, values: "Histogram") -> bytes:
+    """A `Summary.Value` with histo = 5: min 1, max 2, num 3, sum 4, sum_squares 5 (doubles); bucket_limit 6, bucket 7 (lists)."""
+    edges = values.edges
+    numbers = (edges[0], edges[-1], values.counts.sum(), values.sum, values.sum_of_squares)
+    body = b"".join(key(place, FIXED64) + struct.pack("<d", number) for place, number in enumerate(numbers, 1))
+    body += field(6, edges[1:].astype("<f8").tobytes()) + field(7, values.counts.astype("<f8").tobytes())
+    return field(1, field(1, tag.encode()) + field(5, body))
+
+
 class EventFile:
     """An event file in `folder`, named so that TensorBoard finds it; every event is one write."""
 
@@ -51,7 +64,7 @@ class EventFile:
         self._write(_event(step, field(7, _integer(1, 1))))
 
     def add(self, step: int, values: list[bytes]) -> None:
-        """A summary of `scalar` and `text` values at `step`."""
+        """A summary of `scalar`, `text` and `histogram` values at `step`."""
         if values:
             self._write(_event(step, field(5, b"".join(values))))
 

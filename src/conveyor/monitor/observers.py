@@ -5,6 +5,7 @@ for observer in observers: observer.start(spec_json, resumed_at)
 ...                        observer.tick(update)      # after every host call: cheap, moves the bar
 ...                        observer.log(record)       # at log points
 ...                        observer.validation(record)
+...                        observer.weights(update, histograms)   # after every epoch, with --weight-histograms
 ...                        observer.end(record)       # also when interrupted
 """
 
@@ -14,9 +15,9 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TYPE_CHECKING, Any
 
 from conveyor.files import write_atomically
 from conveyor.monitor import progress
@@ -24,6 +25,9 @@ from conveyor.monitor.csvfile import CsvFile
 from conveyor.monitor.dialect_lines import Dialect, dialect
 from conveyor.monitor.records import TRAINING_COLUMNS, VALIDATION_COLUMNS, Record, number, readable_rate, readable_time
 from conveyor.options import Options
+
+if TYPE_CHECKING:
+    from conveyor.monitor.histograms import Histogram
 
 METRICS_FILE_VARIABLE = "CONVEYOR_METRICS_FILE"
 """A run appends its records, one JSON object a line, to the file that this variable names; benchmarks read them."""
@@ -46,6 +50,9 @@ class Observer:
 
     def validation(self, record: Record) -> None:
         """A validation is done."""
+
+    def weights(self, update: int, found: "Mapping[str, Histogram]") -> None:
+        """What the weights look like after `update` updates."""
 
     def end(self, record: Record) -> None:
         """The run is over."""

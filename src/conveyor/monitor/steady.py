@@ -1,12 +1,15 @@
 """An observer that cannot write ends no run: a disk that is full for an hour must not cost a week of training."""
 
 import logging
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Any
 
 from conveyor.errors import UserError
 from conveyor.monitor.observers import Observer
 from conveyor.monitor.records import Record
+
+if TYPE_CHECKING:
+    from conveyor.monitor.histograms import Histogram
 
 _logger = logging.getLogger(__name__)
 
@@ -34,12 +37,15 @@ class Steady(Observer):
     def validation(self, record: Record) -> None:
         self._attempt(self.inner.validation, record)
 
+    def weights(self, update: int, found: "Mapping[str, Histogram]") -> None:
+        self._attempt(self.inner.weights, update, found)
+
     def end(self, record: Record) -> None:
         self._attempt(self.inner.end, record)
 
-    def _attempt(self, act: Callable[[Any], None], what: Any) -> None:
+    def _attempt(self, act: Callable[..., None], *what: Any) -> None:
         try:
-            act(what)
+            act(*what)
         except BrokenPipeError:
             raise
         except (OSError, UserError) as problem:

@@ -1,17 +1,20 @@
-"""TensorBoard and Weights & Biases: the same records under the same names, `train/...` and `validation/...`."""
+"""TensorBoard and Weights & Biases: the same records under the same names, `train/...`, `validation/...`, `weights/...`."""
 
 import importlib.util
 import os
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conveyor.files import write_atomically
 from conveyor.monitor import eventfile
 from conveyor.monitor.observers import Observer, Spec
 from conveyor.monitor.records import Record
 from conveyor.options import Options
+
+if TYPE_CHECKING:
+    from conveyor.monitor.histograms import Histogram
 
 
 class TensorBoard(Observer):
@@ -35,6 +38,10 @@ class TensorBoard(Observer):
 
     def validation(self, record: Record) -> None:
         self._add("validation", record)
+
+    def weights(self, update: int, found: "Mapping[str, Histogram]") -> None:
+        if self._file is not None:
+            self._file.add(update, [eventfile.histogram(f"weights/{name}", one) for name, one in found.items()])
 
     def _add(self, group: str, record: Record) -> None:
         if self._file is not None:
@@ -79,6 +86,14 @@ class Wandb(Observer):
 
     def validation(self, record: Record) -> None:
         self._run.log({"update": max(0, int(record.get("update", 0))), **named("validation", record)})
+
+    def weights(self, update: int, found: "Mapping[str, Histogram]") -> None:
+        import wandb
+
+        drawn = {
+            f"weights/{name}": wandb.Histogram(np_histogram=(one.counts, one.edges)) for name, one in found.items()
+        }
+        self._run.log({"update": update, **drawn})
 
     def end(self, record: Record) -> None:
         self._run.summary.update(dict(record))

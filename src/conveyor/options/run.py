@@ -108,6 +108,9 @@ class RunOptions:
     wandb_project: str = option("conveyor", "Project in Weights & Biases.", changes_result=False)
     wandb_name: str | None = option(None, "Run name in Weights & Biases.", changes_result=False)
     wandb_tags: tuple[str, ...] = option((), "Tags in Weights & Biases.", changes_result=False)
+    weight_histograms: bool = option(
+        False, "Histograms of the weights after every epoch, in TensorBoard and Weights & Biases.", changes_result=False
+    )
     log_style: str = option(
         "conveyor",
         "Form of the log lines and CSV columns.",

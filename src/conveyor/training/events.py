@@ -8,6 +8,7 @@ from typing import Any
 from conveyor.checkpoint import store
 from conveyor.checkpoint.state import State
 from conveyor.checkpoint.writer import BackgroundWriter
+from conveyor.monitor.histograms import histograms
 from conveyor.monitor.observers import Observer
 from conveyor.training.session import Session
 from conveyor.training.validate import Accuracy
@@ -50,7 +51,7 @@ class Events:
                 self.save()
 
     def after_update(self, rate: float) -> None:
-        """The log point, validation and checkpoint that are due now, in this order."""
+        """The log point, histograms, validation and checkpoint that are due now, in this order."""
         session = self._session
         spec, update = session.spec, session.update
         last = update == spec.updates_total
@@ -59,6 +60,9 @@ class Events:
                 observer.tick(update)
         if spec.events.logs_at(update, spec.updates_total) or session.reason is not None:
             self._log(rate)
+        if spec.options.run.weight_histograms and (last or update % spec.updates_per_epoch == 0):
+            with session.meter.paused():
+                self._show_weights()
         if self._validates_at(update, last):
             with session.meter.paused():
                 self.validate()
@@ -84,6 +88,14 @@ class Events:
             record["peak_share"] = share
         for observer in self._observers:
             observer.log(record)
+
+    def _show_weights(self) -> None:
+        """Stages hold only their own, so every worker takes part."""
+        weights = self._session.model_state()
+        if self._observers:
+            found = histograms(weights)
+            for observer in self._observers:
+                observer.weights(self._session.update, found)
 
     def _validates_at(self, update: int, last: bool) -> bool:
         options, session = self._session.spec.options.events, self._session
