@@ -15,7 +15,10 @@ LAYERS = [
     ("A run, and what comes of it", ["training", "infer"]),
     ("What a run is made of", ["pipeline", "checkpoint"]),
     ("Parts", ["data", "models", "optim", "numerics"]),
-    ("Ground", ["monitor", "layout", "topology", "options", "files", "programs", "parent", "interrupt", "errors", "version"]),
+    (
+        "Ground",
+        ["monitor", "layout", "topology", "options", "files", "programs", "parent", "interrupt", "errors", "version"],
+    ),
 ]
 
 TEXT = """# Architecture
