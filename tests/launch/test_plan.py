@@ -93,7 +93,7 @@ def test_a_shell_behind_ssh_needs_no_path(monkeypatch: pytest.MonkeyPatch) -> No
     hosts._start_others(["conveyor", "train", "--data", "digits"], plan, None)
     (command,) = commands
     assert command[0] == "ssh"
-    assert command[-1].count(f"{sys.executable} -m conveyor") == 2
+    assert command[-1].count(f"{sys.executable} -P -m conveyor") == 2
 
 
 def test_the_usual_port_gives_way_and_a_wished_one_does_not() -> None:
