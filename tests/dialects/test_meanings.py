@@ -392,3 +392,11 @@ def test_mpirun_in_its_older_spelling():
         "y",
     ]
     assert program == ["python", "train.py", "-z"]
+
+
+def test_projects_in_weights_and_biases():
+    assert tf1("--wandb")["wandb_project"] == "tf-cnn"
+    assert tf2("--wandb true")["wandb_project"] == "tf2-resnet50"
+    assert pt("--wandb")["wandb_project"] == "pytorch-cnn"
+    assert pt("--wandb --wandb-weight-histogram")["weight_histograms"] is True
+    assert pt()["weight_histograms"] is False

@@ -8,7 +8,8 @@ import torch
 
 import conveyor
 from conveyor.monitor.histograms import histograms
-from conveyor.monitor.trackers import TensorBoard, Wandb, named
+from conveyor.monitor.trackers import TensorBoard, Wandb, make_trackers, named
+from conveyor.options import Options
 
 
 def scalars(folder: Path, tag: str) -> list[tuple[int, float]]:
@@ -119,3 +120,11 @@ def test_a_run_draws_its_weights_after_every_epoch(tmp_path: Path, layout: str) 
     tags = accumulator.Tags()["histograms"]
     assert {"weights/conv1.weight", "weights/layer3.0.bn1.running_var", "weights/fc.bias"} <= set(tags)
     assert [event.step for event in accumulator.Histograms("weights/fc.weight")] == [2, 4, 5]
+
+
+def test_histograms_that_nobody_draws_are_noted(tmp_path: Path) -> None:
+    options, notes = Options().replace(weight_histograms=True), list[str]()
+    make_trackers(options, tmp_path, notes.append)
+    assert notes == []
+    make_trackers(options.replace(tensorboard=False), tmp_path, notes.append)
+    assert [note for note in notes if "--weight-histograms has no effect" in note] == notes != []

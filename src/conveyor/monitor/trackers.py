@@ -119,4 +119,6 @@ def make_trackers(options: Options, run_dir: Path, note: Callable[[str], None]) 
             note("note: --wandb has no effect: wandb is not installed (pip install wandb)")
         else:
             trackers.append(Wandb(run_dir, run.wandb_project, run.wandb_name, run.wandb_tags))
+    if run.weight_histograms and not trackers:
+        note("note: --weight-histograms has no effect without --tensorboard or --wandb: nobody draws them")
     return trackers
