@@ -48,6 +48,7 @@ conformance: $(VENV)/.all
 
 lock: $(VENV)/.all
 	$(BIN)/python scripts/lock.py
+	$(BIN)/python scripts/licences.py
 
 clean:
 	rm -rf $(VENV) .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis
@@ -56,11 +57,12 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # What `make train` needs; the full environment holds it too.
-$(VENV)/.core: requirements/core.txt pyproject.toml | $(BIN)/python
-	$(PIP) -r requirements/core.txt
+$(VENV)/.core: requirements/core.txt requirements/torch.txt pyproject.toml | $(BIN)/python
+	$(PIP) --require-hashes -r requirements/core.txt
+	$(PIP) --no-deps -r requirements/torch.txt
 	$(PIP) --no-build-isolation --no-deps --editable .
 	@touch $@
 
 $(VENV)/.all: requirements/all.txt $(VENV)/.core
-	$(PIP) -r requirements/all.txt
+	$(PIP) --require-hashes -r requirements/all.txt
 	@touch $@

@@ -17,7 +17,20 @@ LAYERS = [
     ("Parts", ["data", "models", "optim", "numerics"]),
     (
         "Ground",
-        ["monitor", "layout", "topology", "options", "files", "programs", "parent", "interrupt", "errors", "version"],
+        [
+            "monitor",
+            "layout",
+            "topology",
+            "tree",
+            "options",
+            "files",
+            "scratch",
+            "programs",
+            "parent",
+            "interrupt",
+            "errors",
+            "version",
+        ],
     ),
 ]
 
@@ -26,7 +39,7 @@ TEXT = """# Architecture
 Made by `scripts/architecture.py` from the source; a test keeps it current.
 
 The way of a sample:
-`options -> topology -> layout -> launch -> worker: data -> model (precision, recompute, stages) -> slot gradients -> reduce
+`options -> topology -> layout -> launch -> worker: data -> model (precision, recompute, stages) -> slot gradients -> tree
 -> optimiser -> events (log, checkpoint, validate) -> run folder`
 
 | to change | look at |
@@ -34,6 +47,8 @@ The way of a sample:
 | an option, its help or its default | `options/` |
 | the arithmetic of batches, epochs and events | `topology.py` |
 | where a run runs | `layout.py`, `launch/` |
+| the order in which gradients are summed | `tree.py`, `pipeline/gradients.py`, `pipeline/exchange.py` |
+| what happens when a worker dies | `training/handover.py`, `launch/agent.py` |
 | the train loop | `training/loop.py`, one page |
 | the order of transforms on a model | `training/build.py`, one page |
 | what a worker does from start to end | `training/worker.py`, one page |

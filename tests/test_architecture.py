@@ -23,7 +23,7 @@ LAYERS = [
     {"topology"},
     {"options"},
     {"interrupt"},
-    {"files", "errors", "version"},
+    {"files", "scratch", "errors", "version", "tree"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 
@@ -38,6 +38,7 @@ WITHOUT_TORCH = [
     "conveyor.models.catalogue",
     "conveyor.optim.schedule",
     "conveyor.training.spec",
+    "conveyor.serve.server",
     "conveyor.dialects",
     "conveyor.commands",
 ]

@@ -7,18 +7,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conveyor.errors import UserError
-from conveyor.layout import Layout, Machine, choose_layout, deal_slots, parse_layout, wait_politely
+from conveyor.layout import Layout, Machine, choose_layout, deal, parse_layout, validation_layout, wait_politely
 from conveyor.options.batch import LayoutOptions
 from conveyor.topology import Topology
 
 
-@given(st.integers(1, 200), st.integers(1, 16), st.sampled_from([1, 2, 4]))
-def test_slots_are_dealt_once_and_evenly(slots: int, lanes: int, span: int) -> None:
-    dealt = deal_slots(slots, lanes, span)
-    assert [slot for lane in dealt for slot in lane] == list(range(slots))
-    if slots % span == 0 and slots // span >= lanes:
-        assert all(lane.start % span == 0 and lane.stop % span == 0 for lane in dealt)
-        assert max(map(len, dealt)) - min(map(len, dealt)) <= span
+@given(st.integers(1, 200), st.integers(1, 16), st.sampled_from([1, 2, 4]), st.sampled_from([1, 2, 3]))
+def test_slots_are_dealt_once_and_evenly(groups: int, lanes: int, span: int, joined: int) -> None:
+    dealt = deal(groups * span * joined, span * joined, lanes, span)
+    assert [slot for lane in range(lanes) for slot in dealt.slots_of(lane)] == list(range(groups * span * joined))
+    if groups >= lanes:
+        assert dealt.exact
+        sizes = [len(one) for one in dealt.lanes]
+        assert max(sizes) - min(sizes) <= 1
+        assert all(slots.start % span == 0 and slots.stop % span == 0 for slots in map(dealt.slots_of, range(lanes)))
+
+
+def test_only_a_batch_norm_span_is_cut() -> None:
+    cut = deal(4, 2, 4, span=2)
+    assert (cut.group_slots, cut.exact) == (1, False)
+    assert [list(one) for one in cut.lanes] == [[0], [1], [2], [3]]
+    idle = deal(4, 2, 3)
+    assert (idle.group_slots, idle.exact) == (2, True)
+    assert [list(idle.slots_of(lane)) for lane in range(3)] == [[0, 1], [2, 3], []]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +52,10 @@ def test_default_layouts(topology: Topology, machine: Machine, expected: str, wo
 
 def test_threads_share_the_cores() -> None:
     options = LayoutOptions(layout="2x1")
-    assert choose_layout(options, Topology(8, 8), Machine(8))[0] == Layout(2, 1, 4)
+    # By groups, not by lanes: two lanes of this run have the threads that eight lanes of it have.
+    assert choose_layout(options, Topology(8, 8), Machine(8))[0] == Layout(2, 1, 1)
+    assert choose_layout(options, Topology(8, 8), Machine(8), groups=2)[0] == Layout(2, 1, 4)
+    assert choose_layout(LayoutOptions(), Topology(8), Machine(8))[0] == Layout(1, 1, 8)
     assert choose_layout(LayoutOptions(layout="4x1"), Topology(8, 8), Machine(2))[0].threads == 1
     assert choose_layout(LayoutOptions(threads=3), Topology(8), Machine(2))[0].threads == 3
 
@@ -71,3 +85,24 @@ def test_threads_spin_only_on_an_idle_machine(load: float, policy: str | None, m
     monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
     wait_politely()
     assert os.environ.pop("OMP_WAIT_POLICY", None) == policy
+
+
+@pytest.mark.parametrize(
+    ("layout", "batches", "machine", "workers", "expected"),
+    [
+        ("auto", 12, Machine(8), None, "1x1"),
+        ("auto", 320, Machine(8), None, "8x1"),
+        ("auto", 40, Machine(8), None, "2x1"),
+        ("auto", 320, Machine(8, 4), None, "4x1"),
+        ("auto", 1, Machine(2), 4, "4x1"),
+        ("2x2", 1, Machine(1), None, "4x1"),
+    ],
+)
+def test_a_validation_gives_every_worker_the_whole_model(
+    layout: str, batches: int, machine: Machine, workers: int | None, expected: str
+) -> None:
+    found, note = validation_layout(LayoutOptions(layout=layout), batches, machine, workers)
+    assert str(found) == expected
+    assert f"{batches} batch" in note
+    with pytest.raises(UserError, match="needs 4 workers"):
+        validation_layout(LayoutOptions(layout="2x2"), 9, machine, 3)

@@ -14,6 +14,7 @@ from conveyor.topology import (
     Topology,
     closest_divisor,
     divisors,
+    group_slots,
     host_events,
     updates_per_event,
 )
@@ -164,3 +165,34 @@ def test_events_divide_the_epoch_or_the_run(per_epoch: int, epochs: int, frequen
         assert per_epoch % period == 0
     else:
         assert (per_epoch * epochs) % period == 0
+
+
+@pytest.mark.parametrize(
+    ("topology", "span", "size", "expected"),
+    [
+        (Topology(8, 64), 1, 32, 8),
+        (Topology(8, 8), 1, 32, 2),
+        (Topology(8, 2), 1, 32, 1),
+        (Topology(32, 64), 1, 32, 2),
+        (Topology(8, 64), 1, 224, 1),
+        (Topology(1, 64), 1, 224, 2),
+        (Topology(8, 4, 16), 1, 32, 4),
+        (Topology(8, 1, 16), 1, 32, 1),
+        (Topology(8, 64, 1, 4), 1, 32, 4),
+        (Topology(4, 16, 2), 2, 32, 8),
+    ],
+)
+def test_slots_that_share_a_pass(topology: Topology, span: int, size: int, expected: int) -> None:
+    found = group_slots(topology, span, size)
+    assert found == expected
+    assert topology.slots % found == found % span == 0
+    assert topology.slots // found >= min(topology.slots // span, 4 * topology.stages)
+
+
+def test_slots_that_were_asked_to_share_a_pass() -> None:
+    assert group_slots(Topology(8, 8), 1, 224, "4") == 4
+    for asked in ("3", "16", "0", "many"):
+        with pytest.raises(UserError, match="--pass-slots"):
+            group_slots(Topology(8, 8), 1, 224, asked)
+    with pytest.raises(UserError, match="use 2 or 4 or 8"):
+        group_slots(Topology(8, 4, 2), 2, 224, "1")

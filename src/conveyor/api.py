@@ -10,6 +10,7 @@ from typing import Any
 
 from torch import nn
 
+from conveyor.checkpoint import choice
 from conveyor.errors import UserError
 from conveyor.infer.classifier import Classifier
 from conveyor.infer.load import load as load_for_inference
@@ -40,18 +41,31 @@ def train(*, model: str | nn.Module | None = None, data: Any = None, config: str
 
 
 def validate(
-    *, model: str | nn.Module | None = None, data: Any = None, config: str | None = None, **options: Any
+    *,
+    model: str | nn.Module | None = None,
+    data: Any = None,
+    config: str | None = None,
+    checkpoint: str | int | None = None,
+    **options: Any,
 ) -> list[dict[str, Any]]:
-    """Validate a checkpoint, a run (all its checkpoints) or a module: one record with `accuracy` and more for each."""
+    """Validate a checkpoint, a run or a module: one record with `accuracy` and more for each.
+
+    Of a run every checkpoint is validated, or with `checkpoint` the one that is `best`, `last` or of that update.
+    """
     if (path := options.get("checkpoint_path")) is not None:
-        options["checkpoint_path"] = str(path)
+        options["checkpoint_path"] = str(path if checkpoint is None else choice.find(Path(path), str(checkpoint)))
+    elif checkpoint is not None:
+        raise UserError("checkpoint chooses one of a run: name the run with checkpoint_path")
     chosen, own_model, own_data = _options(model, data, config, options)
     return list(in_process.validate(chosen, own_model, own_data))
 
 
-def load(path: str | Path) -> Classifier:
-    """The trained network of a run, a checkpoint or an export: a module in evaluation mode that knows its labels."""
-    return Classifier(load_for_inference(path))
+def load(path: str | Path, checkpoint: str | int | None = None) -> Classifier:
+    """The trained network of a run, a checkpoint or an export: a module in evaluation mode that knows its labels.
+
+    Of a run it is the checkpoint `best`, `last` (default) or of an update; `.checkpoint` says which it is.
+    """
+    return Classifier(load_for_inference(path, checkpoint))
 
 
 def _options(

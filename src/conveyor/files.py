@@ -2,11 +2,13 @@
 
 import contextlib
 import errno
+import json
 import os
+import re
 import secrets
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO
 
 from conveyor.errors import UserError
 
@@ -43,6 +45,21 @@ def replacing(target: Path) -> Iterator[Path]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_unfinished(folder: Path) -> None:
+    """Remove what `replacing` had begun in `folder` when its process was killed; only where nobody else writes."""
+    for path in folder.glob(".*.tmp"):
+        if re.fullmatch(r"\..+\.[0-9a-f]{8}\.tmp", path.name):
+            path.unlink(missing_ok=True)
+
+
+def parse_json(text: str | bytes) -> Any:
+    """The document in `text`; whatever is wrong with it, deep nesting included, is a ValueError."""
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
 
 
 def sync_folder(folder: Path) -> None:

@@ -4,7 +4,6 @@ A lane is one data-parallel worker group; its depth is the number of pipeline st
 The layout never changes what a run computes, only where.
 """
 
-import itertools
 import os
 import re
 from dataclasses import dataclass
@@ -13,6 +12,10 @@ from pathlib import Path
 from conveyor.errors import UserError
 from conveyor.options.batch import LayoutOptions
 from conveyor.topology import Topology
+from conveyor.tree import Dealt
+
+BATCHES_PER_WORKER = 16
+"""A worker for fewer batches of a validation takes longer to start than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,16 @@ def usable_cores() -> int:
     return cores
 
 
+def usable_memory() -> int:
+    """Bytes that this machine has for programs: its memory, capped by a container's limit."""
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    try:
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        return total if limit == "max" else min(total, int(limit))
+    except (OSError, ValueError):
+        return total
+
+
 def wait_politely() -> None:
     """On a busy machine let idle threads sleep instead of spin; called before torch is loaded, which reads it once.
 
@@ -92,14 +105,22 @@ def parse_layout(text: str) -> tuple[int, int]:
 
 
 def choose_layout(
-    options: LayoutOptions, topology: Topology, machine: Machine, workers: int | None = None
+    options: LayoutOptions,
+    topology: Topology,
+    machine: Machine,
+    workers: int | None = None,
+    groups: int | None = None,
 ) -> tuple[Layout, str]:
     """The layout of a run and the line that tells the user about it.
 
     `workers` is the number of processes a launcher has already started, if one has. On accelerators the topology is
     placed exactly when there are enough of them, else folded to one lane per accelerator. On a CPU a lane per core
     with one thread each beats both one process with many threads and a pipeline, so depth is used only when asked for.
+
+    The number of threads decides the order of some sums inside a layer, so by default it follows from the `groups` of
+    an update (default: its slots) and the cores, not from the lanes: other layouts of the run compute the same bits.
     """
+    groups = groups or topology.slots
     units = workers or machine.accelerators or machine.cores
     if options.layout != "auto":
         lanes, depth = parse_layout(options.layout)
@@ -116,7 +137,7 @@ def choose_layout(
         if lanes > topology.replicas:
             why = "accumulation spread over idle workers"
     else:
-        lanes, depth = max(1, min(units, topology.slots)), 1
+        lanes, depth = max(1, min(units, groups)), 1
         why = (
             "folded"
             if topology.devices > lanes
@@ -135,7 +156,7 @@ def choose_layout(
             f"{lanes} lanes need at least {lanes} micro-batches per update, but there are {topology.slots} "
             f"(accumulation {topology.accumulation} x {topology.replicas} replicas): lower the lanes or raise --accumulation"
         )
-    threads = options.threads or max(1, machine.cores // min(lanes * depth, machine.cores))
+    threads = options.threads or max(1, machine.cores // min(workers or groups, machine.cores))
     layout = Layout(lanes, depth, threads)
     where = _count(machine.accelerators, "accelerator") if machine.accelerators else _count(machine.cores, "core")
     note = (
@@ -143,6 +164,24 @@ def choose_layout(
         f"{topology.accumulation} on {where}, {_count(lanes, 'lane')} of depth {depth}, {_count(threads, 'thread')} each ({why})"
     )
     return layout, note
+
+
+def validation_layout(
+    options: LayoutOptions, batches: int, machine: Machine, workers: int | None = None
+) -> tuple[Layout, str]:
+    """The layout of a validation and the line about it: every worker has the whole model and a part of the batches."""
+    units = workers or machine.accelerators or machine.cores
+    lanes = workers or max(1, min(units, batches // BATCHES_PER_WORKER))
+    if options.layout != "auto":
+        asked, depth = parse_layout(options.layout)
+        lanes = asked * depth
+        if workers is not None and lanes != workers:
+            raise UserError(f"--layout {options.layout} needs {lanes} workers, but the launcher started {workers}")
+    threads = options.threads or max(1, machine.cores // min(lanes, machine.cores))
+    where = _count(machine.accelerators, "accelerator") if machine.accelerators else _count(machine.cores, "core")
+    layout = Layout(lanes, 1, threads)
+    share = f"{_count(lanes, 'worker')} with the whole model, {_count(threads, 'thread')} each"
+    return layout, f"layout {layout}: {_count(batches, 'batch', 'batches')} on {where}, {share}"
 
 
 def lanes_per_span(slots: int, lanes: int, span: int) -> int:
@@ -153,22 +192,33 @@ def lanes_per_span(slots: int, lanes: int, span: int) -> int:
     return max(count for count in range(1, lanes // groups + 1) if span % count == 0)
 
 
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"
+def _count(number: int, one: str, many: str = "") -> str:
+    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
-def deal_slots(slots: int, lanes: int, span: int = 1) -> list[range]:
-    """Consecutive slots for each lane, as even as can be; groups of `span` slots stay whole if there are enough.
+def deal(slots: int, group: int, lanes: int, span: int = 1) -> Dealt:
+    """Consecutive groups of `group` slots for each lane, as even as can be; with fewer groups than lanes some have none.
 
-    With fewer groups than lanes every group is cut into the same number of equal parts, one per lane, so that all
-    batches have one size and every group counts alike; lanes that are left over get no slots.
+    Only a batch-norm span of `span` slots may be cut: with fewer spans than lanes each is cut into equal parts, one per
+    lane, so that all batches have one size and every span counts alike.
     """
-    if span > 1 and slots % span == 0 and slots // span < lanes:
-        part = span // lanes_per_span(slots, lanes, span)
-        used = [range(first, first + part) for first in range(0, slots, part)]
-        return used + [range(slots, slots)] * (lanes - len(used))
-    unit = span if span > 1 and slots % span == 0 else 1
-    groups = slots // unit
-    bounds = [lane * groups // lanes * unit for lane in range(lanes + 1)]
-    bounds[-1] = slots
-    return [range(start, stop) for start, stop in itertools.pairwise(bounds)]
+    if span > 1 and slots // span < lanes and lanes_per_span(slots, lanes, span) > 1:
+        group = span // lanes_per_span(slots, lanes, span)
+        return Dealt(slots, group, _one_each(slots // group, lanes), exact=False)
+    groups = slots // group
+    if groups < lanes:
+        return Dealt(slots, group, _one_each(groups, lanes))
+    return Dealt(slots, group, tuple(_even(range(groups), lanes)))
+
+
+def _even(groups: range, lanes: int) -> list[range]:
+    """Shares that differ by at most one group; an even number of lanes is cut where the tree of sums is."""
+    if lanes == 1:
+        return [groups]
+    half = lanes // 2
+    middle = len(groups) // 2 if lanes % 2 == 0 else half * len(groups) // lanes
+    return _even(groups[:middle], half) + _even(groups[middle:], lanes - half)
+
+
+def _one_each(groups: int, lanes: int) -> tuple[range, ...]:
+    return tuple(range(min(lane, groups), min(lane + 1, groups)) for lane in range(lanes))

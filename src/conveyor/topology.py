@@ -54,6 +54,46 @@ class Topology:
         return cls(batch.micro_batch_size, accumulation, batch.replicas, stages), notes
 
 
+MAX_PIXELS = 2**17
+"""Pixels of a pass that several slots share: 2 pictures of 224 x 224, 32 of 64 x 64. More gains nothing and takes memory."""
+MAX_IMAGES = 64
+MIN_GROUPS = 4
+"""Groups that stay for each stage: as many lanes can work, and a pipeline fills."""
+
+
+def group_slots(topology: Topology, span: int, image_size: int, asked: str = "auto") -> int:
+    """Slots that share one pass through the network: a number of the run, the same on every layout.
+
+    Every pass reads the weights twice and writes their gradient once, whatever the size of its batch: with a
+    micro-batch of 8 small pictures that costs more than the arithmetic. So a power of two of neighbouring batch-norm
+    spans is joined while the pass stays small and enough groups are left for the replicas and stages that were asked
+    for. Batch norms still take the statistics of each span by itself.
+    """
+    if asked != "auto":
+        return _asked_group(topology, span, asked)
+    images, spans = span * topology.micro_batch, topology.slots // span
+    fitting = min(MAX_IMAGES // images, MAX_PIXELS // (images * image_size**2))
+    fewest = max(MIN_GROUPS * topology.stages, topology.replicas // span)
+    joined = 1
+    while 2 * joined <= fitting and spans % (2 * joined) == 0 and spans // (2 * joined) >= fewest:
+        joined *= 2
+    return span * joined
+
+
+def _asked_group(topology: Topology, span: int, asked: str) -> int:
+    if not asked.isdigit() or int(asked) < 1:
+        raise UserError(f"--pass-slots {asked}: give auto or a number of slots from 1 on")
+    number = int(asked)
+    if topology.slots % number or number % span:
+        fitting = [str(one) for one in sorted(divisors(topology.slots)) if one % span == 0]
+        raise UserError(
+            f"--pass-slots {number} does not fit: an update has {topology.slots} slots (accumulation "
+            f"{topology.accumulation} x {topology.replicas} replicas) with batch-norm spans of {span}; use "
+            f"{' or '.join(fitting)}"
+        )
+    return number
+
+
 def _stages(batch: BatchOptions) -> int:
     named = () if batch.splits == ("auto",) else batch.splits
     if batch.stages is not None and named and len(named) != batch.stages - 1:

@@ -6,6 +6,7 @@ import pickle
 import random
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -138,6 +139,7 @@ def test_a_failed_write_leaves_the_old_one(tmp_path: Path) -> None:
     one.save(tmp_path / "7", make_state(seed=1))
     code = """
 import resource, sys
+from collections.abc import Callable
 from pathlib import Path
 from conveyor.checkpoint.writer import BackgroundWriter
 sys.path.insert(0, sys.argv[2])
@@ -198,3 +200,79 @@ def test_best_weights_prefer_the_running_average() -> None:
     best = state.best_weights()
     assert torch.equal(best["a"], torch.full((2,), 0.5, dtype=torch.float16))
     assert torch.equal(best["b"], torch.ones(2))
+
+
+def sign(path: Path, body: str) -> None:
+    """Write `body` as a manifest whose own checksum is right."""
+    (path / one.MANIFEST).write_text(body + hashlib.sha256(body.encode()).hexdigest() + "\n")
+
+
+LINE = f"{'0' * 64}  7  "
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda body: "one word\n",
+        lambda body: body + "a b\n",
+        lambda body: body.replace("  ", " "),
+        lambda body: body + LINE.replace("7", "seven") + "extra\n",
+        lambda body: body + LINE.replace("7", "9" * 5000) + "extra\n",
+        lambda body: body + LINE.replace("7", "-1") + "extra\n",
+        lambda body: body + LINE + "name\0with nothing\n",
+        lambda body: body + LINE + "x" * 300 + "\n",
+        lambda body: body + LINE + "..\n",
+        lambda body: body + body,
+        lambda body: body + LINE + "extra.safetensors\n",
+        lambda body: body.replace("averages.safetensors", "averaged.safetensors"),
+        lambda body: body.replace("model.safetensors", "weights.safetensors"),
+        lambda body: body + (LINE + "extra\n") * 10_000,
+    ],
+)
+def test_a_manifest_with_a_right_checksum_and_wrong_content_is_named(
+    tmp_path: Path, change: Callable[[str], str]
+) -> None:
+    path = one.save(tmp_path / "7", make_state())
+    sign(path, change("".join((path / one.MANIFEST).read_text().splitlines(keepends=True)[:-1])))
+    for read in (one.load, one.verify):
+        with pytest.raises(one.DamagedError, match="manifest"):
+            read(path)
+
+
+@pytest.mark.parametrize("target", ["/dev/zero", "/dev/null", "pipe"])
+@pytest.mark.parametrize("name", ["manifest", "model.safetensors"])
+def test_what_is_no_file_is_not_read(tmp_path: Path, name: str, target: str) -> None:
+    """A device has no end, a pipe no beginning."""
+    path = one.save(tmp_path / "7", make_state())
+    (path / name).unlink()
+    if target == "pipe":
+        os.mkfifo(path / name)
+    else:
+        (path / name).symlink_to(target)
+    with pytest.raises(one.DamagedError, match="not a regular file"):
+        one.load(path)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"[" * 100_000,
+        b'{"format": 1, "progress": ' + b'{"a":' * 50_000,
+        b'{"format": 1, "progress": [], "options": {}}',
+        b'{"format": 1, "progress": {}, "options": []}',
+        b'{"format": 1, "progress": {"update": "x"}, "options": {}}',
+        b'{"format": 1, "progress": {"update": -1}, "options": {}}',
+        b'{"format": 1, "progress": {"update": ' + b"9" * 4000 + b'}, "options": {}}',
+        b'{"format": 1, "progress": {"update": ' + b"9" * 5000 + b'}, "options": {}}',
+        b'{"format": 1, "progress": {"update": 1e999}, "options": {}}',
+        b'{"format": 1}',
+        b"[1]",
+        b"null",
+    ],
+)
+def test_a_state_with_a_right_checksum_and_wrong_content_is_named(tmp_path: Path, content: bytes) -> None:
+    path = one.save(tmp_path / "7", make_state())
+    forge(path, one.STATE, content)
+    with pytest.raises(one.DamagedError, match=r"checkpoint .*7 cannot be read") as caught:
+        one.load(path)
+    assert len(str(caught.value)) < 500

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from tests.checkpoint.states import make_state, same
 
+from conveyor.checkpoint import choice, store
 from conveyor.checkpoint import folder as one
-from conveyor.checkpoint import store
 from conveyor.checkpoint.lock import RunLock
 from conveyor.checkpoint.state import State
 from conveyor.checkpoint.writer import BackgroundWriter
@@ -84,11 +84,11 @@ def test_a_named_checkpoint_that_is_damaged_is_an_error(tmp_path: Path) -> None:
 def test_pruning_keeps_the_newest_and_the_best(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", 1, 2, 3, 4, 5)
     one.save(run / store.CHECKPOINTS / "average-last-2", make_state())
-    store.write_best(run, 2, 97.5)
+    choice.write_best(run, 2, 97.5)
     assert store.prune(run, None) == []
     assert names(store.prune(run, 2)) == ["1", "3"]
     assert names(store.listing(run)) == ["2", "4", "5", "average-last-2"]
-    assert store.read_best(run) == (2, 97.5)
+    assert choice.read_best(run) == (2, 97.5)
 
 
 def test_the_writer_copies_before_it_returns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

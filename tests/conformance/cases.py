@@ -1,8 +1,9 @@
 """What is run for each printed command line, and what is appended to keep it short."""
 
 import dataclasses
+import difflib
 
-from tests.dialects.command_lines import command_of, entries
+from tests.dialects.command_lines import FRAGMENT_BASES, command_of, entries
 
 SMALL = "--image-size 32 --max-validation-images 32"
 """Image size and data limit of the ImageNet commands."""
@@ -38,6 +39,18 @@ class Case:
     """Files that must be there afterwards, as a pattern below the folder."""
     variables: tuple[tuple[str, str], ...] = ()
     note: str = ""
+    filled: str = ""
+    """What had to be put in before the printed text was a command: the program before a fragment, values of placeholders."""
+
+    @property
+    def replacements(self) -> list[tuple[str, str]]:
+        """What of the printed text gave way to what, in the order in which it happened."""
+        command, made = self.command, list[tuple[str, str]]()
+        for old, new in self.replaced:
+            if old in command:
+                command = command.replace(old, new)
+                made.append((old, new))
+        return made
 
     @property
     def text(self) -> str:
@@ -50,7 +63,6 @@ class Case:
 NOT_RUN = {
     "setup": "sets up the original machine",
     "env": "sets a variable for the next command, which is run with it",
-    "test": "the original's tests; ours are `make test`",
 }
 DATA = (
     ("path-to/imagenet", "{data}/imagenet-data"),
@@ -63,6 +75,8 @@ DATA = (
     ("--data-dir imagenet-data", "--data-dir {data}/imagenet-data"),
 )
 HOSTS = (
+    ("10.1.3.0/24", "127.0.0.0/8"),
+    ("10.10.0.0/16", "127.0.0.0/8"),
     ("10.1.3.101,10.1.3.102,10.1.3.103,10.1.3.104", LOCAL_HOSTS),
     (
         "10.10.19.150,10.10.19.151,10.10.19.152,10.10.19.153,10.10.20.150,10.10.20.151,10.10.20.152,10.10.20.153",
@@ -72,6 +86,7 @@ HOSTS = (
     ("python3 --config", "python3 train.py --config"),
 )
 SPECIAL = {
+    "tensorflow1-4": {"expects": r"\d+ passed", "note": "our test of the two programs, in the place of the original's"},
     "pytorch-1": {
         "replaced": (("path-to/imagenet", "{data}/imagenet-raw-dataset"),),
         "appended": "--updates 2 --image-size 64 --max-validation-images 16",
@@ -151,7 +166,7 @@ def cases() -> list[Case]:
     for entry in entries():
         if entry["kind"] in NOT_RUN:
             continue
-        special = dict(SPECIAL.get(entry["id"], {}))
+        special = {"filled": filled_in(entry), **SPECIAL.get(entry["id"], {})}
         appended = special.pop("appended", default_appended(entry))
         replaced = (*special.pop("replaced", ()), *HOSTS, *DATA)
         found.append(
@@ -166,8 +181,19 @@ def cases() -> list[Case]:
     return found
 
 
+def filled_in(entry: dict[str, str]) -> str:
+    """In words: which words of the printed text gave way to which, and what a fragment was put behind."""
+    words = [f"put behind `{FRAGMENT_BASES[entry['folder']]}`"] if entry["kind"] == "fragment" else []
+    old, new = entry["printed"].split(), entry.get("filled", entry["printed"]).split()
+    for kind, a, b, c, d in difflib.SequenceMatcher(None, old, new, autojunk=False).get_opcodes():
+        if kind != "equal":
+            gone, come = " ".join(old[a:b]), " ".join(new[c:d])
+            words.append(f"filled in `{come}`" + (f" for `{gone}`" if gone else "") if come else f"left out `{gone}`")
+    return ", ".join(words)
+
+
 def default_appended(entry: dict[str, str]) -> str:
-    if entry["kind"] in ("help", "tool", "benchmark", "serve", "restore"):
+    if entry["kind"] in ("help", "tool", "benchmark", "serve", "restore", "test"):
         return ""
     if entry["folder"] == "tensorflow1":
         if entry["kind"] == "validate":

@@ -39,7 +39,11 @@ def run(case: Case, workspace: Path) -> Result:
     text = case.text.replace("{data}", str(data)).replace("{runs}", str(runs))
     variables = {name: value.replace("{data}", str(data)) for name, value in case.variables}
     if "10.1" in case.command and "--host" in case.command:
-        planned, output = shell(f"{case.command} --dry-run", folder, variables)
+        printed = case.command
+        for old, new in case.replaced:
+            if "{runs}" in new:  # a dry run of a stored run needs the run
+                printed = printed.replace(old, new.replace("{runs}", str(runs)))
+        planned, output = shell(f"{printed} --dry-run", folder, variables)
         if planned != 0:
             return Result(case.id, False, "dry run", last_words(output), time.monotonic() - started, output)
     if "--distributed" in case.command:
@@ -148,13 +152,35 @@ def free_port() -> int:
         return int(probe.getsockname()[1])
 
 
+STANDS_FOR = {
+    "{data}/imagenet-data": "300 photographs in TFRecord files",
+    "{data}/imagenet-raw-dataset": "300 photographs in class folders",
+    "{data}": "a folder with small data sets",
+    "{runs}": "a run folder made by the row before",
+}
+
+
 def shortened(case: Case) -> str:
-    """What was appended and replaced, in words."""
+    """What was appended and what was replaced, in words."""
     appended = re.sub(r"(--[a-z-]+) \{(data|runs)\}\S*", r"\1 ...", case.appended)
-    words = [f"`{appended}`"] if appended else ["as printed"]
+    words = [case.filled] if case.filled else []
+    words += [f"appended `{appended}`"] if appended else []
+    made = [f"`{old}` by {in_words(old, new)}" for old, new in case.replacements]
+    words += [f"replaced {', '.join(made)}"] if made else []
+    words += ["batch-size variant"] if case.id.endswith("b") else []
+    if "--distributed" in case.command:
+        words.append("replaced the workers of TF_CONFIG by two on this machine")
     if "--host" in case.command and "10.1" in case.command:
         words.append("dry run as printed, then two local hosts")
-    return "; ".join([*words, case.note] if case.note else words)
+    return "; ".join([*(words or ["as printed"]), *([case.note] if case.note else [])])
+
+
+def in_words(old: str, new: str) -> str:
+    """What stands for a placeholder or an address; `old` may be longer than what is replaced in it."""
+    for mark, meaning in STANDS_FOR.items():
+        if mark in new:
+            return meaning
+    return f"`{new}`" if new else "nothing"
 
 
 def last_words(output: str) -> str:

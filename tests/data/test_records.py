@@ -1,6 +1,7 @@
 """TFRecord: framing and Example against an independent implementation, damage, index, data set."""
 
 import struct
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -248,3 +249,19 @@ def test_imagenet_records_without_labels_have_a_thousand_classes(folder: Path) -
     assert (info.train_images, info.validation_images, info.num_classes) == (12, 4, 1000)
     with pytest.raises(UserError, match=r"labels\.txt"):
         catalogue.info(Options().replace(data="folder", data_dir=str(folder)).data)
+
+
+def test_a_file_that_lost_whole_records_is_named(tmp_path: Path, conveyor: Callable[..., tuple[int, str, str]]) -> None:
+    """Cut after a record, a file looks complete: only the stated number of images tells."""
+    examples = [encode_example({"image/encoded": [encoded(picture())], "image/class/label": [1]}) for _ in range(4)]
+    for split in ("train", "validation"):
+        write_records(tmp_path / f"{split}-00000-of-00001", examples)
+    (tmp_path / recordfiles.SUMMARY).write_text('{"train_images": 4, "validation_images": 4, "classes": ["a"]}')
+    assert conveyor("data", "verify", tmp_path)[0] == 0
+    write_records(tmp_path / "train-00000-of-00001", examples[:3])
+    code, out, _ = conveyor("data", "verify", tmp_path)
+    assert (code, "has 3 images for train, but states 4" in out) == (1, True)
+    words = ["--data", "imagenet", "--data-dir", tmp_path, "--model", "resnet8", "--image-size", 16, "--updates", 1]
+    code, _, err = conveyor("train", "--run-dir", tmp_path / "run", *words, "--micro-batch-size", 2, "--layout", "1x1")
+    assert code == 2
+    assert "has 3 images for train, but states 4" in err

@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from conveyor.dialects import benchmarks, launchers, scripts
+from conveyor.options.coerce import to_plain
 
 HERE = Path(__file__).parent
 COMPAT = HERE.parent.parent / "compat"
@@ -69,6 +70,37 @@ def run_line(command, folder, extra=(), variables=None):
             return benchmarks.main(words[3:])
         script = launchers.find_script(words)
         return scripts.main(script.dialect, script.name, list(script.words), script.folder)
+
+
+STORED = {
+    "pytorch-4": ("checkpoints/resnet18_cifar10_1.pt", "python3 train.py", "resnet18_cifar10_1.pt"),
+    "pytorch-5": ("checkpoints", "python3 train.py", ""),
+    "tensorflow1-3": ("logs/RN20_bs32_BN_16.16_v0.9.115_3S9/", "python train.py --dataset cifar-10", ""),
+    "tensorflow1-18": ("generated_checkpoints_dir_path", "python train.py --config mk2_resnet50_gn_16ipus --data-dir imagenet", ""),
+    "tensorflow1-20": ("generated_checkpoints_dir_path", "python train.py --config mk2_resnet50_bn_16ipus --data-dir imagenet", ""),
+    "tensorflow1-22": ("generated_checkpoints_dir_path", "python train.py --config mk2_resnet50_bn_64ipus --data-dir imagenet", ""),
+}  # fmt: skip
+"""Lines about a stored run: the path in them, the line that makes such a run, and a name in its folder."""
+
+
+def with_stored_run(entry, folder):
+    """The line of `entry` about a run in `folder`, which gets the options of its training and one checkpoint."""
+    if entry["id"] not in STORED:
+        return command_of(entry)
+    from conveyor.checkpoint import folder as checkpoints
+    from conveyor.checkpoint.state import State
+    from conveyor.training import rundir
+
+    printed, line, name = STORED[entry["id"]]
+    with inside(COMPAT / entry["folder"], {}):
+        options = scripts.translate(entry["folder"], "train", split(line)[1][2:], folder=Path.cwd()).options
+    folder.mkdir(parents=True, exist_ok=True)
+    rundir.write_options(folder, options)
+    state = State(
+        model={}, progress={"update": 5, "epoch": 1.0}, options={k: to_plain(v) for k, v in options.flat().items()}
+    )
+    checkpoints.save(folder / "checkpoints" / "5", state)
+    return command_of(entry).replace(printed, str(folder / name) if name else str(folder))
 
 
 def plan_of(command, folder, capsys, extra=(), variables=None):

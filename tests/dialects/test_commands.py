@@ -4,7 +4,7 @@ import json
 from fractions import Fraction
 
 import pytest
-from tests.dialects.command_lines import RUNNABLE, command_of, entries, plan_of, run_line
+from tests.dialects.command_lines import RUNNABLE, STORED, command_of, entries, plan_of, run_line, with_stored_run
 
 from conveyor.dialects import benchmarks
 
@@ -12,7 +12,7 @@ IMAGENET, CIFAR = 1_281_167, 50_000
 TF_CONFIG = {"TF_CONFIG": '{"cluster":{"worker":["worker0:3636","worker1:3636"]},"task":{"type":"worker","index":0}}'}
 BY_ID = {entry["id"]: entry for entry in entries()}
 DRY = [entry for entry in entries() if entry["kind"] in (*RUNNABLE[:4], "fragment")]
-REFUSED = {"tensorflow2-22": "it is not possible to log 2.0 epochs at a time for 5 epochs"}
+REFUSED = {"tensorflow2-22": "It is not possible to log 2.0 epochs a time for 5 epochs"}
 
 
 def test_all_86_are_here():
@@ -24,12 +24,12 @@ def test_all_86_are_here():
 
 
 @pytest.mark.parametrize("entry", DRY, ids=lambda entry: entry["id"])
-def test_a_printed_command_is_accepted(entry, capsys):
+def test_a_printed_command_is_accepted(entry, capsys, tmp_path):
     if entry["id"] in REFUSED:
         assert run_line(command_of(entry), entry["folder"], ["--dry-run"]) == 2
         assert REFUSED[entry["id"]] in capsys.readouterr().err
         return
-    plan = plan_of(command_of(entry), entry["folder"], capsys)
+    plan = plan_of(with_stored_run(entry, tmp_path / "run"), entry["folder"], capsys)
     assert plan["command"].startswith("conveyor ")
     assert plan["global_batch"] == plan["micro_batch"] * plan["accumulation"] * plan["replicas"]
     for value in entry.get("variants", {}).get("--batch-size", []):
@@ -210,19 +210,40 @@ def test_workers_of_tf_config_multiply_replicas(capsys):
     assert (plan["replicas"], plan["global_batch"]) == (8, 2 * 4 * 64 * 4)
 
 
-def test_validation_spreads_over_the_launchers_replicas(capsys):
+def test_validation_spreads_over_the_launchers_replicas(capsys, tmp_path):
     for name, replicas, batch in (("tensorflow1-18", 16, 8), ("tensorflow1-20", 16, 16), ("benchmarks-12", 4, 1)):
-        plan = plan_of(command_of(BY_ID[name]), "tensorflow1", capsys)
+        plan = plan_of(with_stored_run(BY_ID[name], tmp_path / name), "tensorflow1", capsys)
         assert (plan["validation"]["replicas"], plan["validation"]["batch"], plan["stages"]) == (replicas, batch, 1)
         assert plan["command"].startswith("conveyor validate")
 
 
-def test_resuming_under_a_launcher(capsys):
-    plan = plan_of(command_of(BY_ID["tensorflow1-22"]), "tensorflow1", capsys)
+def test_resuming_under_a_launcher(capsys, tmp_path):
+    plan = plan_of(with_stored_run(BY_ID["tensorflow1-22"], tmp_path / "a"), "tensorflow1", capsys)
     assert plan["command"].startswith("conveyor restore --")
     assert any("training goes on" in note for note in plan["notes"])
-    plan = plan_of(command_of(BY_ID["tensorflow1-3"]), "tensorflow1", capsys)
+    plan = plan_of(with_stored_run(BY_ID["tensorflow1-3"], tmp_path / "b"), "tensorflow1", capsys)
     assert "conveyor restore" in plan["command"]
+
+
+@pytest.mark.parametrize("name", STORED)
+def test_a_dry_run_without_the_stored_run_says_so(name, capsys):
+    """No plan of a default run where the path leads nowhere."""
+    assert run_line(command_of(BY_ID[name]), BY_ID[name]["folder"], ["--dry-run"]) == 2
+    printed = STORED[name][0].rstrip("/")
+    assert f"there is nothing at {printed}" in capsys.readouterr().err
+
+
+def test_the_plan_of_a_validation_has_no_training(capsys, tmp_path):
+    for name in ("tensorflow1-18", "pytorch-5", "benchmarks-9"):
+        plan = plan_of(with_stored_run(BY_ID[name], tmp_path / name), BY_ID[name]["folder"], capsys)
+        assert plan["validation"]["images"] > 0
+        absent = {"epochs", "updates_total", "peak_lr", "optimiser", "schedule", "calls", "split_points"}
+        assert not absent & set(plan)
+        assert run_line(with_stored_run(BY_ID[name], tmp_path / name), BY_ID[name]["folder"], ["--dry-run"]) == 0
+        text = capsys.readouterr().out
+        assert not [
+            line for line in text.splitlines() if line.startswith(("rate ", "optimiser ", "events ", "length "))
+        ]
 
 
 def test_the_lost_value_and_the_pool_are_noted(capsys):

@@ -5,7 +5,7 @@ from fractions import Fraction
 import pytest
 from tests.dialects.command_lines import COMPAT
 
-from conveyor.dialects.launchers import _split_mpirun, find_script, launch_words, read_poprun
+from conveyor.dialects.launchers import find_script
 from conveyor.dialects.scripts import translate
 from conveyor.dialects.table import row
 from conveyor.dialects.tensorflow1_training import host_step
@@ -316,37 +316,6 @@ def test_the_run_folder_is_named_after_the_model():
     assert "RNX14_bs1x8rx16a_GN32_16.16_noSR_try_v" in translate("tensorflow1", "train", words, environment={}).folder
 
 
-def test_poprun_reads_its_own_words():
-    request = read_poprun(
-        [
-            "-vv",
-            "--host",
-            "a,b",
-            "--numa-aware=yes",
-            "--num-instances=4",
-            "--num-replicas",
-            "8",
-            "--mpi-local-args=-x A=1 -x PATH --tag-output",
-            "python3",
-            "x.py",
-            "--z",
-        ]
-    )
-    assert (request.launcher.replicas, request.launcher.instances, request.launcher.hosts) == (8, 4, ("a", "b"))
-    assert (request.numa, request.tagged, request.variables, request.program) == (
-        True,
-        True,
-        {"A": "1"},
-        ("python3", "x.py", "--z"),
-    )
-    words = launch_words(request, ["program"])
-    assert words[0] == "launch"
-    assert words[-2:] == ["--", "program"]
-    assert "A=1" in words
-    assert "--replicas" in words
-    assert "--replicas" not in launch_words(request, ["program"], with_replicas=False)
-
-
 def test_scripts_are_found_by_their_content_or_their_path(tmp_path):
     folder = COMPAT / "tensorflow1"
     assert find_script(["python3", "--config", "x"], folder).name == "train"
@@ -358,45 +327,32 @@ def test_scripts_are_found_by_their_content_or_their_path(tmp_path):
     assert find_script(["python3", "own.py"], tmp_path) is None
 
 
-def test_mpirun_in_its_older_spelling():
-    words = [
-        "--tag-output",
-        "-H",
-        "a,b",
-        "-bind-to",
-        "none",
-        "-map-by",
-        "slot",
-        "-x",
-        "PATH",
-        "--mca",
-        "x",
-        "y",
-        "python",
-        "train.py",
-        "-z",
-    ]
-    options, program = _split_mpirun(words)
-    assert options == [
-        "--tag-output",
-        "-H",
-        "a,b",
-        "--bind-to",
-        "none",
-        "--map-by",
-        "slot",
-        "-x",
-        "PATH",
-        "--mca",
-        "x",
-        "y",
-    ]
-    assert program == ["python", "train.py", "-z"]
-
-
 def test_projects_in_weights_and_biases():
     assert tf1("--wandb")["wandb_project"] == "tf-cnn"
     assert tf2("--wandb true")["wandb_project"] == "tf2-resnet50"
     assert pt("--wandb")["wandb_project"] == "pytorch-cnn"
     assert pt("--wandb --wandb-weight-histogram")["weight_histograms"] is True
     assert pt()["weight_histograms"] is False
+
+
+def test_serving_scripts_write_a_saved_model_or_say_what_they_wrote(tmp_path):
+    from importlib.util import find_spec
+
+    for script, words in (("export_for_serving", ["--export-dir", str(tmp_path / "out")]), ("send_request", [])):
+        made = translate("tensorflow2", script, ["--model", "cifar_resnet8", *words], environment={})
+        noted = any("TensorFlow is not installed, so the model is written as ONNX" in note for note in made.notes)
+        installed = find_spec("tensorflow") is not None
+        assert (made.settings["form"], noted) == (("saved-model", False) if installed else ("onnx", True))
+
+
+def test_an_export_names_the_options_that_a_checkpoint_overrules(tmp_path):
+    words = [
+        "--model",
+        "cifar_resnet8",
+        "--export-dir",
+        str(tmp_path / "out"),
+        "--checkpoint-input-path",
+        str(tmp_path),
+    ]
+    made = translate("tensorflow2", "export_for_serving", words, environment={})
+    assert any("so without effect: --model-name" in note for note in made.notes)

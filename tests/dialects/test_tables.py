@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from conveyor.dialects import popart_table, pytorch_table, tensorflow1_table, tensorflow2_table
-from conveyor.dialects.table import Row, Table, find_flag, row
+from conveyor.dialects.table import Row, Table, row
 from conveyor.errors import UserError
 from conveyor.options import specs
 
@@ -71,16 +71,60 @@ def test_no_spelling_stands_twice_for_one_script(dialect):
 
 def test_abbreviations_are_unique_or_an_error():
     rows = [row("--epochs --epoch", to="epochs"), row("--epochs-per-ckpt", nothing="x"), row("--seed", to="seed")]
-    assert find_flag("--epoch", rows)[0] is rows[0]
-    assert find_flag("--se", rows)[0] is rows[2]
-    assert find_flag("--nothing", rows) is None
+    table = Table(rows)
+    assert table.find_flag("--epoch", "train")[0] is rows[0]
+    assert table.find_flag("--se", "train")[0] is rows[2]
+    assert table.find_flag("--nothing", "train") is None
     with pytest.raises(UserError, match="could mean --epochs, --epochs-per-ckpt"):
-        find_flag("--ep", [row("--epochs", to="epochs"), rows[1]])
+        Table([row("--epochs", to="epochs"), rows[1]]).find_flag("--ep", "train")
 
 
 def test_two_spellings_of_one_row_are_not_ambiguous():
     rows = [row("--enable-recomputation --enable-recompute", "flag", ours="x")]
-    assert find_flag("--enable-rec", rows)[0] is rows[0]
+    assert Table(rows).find_flag("--enable-rec", "train")[0] is rows[0]
+
+
+VERSIONS = {
+    "pytorch": ("pytorch 2020", "pytorch 3.4"),
+    "tensorflow1": ("tensorflow1 2.0", "tensorflow1 2.1"),
+    "tensorflow2": ("tensorflow2 3.2",),
+    "popart": ("popart 2020",),
+}
+
+
+@pytest.mark.parametrize("dialect", TABLES)
+def test_each_version_of_a_program_declares_its_own_spellings(dialect):
+    table = TABLES[dialect].TABLE
+    for version, absent in zip(VERSIONS[dialect], table.absent, strict=True):
+        assert table.spellings() - absent - {"--help"} == set(DECLARED[version]) - {"--help"}, version
+
+
+@pytest.mark.parametrize(
+    ("dialect", "script", "word", "option"),
+    [
+        ("pytorch", "train", "--check", "--checkpoint-path"),
+        ("pytorch", "validate", "--check", "--checkpoint-path"),
+        ("pytorch", "train", "--no", None),
+        ("pytorch", "train", "--norm", "--normlayer"),
+        ("pytorch", "train", "--disable", "--disable-metrics"),
+        ("pytorch", "train", "--enable-p", "--enable-pipeline-recompute"),
+        ("tensorflow1", "train", "--max-c", "--max-cross-replica-buffer-size"),
+        ("tensorflow1", "train", "--select", "--select-ipu"),
+        ("tensorflow1", "train", "--mom", "--momentum"),
+        ("tensorflow1", "train", "--sharding-e", "--sharding-exclude-filter"),
+        ("tensorflow2", "train", "--gradient-accumulation", "--gradient-accumulation-count"),
+        ("tensorflow2", "train", "--model", "--model-name"),
+        ("tensorflow2", "train", "--lr-s", None),
+        ("popart", "resnet_main", "--num-w", "--num-workers"),
+    ],
+)
+def test_an_abbreviation_is_judged_by_the_options_of_its_document(dialect, script, word, option):
+    table = TABLES[dialect].TABLE
+    if option is None:
+        with pytest.raises(UserError, match="could mean"):
+            table.find_flag(word, script, "resnet")
+    else:
+        assert table.find_flag(word, script, "resnet")[0].flag == option
 
 
 def test_a_row_needs_one_outcome():

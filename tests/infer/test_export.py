@@ -13,7 +13,7 @@ from conveyor.errors import UserError
 from conveyor.infer import metadata
 from conveyor.infer.accuracy import Sample, sample, top1
 from conveyor.infer.engine import Source, open_engine
-from conveyor.infer.export import export
+from conveyor.infer.export import Comparison, export
 from conveyor.infer.load import from_options, load
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.preprocessing import Preprocessing
@@ -42,7 +42,7 @@ def test_an_export_gives_the_models_answers(
     digits: Loaded, expected: np.ndarray, tmp_path: Path, form: str, batch: int | None
 ) -> None:
     exported = export(digits, tmp_path / "out", form, batch=batch)
-    assert exported.difference < 1e-4
+    assert exported.comparison.relative < 1e-4
     again = load(tmp_path / "out")
     assert (again.name, again.class_names, again.num_classes) == ("digits", digits.class_names, 10)
     assert again.preprocessing == digits.preprocessing
@@ -78,7 +78,7 @@ def test_a_wrong_export_is_not_declared_good(digits: Loaded, tmp_path: Path, mon
     monkeypatch.setattr(
         "conveyor.infer.export._stored_source", lambda *_: Source(stored.preprocessing, graph=stored.graph)
     )
-    with pytest.raises(UserError, match="differs from the original"):
+    with pytest.raises(UserError, match=r"differs from the original .* the same answer for . of 5 images"):
         export(digits, tmp_path / "out", "onnx")
     assert os.listdir(tmp_path) == [], "nothing is left behind"
 
@@ -217,7 +217,7 @@ class TestInt8:
         quantizer = Quantizer(data.images[:16], Sample(data.images[16:], data.labels[16:]), 0.0)
         exported = export(loaded, tmp_path / "out", form, quantize=quantizer)
         assert "int8 100.00 % (+0.00 points)" in exported.notes[0]
-        assert exported.difference > 0, "8 bits are not float32"
+        assert exported.comparison.relative > 0, "8 bits are not float32"
         for library in ("nncf", "onnxruntime.quantization"):  # they damage the heap of the process they run in
             assert library not in sys.modules
 
@@ -322,3 +322,20 @@ def test_mistakes_of_the_command_line_are_one_sentence(
     code, _, err = conveyor("export", tmp_path / "model", *(word.format(folder=tmp_path) for word in words))
     assert code == 2
     assert re.search(reason, err), err
+
+
+def test_a_comparison_knows_the_scale_of_the_logits() -> None:
+    """1e8 is little beside 1e12 and far too much beside 1; the answers count, ties do not, and NaN is never close."""
+    expected = np.array([[1.0, 3.0, 2.0], [5.0, 1.0, 0.0]], np.float32)
+    close, wrong = expected * np.float32(1 + 1e-6), expected[:, [1, 0, 2]]
+    for scale in (1e-6, 1.0, 1e12):
+        big = expected * np.float32(scale)
+        assert Comparison.of(big, [close * np.float32(scale)]).is_good(quantized=False)
+        assert not Comparison.of(big, [big + np.float32(0.1 * scale)]).is_good(quantized=False)
+        assert not Comparison.of(big, [wrong * np.float32(scale)]).is_good(quantized=True)
+    found = Comparison.of(expected, [expected, wrong])
+    assert (found.agreed, found.images) == (0, 2)
+    tie = np.array([[2.0, 2.0, 0.0]], np.float32)
+    assert Comparison.of(tie, [tie + np.array([[0.0, 1e-6, 0.0]], np.float32)]).agreed == 1
+    for quantized in (False, True):
+        assert not Comparison.of(expected, [expected * np.float32("nan")]).is_good(quantized=quantized)

@@ -4,9 +4,17 @@ import shutil
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
+import pytest
+import torch
 from tests.data.photos import make_folder
 
 from conveyor.data import catalogue
+from conveyor.data.batch import Batch
+from conveyor.data.opening import open_dataset
+from conveyor.data.prepare import Prepare
+from conveyor.data.subject import subject
+from conveyor.infer.engine import open_engine
 from conveyor.infer.load import from_options, load
 from conveyor.options import Options
 
@@ -36,5 +44,17 @@ def test_lite_networks_normalise_as_they_were_trained() -> None:
         ({"data": "cifar10"}, "cifar"),
     ):
         options = photographs.replace(**changes)
-        info = catalogue.info(options.data)
-        assert catalogue.normalization(options.data, info, options.model.model) == expected
+        assert subject(options, catalogue.info(options.data)).normalization == expected
+
+
+@pytest.mark.parametrize("engine", ["torch", "onnxruntime", "auto"])
+def test_grey_images_for_a_network_in_colour_are_repeated_as_in_training(engine: str) -> None:
+    """Zeros in place of the second and third channel would cost half the accuracy without a word."""
+    options = Options().replace(model="cifar_resnet8", in_channels=4, seed=3)
+    loaded, info = from_options(options, "grey"), catalogue.info(options.data)
+    raw = open_dataset(options, "validation").read(np.arange(6), 0)
+    x, _ = Prepare(options, info)(Batch(raw.images, raw.labels, torch.arange(6), 0, 0, 0, 6), train=False)
+    assert loaded.module is not None
+    with torch.no_grad():
+        wanted = loaded.module(x).numpy()
+    np.testing.assert_allclose(open_engine(loaded, engine, 6)(raw.images.numpy()), wanted, rtol=1e-3, atol=1e-4)

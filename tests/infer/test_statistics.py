@@ -2,7 +2,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conveyor.infer.statistics import Latency, Repeat, Throughput, percentile
+from conveyor.infer.statistics import Repeat, Throughput
+from conveyor.monitor.latency import Latency, percentile
 
 
 def test_percentiles_are_nearest_rank() -> None:

@@ -1,5 +1,6 @@
 """Manifests have the fields that the cluster's own schemas demand."""
 
+import re
 import subprocess
 from typing import Any
 
@@ -35,8 +36,21 @@ CONTAINER = {
             "type": "array",
             "items": {
                 "type": "object",
-                "required": ["name", "value"],
-                "properties": {"name": {"type": "string"}, "value": {"type": "string"}},
+                "required": ["name"],
+                "properties": {
+                    "name": {"type": "string"},
+                    "value": {"type": "string"},
+                    "valueFrom": {
+                        "type": "object",
+                        "minProperties": 1,
+                        "properties": {
+                            "fieldRef": {"type": "object", "required": ["fieldPath"]},
+                            "secretKeyRef": {"type": "object", "required": ["name", "key"]},
+                        },
+                        "additionalProperties": False,
+                    },
+                },
+                "oneOf": [{"required": ["value"]}, {"required": ["valueFrom"]}],
                 "additionalProperties": False,
             },
         },
@@ -134,38 +148,53 @@ PLAN = LaunchPlan(instances=4, replicas=8, job="night-run", environment={"DATA_D
 CLUSTER = Cluster(num_hosts=2, cpus=3, memory="2.5Gi", gpus=1)
 
 
+def emitted(kind: str, cluster: Cluster) -> dict[str, Any]:
+    """The job's manifest; the secret that its pods refer to comes before it."""
+    *secrets, manifest = yaml.safe_load_all(emit(kind, PROGRAM, PLAN, cluster))
+    assert len(secrets) == (cluster.num_hosts > 1)
+    for secret in secrets:
+        assert secret["kind"] == "Secret"
+        assert len(secret["stringData"]["secret"]) >= 32
+        held = {"secretKeyRef": {"name": secret["metadata"]["name"], "key": "secret"}}
+        assert str(held) in str(manifest), "the pods are given it"
+        assert secret["stringData"]["secret"] not in str(manifest)
+    return dict(manifest)
+
+
 def test_pytorch_job() -> None:
-    manifest = yaml.safe_load(emit("k8s", PROGRAM, PLAN, CLUSTER))
+    manifest = emitted("k8s", CLUSTER)
     jsonschema.validate(manifest, PYTORCH_JOB)
     worker = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]
     container = worker["template"]["spec"]["containers"][0]
     assert container["name"] == "pytorch", "the operator looks for this name"
-    assert container["command"][:2] == ["torchrun", "--no-python"]
+    command = container["command"]
+    assert command[command.index("--hosts") + 1] == "night-run-worker-0,night-run-worker-1"
+    assert command[command.index("--host-index") + 1] == "$(REPLICA_INDEX)"
     assert (worker["replicas"], manifest["spec"]["nprocPerNode"]) == (2, "2")
     assert container["resources"]["limits"] == {"cpu": "6", "memory": "5Gi", "nvidia.com/gpu": 2}
     assert {"name": "CONVEYOR_REPLICAS", "value": "8"} in container["env"]
 
 
 def test_job_set() -> None:
-    manifest = yaml.safe_load(emit("jobset", PROGRAM, PLAN, CLUSTER))
+    manifest = emitted("jobset", CLUSTER)
     jsonschema.validate(manifest, JOB_SET)
     job = manifest["spec"]["replicatedJobs"][0]["template"]["spec"]
     command = job["template"]["spec"]["containers"][0]["command"]
     assert job["completionMode"] == "Indexed"
     assert command[command.index("--host-index") + 1] == "$(JOB_COMPLETION_INDEX)"
     assert command[command.index("--hosts") + 1] == "night-run-workers-0-0.night-run,night-run-workers-0-1.night-run"
-    single = yaml.safe_load(emit("jobset", PROGRAM, PLAN, Cluster()))
+    single = emitted("jobset", Cluster())
     jsonschema.validate(single, JOB_SET)
 
 
 def test_pods_that_come_and_go_take_up_the_run() -> None:
     elastic = Cluster(num_hosts=2, min_hosts=1)
-    manifest = yaml.safe_load(emit("k8s", PROGRAM, PLAN, elastic))
+    manifest = emitted("k8s", elastic)
     jsonschema.validate(manifest, PYTORCH_JOB)
     assert manifest["spec"]["elasticPolicy"]["minReplicas"] == 1
     container = manifest["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]["containers"][0]
     assert {"name": "CONVEYOR_ELASTIC", "value": "1"} in container["env"]
-    pods = yaml.safe_load(emit("jobset", PROGRAM, PLAN, elastic))
+    pods = emitted("jobset", elastic)
     command = pods["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]["containers"][0]["command"]
     assert command[command.index("--min-hosts") + 1] == "1"
 
@@ -181,6 +210,9 @@ def test_slurm_script() -> None:
     assert "#SBATCH --cpus-per-task=3" in headers
     assert script.index("#SBATCH --requeue") < script.index("set -euo"), "directives come before the first command"
     assert "export CONVEYOR_REPLICAS=8" in script
+    made = next(line for line in script.splitlines() if line.startswith("export CONVEYOR_SECRET="))
+    shown = subprocess.run(["bash"], input=f"{made}\necho $CONVEYOR_SECRET", text=True, capture_output=True, check=True)
+    assert re.fullmatch("[0-9a-f]{64}\n", shown.stdout)
     assert "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK" in script
     assert """srun --kill-on-bad-exit=1 conveyor train --data cifar10 --name 'it'"'"'s'""" in script
 

@@ -1,7 +1,10 @@
 """What is started where."""
 
+import os
 import socket
 import sys
+import time
+from pathlib import Path
 
 import pytest
 
@@ -83,17 +86,32 @@ def test_a_job_without_a_command_is_refused() -> None:
         run([], LaunchPlan())
 
 
-def test_a_shell_behind_ssh_needs_no_path(monkeypatch: pytest.MonkeyPatch) -> None:
-    """`conveyor` as the program of a worker is this very installation on the other hosts too."""
-    from conveyor.launch import hosts
-
-    commands: list[list[str]] = []
-    monkeypatch.setattr(hosts.subprocess, "Popen", lambda command, **_: commands.append(command))
-    plan = LaunchPlan(instances=2, hosts=("far.example",))
-    hosts._start_others(["conveyor", "train", "--data", "digits"], plan, None)
-    (command,) = commands
-    assert command[0] == "ssh"
-    assert command[-1].count(f"{sys.executable} -P -m conveyor") == 2
+def test_a_share_behind_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """`conveyor` is this very installation there too; the secret comes by standard input, and its end ends the share."""
+    ssh = tmp_path / "ssh"
+    ssh.write_text(
+        '#!/bin/sh\nprintf "%s\\n" "$@" > said.tmp\nread secret; echo "$secret" >> said.tmp\nmv said.tmp said\ncat'
+    )
+    ssh.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    monkeypatch.chdir(tmp_path)
+    plan = LaunchPlan(instances=2, hosts=("far.example",), secret="not for the command line")
+    started = hosts._start_others(["conveyor", "train", "--data", "digits"], plan, None)
+    try:
+        until = time.monotonic() + 30
+        while not (tmp_path / "said").exists():
+            assert time.monotonic() < until
+            time.sleep(0.01)
+        assert started[0][1].poll() is None
+    finally:
+        hosts._end(started)
+    assert started[0][1].returncode == 0, "it ended by itself"
+    *_, host, command, secret = (tmp_path / "said").read_text().splitlines()
+    assert host == "far.example"
+    assert command.count(f"{sys.executable} -P -m conveyor") == 2
+    assert "--secret-file - " in command
+    assert secret == "not for the command line"
+    assert secret not in command
 
 
 def test_the_usual_port_gives_way_and_a_wished_one_does_not() -> None:

@@ -9,7 +9,7 @@ from safetensors.torch import save_file
 
 from conveyor import models
 from conveyor.errors import UserError
-from conveyor.models.weights import load_weights
+from conveyor.models.weights import head_name, load_state, load_weights
 
 
 def fresh(name: str = "cifar_resnet8", **options: object) -> torch.nn.Module:
@@ -70,6 +70,19 @@ def test_another_number_of_classes_needs_a_word(tmp_path: Path) -> None:
     assert load_weights(other, tmp_path / "w.safetensors", replace_head=True) == ["fc.weight", "fc.bias"]
     assert torch.equal(other.fc.weight, head)
     assert torch.equal(other.conv1.weight, model.conv1.weight)
+
+
+@pytest.mark.parametrize(
+    "name", ["cifar_resnet8", "resnext14", "efficientnet_b0", "mobilenet_v2", "mobilenet_v3_small", "squeezenet"]
+)
+@pytest.mark.parametrize("init", ["torch", "tensorflow"])
+def test_a_replaced_head_starts_small(name: str, init: str) -> None:
+    """Within 1 / sqrt(inputs), not 1 / sqrt(classes): the loaded features must survive the first updates."""
+    source, model = fresh(name, num_classes=10, init=init), fresh(name, num_classes=3, init=init)
+    head = model.get_submodule(head_name(model))
+    load_state(model, source.state_dict(), "the file", replace_head=True)
+    assert 0 < float(head.weight.detach().abs().max()) <= head.weight[0].numel() ** -0.5 * (1 + 1e-6)
+    assert not head.bias.any()
 
 
 def test_a_fourth_input_channel_gets_zeros(tmp_path: Path) -> None:

@@ -221,3 +221,68 @@ def test_winograd_is_not_used_where_it_does_not_fit(
     assert (convolution.way(wide.weight, Geometry.of(wide)) == "winograd") == (vectors == "AVX2")
     monkeypatch.setattr(convolution, "library", lambda name: None)
     assert convolution.way(plain.weight, Geometry.of(plain)) == otherwise
+
+
+@pytest.mark.parametrize("vectors", ["AVX2", "AVX512"])
+@pytest.mark.parametrize(("channels", "kernel", "groups"), [(64, 3, 1), (64, 1, 1), (64, 5, 1), (64, 5, 64)])
+def test_no_image_gives_no_gradient(
+    vectors: str, channels: int, kernel: int, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An empty batch: zeros, whichever kernel the layer has; fresh memory must not show."""
+    monkeypatch.setattr(convolution, "_vectors", lambda: vectors)
+    layer = nn.Conv2d(channels, channels, kernel, padding=kernel // 2, groups=groups)
+    layer = layer.to(memory_format=torch.channels_last)
+    convolution.install(layer)
+    for _ in range(3):
+        torch.full_like(layer.weight, 7.0)  # what the allocator may hand out next
+        x = torch.empty(0, channels, 8, 8).to(memory_format=torch.channels_last)
+        y, dx, dw, db = gradients(layer, x, torch.empty(0, channels, 8, 8))
+        assert y.shape == dx.shape == (0, channels, 8, 8)
+        assert not dw.any()
+        assert not db.any()
+
+
+def huge_pixel(channels: int, place: tuple[int, int], value: float) -> tuple[nn.Conv2d, Tensor, Tensor]:
+    """A layer, normal images, and the same with one pixel of one channel changed."""
+    torch.manual_seed(channels + place[0])
+    layer = nn.Conv2d(channels, 64, 3, padding=1, bias=False).to(memory_format=torch.channels_last)
+    x = torch.randn(1, channels, 16, 16).to(memory_format=torch.channels_last)
+    changed = x.clone()
+    changed[0, 3, place[0], place[1]] = value
+    return layer, x, changed
+
+
+@pytest.mark.skipif(not convolution.has_winograd(), reason="no compiled Winograd kernels here")
+@pytest.mark.parametrize("place", [(4, 4), (5, 6), (7, 7), (8, 11)])
+@pytest.mark.parametrize("channels", [64, 128])
+def test_a_huge_pixel_moves_what_does_not_see_it_by_rounding_only(channels: int, place: tuple[int, int]) -> None:
+    """The bound of docs/precision.md: 49 (C + 20) 2^-24 M w inside the tiles of the pixel, no bit outside them."""
+    value = 5e4
+    layer, x, changed = huge_pixel(channels, place, value)
+    geometry = Geometry.of(layer)
+    assert convolution.way(layer.weight, geometry) == "winograd"
+    before, after = (convolution.forward(images, layer.weight, None, geometry)[0].detach() for images in (x, changed))
+    rows, columns = (torch.arange(16)[:, None], torch.arange(16)[None])
+    sees = ((rows - place[0]).abs() <= 1) & ((columns - place[1]).abs() <= 1)
+    # A tile of 4 x 4 results reads one pixel more on each side.
+    in_tile = [
+        (at // 4 * 4 - 1 <= where) & (where <= at // 4 * 4 + 4) for at, where in ((rows, place[0]), (columns, place[1]))
+    ]
+    touched = in_tile[0] & in_tile[1]
+    assert torch.equal(before[:, ~touched], after[:, ~touched])
+    exact = F.conv2d(x.double(), layer.weight.double(), padding=1)[0]
+    blind = touched & ~sees
+    error = (after.double() - exact)[:, blind].abs().max().item()
+    weight = layer.weight.abs().max().item()
+    assert 0 < error <= 49 * (channels + 20) * 2**-24 * value * weight
+
+
+@pytest.mark.skipif(not convolution.has_winograd(), reason="no compiled Winograd kernels here")
+@pytest.mark.parametrize("value", [float("inf"), -float("inf"), float("nan")])
+def test_a_pixel_that_is_not_finite_shows_in_all_that_see_it(value: float) -> None:
+    """Forward and in both gradients: nothing turns it into a number again."""
+    layer, _, changed = huge_pixel(64, (5, 6), value)
+    convolution.install(layer)
+    y, _, dw = gradients(layer, changed, torch.ones(1, 64, 16, 16).to(memory_format=torch.channels_last))
+    assert not y[0, :, 4:7, 5:8].isfinite().any()
+    assert not dw[:, 3].isfinite().any()

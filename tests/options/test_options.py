@@ -42,7 +42,11 @@ def value_for(spec: Spec) -> st.SearchStrategy[Any]:
     return st.lists(one, min_size=1, max_size=3).map(tuple) if spec.kind.many else one
 
 
-FORMS = {"lr_factors": ("bias:64", "head.weight:0.5"), "progressive_image_size": ("0:96", "10:128")}
+FORMS = {
+    "lr_factors": ("bias:64", "head.weight:0.5"),
+    "progressive_image_size": ("0:96", "10:128"),
+    "normalization": ("imagenet", "centred", "0.5,0.5,0.5/0.25,0.25,0.25"),
+}
 """Texts that an option with a form of its own reads."""
 
 
@@ -358,3 +362,14 @@ def test_a_key_of_a_configuration_that_is_no_text_is_one_sentence() -> None:
 def test_an_unknown_configuration_says_where_the_names_are() -> None:
     with pytest.raises(UserError, match="conveyor configs"):
         configuration("zzzz")
+
+
+def test_a_normalisation_is_a_name_or_numbers() -> None:
+    """`none` is a name of its own here, not the absence of a value."""
+    numbers = "0.5,0.5,0.5/0.25,0.25,0.25"
+    for text, expected in (("none", "none"), ("ImageNet", "imagenet"), (numbers, numbers)):
+        assert Options.from_mapping({"normalization": text}).data.normalization == expected
+    assert Options.from_mapping({"normalization": None}).data.normalization is None
+    for wrong in ("imagnet", "0.5/0.5", "0,0,0/0,1,1", "a,b,c/1,1,1"):
+        with pytest.raises(UserError):
+            Options.from_mapping({"normalization": wrong})

@@ -56,3 +56,16 @@ def test_measured_costs_overrule_estimates() -> None:
     found = units.trace(models.build("resnet8", num_classes=10), 32)
     slow_head = [1.0] * (len(found) - 1) + [1000.0]
     assert automatic_splits(found, 2, costs=slow_head) == [len(found) - 1]
+
+
+def test_what_is_inside_a_block_answers_to_the_names_of_the_block() -> None:
+    found = units.trace(models.build("cifar_resnet8", num_classes=10), 32)
+    allowed = [unit.path for unit in found if "layer2" not in unit.path and "layer3" not in unit.path]
+    slow_middle = [1000.0 if unit.path.startswith("layer2") else 1.0 for unit in found]
+    (point,) = automatic_splits(found, 2, exclude=["b2", "b3"], costs=slow_middle)
+    assert found[point].path in allowed
+    (point,) = automatic_splits(found, 2, include=["b3/0"])
+    assert found[point].path.startswith("layer3.0")
+    (point,) = automatic_splits(found, 2, include=["conv4_block1"], exclude=["b3/0/conv1"])
+    assert found[point].path.startswith("layer3.0.")
+    assert found[point].path != "layer3.0.conv1"

@@ -1,4 +1,4 @@
-"""Where a run runs never changes what it computes: weights after 10 updates on many layouts, with real processes."""
+"""Where a run runs never changes what it computes, not by one bit: weights after 10 updates on many layouts, with real processes."""
 
 import functools
 import json
@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 
 UPDATES = 10
-TOLERANCE = 1e-5
 
 BASE: dict[str, Any] = {
     "data": "digits",
@@ -72,6 +71,7 @@ def train_case(
         for update in range(updates):
             tally = session.lane.gradients(iter(feed), update, session.updater.loss_scale.value)
             session.updater.apply(update, spec.schedule.rate(update))
+            world.sum_over_all([tally])
             session.meter.add(tally)
             session.update += 1
             commits.append(1)
@@ -94,12 +94,14 @@ def _reference(pool: Any, text: str, own: bool) -> dict[str, Any]:
     return dict(result)
 
 
-def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
-    """Over all weights and statistics together: |found - expected| / |expected|."""
+def differing(found: dict[str, Tensor], expected: dict[str, Tensor]) -> list[str]:
+    """Names of tensors that are not equal bit for bit."""
     assert set(found) == set(expected)
-    names = [name for name, tensor in expected.items() if tensor.is_floating_point()]
-    difference = torch.cat([(found[name].double() - expected[name].double()).flatten() for name in names]).norm()
-    return float(difference / torch.cat([expected[name].double().flatten() for name in names]).norm())
+    return [name for name, tensor in expected.items() if not torch.equal(bits(found[name]), bits(tensor))]
+
+
+def bits(tensor: Tensor) -> Tensor:
+    return tensor.detach().contiguous().view(-1).view(torch.uint8)
 
 
 def check(pool: Any, layout: str, own: bool = False, validate: bool = False, **options: Any) -> None:
@@ -112,25 +114,19 @@ def check(pool: Any, layout: str, own: bool = False, validate: bool = False, **o
     lanes, depth = (int(number) for number in layout.split("x"))
     results = pool.run(train_case, lanes * depth, text=text, lanes=lanes, depth=depth, own=own, validate=validate)
     for result in results:
-        assert relative_error(result["state"], expected["state"]) < TOLERANCE
-        for name, tensor in expected["state"].items():
-            if name.endswith("num_batches_tracked"):
-                assert int(result["state"][name]) == int(tensor), name
-        assert result["loss"] == pytest.approx(expected["loss"], rel=1e-5)
-        if expected["norm"] is not None:
-            assert result["norm"] == pytest.approx(expected["norm"], rel=1e-3)
+        assert differing(result["state"], expected["state"]) == []
+        assert result["loss"] == expected["loss"]
+        assert result["norm"] == expected["norm"]
         if validate:
-            assert result["images"] == expected["images"]
-            assert result["top1"] == expected["top1"]
-            assert result["top5"] == expected["top5"]
-            assert result["val_loss"] == pytest.approx(expected["val_loss"], rel=1e-4)
+            assert [result[key] for key in VALIDATED] == [expected[key] for key in VALIDATED]
 
 
+VALIDATED = ("images", "top1", "top5", "val_loss")
 BATCH_NORM = {"splits": ["layer1", "layer2", "layer3"]}
 INSIDE_BLOCKS = {"splits": ["layer1.0.bn2", "layer2.0.relu", "layer3.0.add"]}
 
 
-@pytest.mark.parametrize("layout", ["2x1", "4x1", "1x2", "2x2", "1x4"])
+@pytest.mark.parametrize("layout", ["2x1", "3x1", "4x1", "1x2", "2x2", "1x4"])
 def test_batch_norm(pool: Any, layout: str) -> None:
     check(pool, layout, validate=True, **BATCH_NORM)
 
@@ -209,22 +205,36 @@ def test_automatic_splits_and_loss_scale(pool: Any) -> None:
     check(pool, "1x4", stages=4, splits=["auto"], loss_scale="128", bucket_size="4KiB")
 
 
-@pytest.mark.parametrize("layout", ["2x1", "4x1", "2x2"])
-def test_batch_norm_span_over_lanes(pool: Any, layout: str) -> None:
-    # Seeds 4 to 10 differ by 5e-8. With seed 3 one channel of layer1.0.bn1.bias, and no other, jumps by 5e-6 in the fifth
-    # update: one value lies on its ReLU's edge and falls to either side, and the run ends 2e-5 apart.
-    check(pool, layout, bn_span=2, accumulation=1, replicas=4, splits=["layer2"], seed=4)
+@pytest.mark.parametrize("layout", ["2x1", "2x2", "4x1"])
+def test_batch_norm_span(pool: Any, layout: str) -> None:
+    check(pool, layout, bn_span=2, accumulation=2, replicas=4, splits=["layer2"])
 
 
-@pytest.mark.parametrize("layout", ["2x1", "1x2"])
-def test_one_update_in_half_precision(pool: Any, layout: str) -> None:
-    # Sums in another order round to another half-precision number now and then, so runs part sooner than in float32; one
-    # update is still compared to 1/30 of what half precision itself costs.
-    options = {**BASE, **BATCH_NORM, "precision": "16.32", "loss_scale": "128", "micro_batch_size": 8}
-    lanes, depth = (int(number) for number in layout.split("x"))
-    (exact,) = pool.run(train_case, 1, text=json.dumps({**options, "precision": "32.32"}), lanes=1, depth=1, updates=1)
-    (expected,) = pool.run(train_case, 1, text=json.dumps(options), lanes=1, depth=1, updates=1)
-    cost = relative_error(expected["state"], exact["state"])
-    assert cost > 1e-5
-    for result in pool.run(train_case, lanes * depth, text=json.dumps(options), lanes=lanes, depth=depth, updates=1):
-        assert relative_error(result["state"], expected["state"]) < cost / 30
+def test_a_batch_norm_span_that_lanes_share_is_close(pool: Any) -> None:
+    # The one layout that is not exact, and says so: four lanes for two spans. The statistics of a span come from two lanes.
+    options = {**BASE, "bn_span": 2, "accumulation": 1, "replicas": 4, "seed": 4}
+    (expected,) = pool.run(train_case, 1, text=json.dumps(options), lanes=1, depth=1)
+    for result in pool.run(train_case, 4, text=json.dumps(options), lanes=4, depth=1):
+        assert relative_error(result["state"], expected["state"]) < 1e-5
+
+
+def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor]) -> float:
+    """Over all weights and statistics together: |found - expected| / |expected|."""
+    names = [name for name, tensor in expected.items() if tensor.is_floating_point()]
+    difference = torch.cat([(found[name].double() - expected[name].double()).flatten() for name in names]).norm()
+    return float(difference / torch.cat([expected[name].double().flatten() for name in names]).norm())
+
+
+@pytest.mark.parametrize("layout", ["2x1", "3x1", "1x2", "2x2"])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"precision": "16.32", "loss_scale": "128"},
+        {"precision": "16.16", "loss_scale": "auto", "stochastic_rounding": "weights"},
+        {"precision": "16.32", "half_type": "bfloat16"},
+        {"precision": "16.16", "half_type": "bfloat16", "stochastic_rounding": "all"},
+    ],
+    ids=["16.32", "16.16", "bf16.32", "bf16.16"],
+)
+def test_half_precision(pool: Any, layout: str, options: dict[str, Any]) -> None:
+    check(pool, layout, micro_batch_size=8, **options, **BATCH_NORM)

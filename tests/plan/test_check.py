@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from conveyor.cli import main
+from conveyor.data.subject import Subject, planned
 from conveyor.errors import UserError
 from conveyor.monitor import timeline
 from conveyor.options import Options
@@ -41,7 +42,7 @@ def test_a_run_that_was_killed_without_a_word_is_one_sentence(monkeypatch: pytes
     monkeypatch.setattr("conveyor.plan.check.subprocess.run", lambda *words, **more: killed)
     options = Options().replace(model="cifar_resnet8", image_size=16)
     with pytest.raises(UserError, match="layout 1x2 could not be run: it ended with code -9"):
-        check.measure(options, planner.subject(options), OneLayout())  # type: ignore[arg-type]
+        check.measure(options, planned(options), OneLayout())  # type: ignore[arg-type]
 
 
 def makespans(folder: Path) -> list[float]:
@@ -88,7 +89,7 @@ def test_check_predicts_and_runs_every_case(
 ) -> None:
     ran: list[Proposal] = []
 
-    def half_as_fast(options: Options, about: planner.Subject, one: Proposal) -> float:
+    def half_as_fast(options: Options, about: Subject, one: Proposal) -> float:
         ran.append(one)
         return one.images_per_second / 2
 
@@ -106,7 +107,7 @@ def test_check_predicts_and_runs_every_case(
 
 def test_a_real_run_is_measured() -> None:
     options = Options().replace(model="cifar_resnet8", image_size=16, num_classes=10, micro_batch_size=4)
-    about = planner.subject(options)
+    about = planned(options)
     hardware = planner.hardware_here(options)
     model = planner.cost_model(options, about, hardware, measure=False)
     asked = planner.wanted(options.replace(layout="1x1"), 1, None)

@@ -7,8 +7,10 @@ from xml.etree import ElementTree
 import pytest
 
 from conveyor.cli import main
-from conveyor.options import Options
+from conveyor.data.subject import planned
+from conveyor.options import Options, specs
 from conveyor.plan import planner
+from conveyor.plan.choose import optimiser_copies
 
 SMALL = ["plan", "--model", "cifar_resnet8", "--image-size", "16", "--num-classes", "10"]
 
@@ -94,12 +96,45 @@ def test_mistakes(capsys: pytest.CaptureFixture[str], words: list[str], answer: 
 
 
 def test_the_subject_of_a_plan() -> None:
-    assert planner.subject(Options()).image_size == 224
-    assert planner.subject(Options().replace(model="resnet18", data="cifar10")).num_classes == 10
-    assert planner.subject(Options().replace(model="resnet18", image_size=64)).image_size == 64
+    assert planned(Options()).image_size == 224
+    assert planned(Options().replace(model="resnet18", data="cifar10")).num_classes == 10
+    assert planned(Options().replace(model="resnet18", image_size=64)).image_size == 64
 
 
 def test_a_batch_given_at_its_default_value_is_kept(capsys: pytest.CaptureFixture[str]) -> None:
     answer = result(capsys, "--devices", "2", "--micro-batch-size", "32", "--global-batch", "192")
     assert {one["micro_batch"] for one in answer["proposals"]} == {32}  # type: ignore[attr-defined]
     assert result(capsys, "--devices", "2", "--global-batch", "48")["global_batch"] == 48
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b", "sequential", "zero-bubble", "interleaved-1f1b", "looped-bfs"])
+def test_a_schedule_that_was_asked_for_is_the_one_planned(schedule: str, capsys: pytest.CaptureFixture[str]) -> None:
+    """gpipe too, which is the default of training; and those without a timetable keep their name."""
+    answer = result(
+        capsys, "--devices", "2", "--stages", "2", "--global-batch", "64", "--pipeline-schedule", schedule, "--top", "9"
+    )
+    assert {one["schedule"] for one in answer["proposals"]} == {schedule}  # type: ignore[attr-defined]
+    assert main([*str(answer["command"]).split()[1:], "--data", "cifar10", "--dry-run"]) == 0
+    assert (f"--pipeline-schedule {schedule}" in str(answer["command"])) == (schedule != "gpipe")
+    timed = [note for note in answer["notes"] if "is timed as" in note]  # type: ignore[attr-defined]
+    assert len(timed) == (schedule in ("zero-bubble", "interleaved-1f1b", "looped-bfs"))
+
+
+def test_the_machines_memory_is_a_limit_that_its_workers_share(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without --memory nothing is recommended that this machine could not hold."""
+    words = ("--devices", "2", "--device", "cpu", "--global-batch", "64", "--top", "99")
+    small = 6 * 2**20
+    monkeypatch.setattr(planner, "usable_memory", lambda: small)
+    answer = result(capsys, *words)
+    for one in answer["proposals"]:  # type: ignore[attr-defined]
+        assert one["lanes"] * sum(one["memory_per_device"]) <= small
+
+
+def test_the_state_of_every_update_rule_is_counted() -> None:
+    expected = {"sgd": 2, "momentum": 3, "lars": 3, "muon": 3, "rmsprop": 4, "adam": 4, "adamw": 4}
+    for name, copies in expected.items():
+        assert optimiser_copies(Options().replace(optimizer=name).optimizer) == copies
+    assert set(expected) == set(specs()["optimizer"].about.choices or ())
+    assert optimiser_copies(Options().replace(optimizer="muon", ema_decay=0.99).optimizer) == 4

@@ -12,7 +12,7 @@ from tests.report.make_run import make_run
 
 from conveyor.cli import main
 from conveyor.errors import UserError
-from conveyor.report import inputs
+from conveyor.report import inputs, sections
 from conveyor.report.page import SIZE_LIMIT, render, write_report
 
 VOID = {"meta", "link", "br", "img"}
@@ -149,3 +149,17 @@ def test_a_damaged_file_is_named(run_folder: Path, tmp_path: Path) -> None:
     (copy / "timing.json").write_text("{")
     with pytest.raises(UserError, match=r"timing\.json cannot be read"):
         inputs.read_run(copy)
+
+
+def test_the_picture_of_the_layout_deals_spans_as_the_run_does(tmp_path: Path) -> None:
+    """Neighbouring replicas that share statistics stay in one lane: 8 slots on 3 lanes are 2, 3, 3, in pairs 2, 2, 4."""
+    folder = make_run(tmp_path / "spans")
+    spec = json.loads((folder / "spec.json").read_text())
+    (folder / "spec.json").write_text(json.dumps({**spec, "layout": "3x1", "stages": 1, "slots": 8}))
+    pictures = []
+    for span in (1, 2):
+        options = [line for line in (folder / "options.yml").read_text().splitlines() if "bn_span" not in line]
+        (folder / "options.yml").write_text("\n".join([*options, f"bn_span: {span}"]) + "\n")
+        pictures.append(sections.layout(inputs.read_run(folder))["svg"])
+    assert "slots 5 to 7" in pictures[0]
+    assert "slots 4 to 7" in pictures[1]

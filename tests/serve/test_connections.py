@@ -1,5 +1,6 @@
 import contextlib
 import socket
+import struct
 import sys
 import time
 from collections.abc import Iterator
@@ -35,8 +36,8 @@ def test_those_on_the_doorstep_are_served_and_nobody_new_comes_in() -> None:
             assert backlog(listener) == 0
 
 
-PAGE = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
-GET = b"GET /v2/health/live HTTP/1.1\r\nHost: x\r\n\r\n"
+PAGE = b"GET /page.css HTTP/1.1\r\nHost: localhost\r\n\r\n"
+GET = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
@@ -45,16 +46,16 @@ def impatient(model_folder: Path) -> Iterator[Running]:
         yield server
 
 
-def is_held(server: Running, connection: socket.socket) -> bool:
-    ours = connection.getsockname()[1]
+def is_held(server: Running, ours: int) -> bool:
     known = psutil.Process(server.process.pid).net_connections(kind="tcp")
     return any(each.raddr and each.raddr.port == ours for each in known)
 
 
-def assert_hung_up(server: Running, connection: socket.socket) -> None:
+def assert_hung_up(server: Running, ours: int) -> None:
+    """`ours` is the port of this side."""
     time.sleep(0.3)  # until the server has taken the connection
     end = time.monotonic() + 10
-    while is_held(server, connection):
+    while is_held(server, ours):
         assert time.monotonic() < end, "the server holds a silent connection"
         time.sleep(0.1)
 
@@ -67,14 +68,14 @@ def test_a_request_head_that_stops_half_way_is_not_waited_for(impatient: Running
             connection.sendall(first)
             assert connection.recv(4096).startswith(b"HTTP/1.1 200")
         connection.sendall(begun)
-        assert_hung_up(impatient, connection)
+        assert_hung_up(impatient, connection.getsockname()[1])
 
 
 def test_a_head_begun_behind_other_requests_is_not_too_large(impatient: Running) -> None:
     """As clients send that do not wait for an answer before the next request."""
     count = 100
     with socket.create_connection(("127.0.0.1", impatient.port), timeout=5) as connection:
-        padded = GET.replace(b"Host: x", b"Host: x\r\nCookie: " + b"x" * 1500)
+        padded = GET.replace(b"Host: ", b"Cookie: " + b"x" * 1500 + b"\r\nHost: ")
         connection.sendall(padded * count + GET[:20])
         time.sleep(0.1)
         connection.sendall(GET[20:])
@@ -90,7 +91,7 @@ def memory(server: Running) -> int:
 
 
 def test_requests_far_ahead_of_their_answers_cost_no_memory(server: Running) -> None:
-    before, many = memory(server), b"GET /v2/health/live HTTP/1.1\r\n\r\n" * 1000
+    before, many = memory(server), GET * 1000
     with socket.create_connection(("127.0.0.1", server.port), timeout=2) as connection:
         with contextlib.suppress(TimeoutError, ConnectionError):
             for _ in range(100):
@@ -107,7 +108,7 @@ def test_answers_that_nobody_takes_are_not_kept(impatient: Running) -> None:
         with pytest.raises((TimeoutError, ConnectionError)):  # it waits for us to read, or has hung up already
             while True:
                 connection.sendall(PAGE * 20)
-        assert_hung_up(impatient, connection)
+        assert_hung_up(impatient, connection.getsockname()[1])
 
 
 def test_a_connection_between_two_requests_is_kept(impatient: Running) -> None:
@@ -119,3 +120,22 @@ def test_a_connection_between_two_requests_is_kept(impatient: Running) -> None:
                 answer += connection.recv(4096)
             assert answer.startswith(b"HTTP/1.1 200")
             time.sleep(2)
+
+
+POST = b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nno image!"
+
+
+@pytest.mark.parametrize(
+    "requests", [POST + POST, POST + GET, GET + POST, POST * 5], ids=["2", "post get", "get post", "5"]
+)
+def test_requests_ahead_of_their_answers_and_a_close_are_no_error(impatient: Running, requests: bytes) -> None:
+    for linger in (struct.pack("ii", 0, 0), struct.pack("ii", 1, 0)):  # an orderly end, and a reset
+        for _ in range(5):
+            with socket.create_connection(("127.0.0.1", impatient.port), timeout=5) as connection:
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, linger)
+                ours = connection.getsockname()[1]
+                connection.sendall(requests)
+            assert_hung_up(impatient, ours)
+    words = impatient.log.read_text()
+    assert "Traceback" not in words
+    assert "ASGI callable" not in words

@@ -119,3 +119,15 @@ def test_a_call_without_a_token_is_refused_before_its_message_is_there() -> None
         half_sent(port, 1, INFERENCE_SERVICE, 0, 1000) as connection,
     ):
         assert received(connection, b"bearer token")
+
+
+def test_stuck_senders_do_not_hold_a_service() -> None:
+    with (
+        serving(ServeSettings(path="x", timeout=60.0)) as port,
+        half_sent(port, grpc_server.MOST_ARRIVING, INFERENCE_SERVICE, 0, 1000) as connection,
+    ):
+        while code(port, INFERENCE_SERVICE, "ServerLive", 0.3) == grpc.StatusCode.OK:
+            pass  # until all places are taken
+        for _ in range(3):
+            assert code(port, INFERENCE_SERVICE, "ServerLive", 20) == grpc.StatusCode.OK
+        assert received(connection, b"too slowly while others wait")

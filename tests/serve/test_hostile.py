@@ -132,14 +132,14 @@ def raw(server: Running, content: bytes) -> bytes:
     "content",
     [
         b"GARBAGE\r\n\r\n",
-        b"POST /classify HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
-        b"POST /classify HTTP/1.1\r\nHost: x\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
-        b"POST /classify HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
+        b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: -5\r\n\r\n",
+        b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\nhello",
+        b"POST /classify HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\nZZ\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
         b"\x16\x03\x01\x02\x00\x01\x00",
         b"A" * 200_000,
         b"GET / HTTP/1.1\r\n" + b"X: y\r\n" * 50_000,
-        b"POST /classify HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nonly this",
+        b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nonly this",
     ],
 )
 def test_broken_http_never_hurts(server: Running, http: httpx.Client, content: bytes) -> None:
@@ -196,7 +196,7 @@ def test_any_json_gets_an_answer_or_a_refusal(http: httpx.Client, case: tuple[st
 
 def test_an_endless_head_is_cut(server: Running) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
-        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n")
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
         with pytest.raises(OSError):
             for _ in range(5000):
                 connection.sendall(b"X: " + b"y" * 1000 + b"\r\n")

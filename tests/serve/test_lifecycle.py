@@ -1,6 +1,7 @@
 """Under load: a worker is killed, the server is told to leave, a new version appears, a bad one too."""
 
 import os
+import re
 import shutil
 import signal
 import threading
@@ -215,6 +216,40 @@ def test_a_new_version_is_swapped_in_and_a_bad_one_is_not(
         status = httpx.get(f"{server.url}/v1/models/digits", trust_env=False).json()["model_version_status"][0]
         assert status["version"] == "3"
         until(lambda: len(workers_of(server)) == 1)
+
+
+def test_a_version_whose_engine_was_killed_is_tried_again(tmp_path: Path, model_folder: Path) -> None:
+    folder = tmp_path / "digits"
+    shutil.copytree(model_folder, folder)
+    with running(settings_for(folder, poll=0.1)) as server:
+        (first,) = workers_of(server)
+        write_version(folder, "2", seed=5)
+        until(lambda: len(workers_of(server)) > 1)
+        for worker in workers_of(server):
+            if worker.pid != first.pid:
+                worker.kill()
+        until(lambda: metric(server, "conveyor_model_rejects_total") == 1)
+        assert metric(server, "conveyor_model_retry_seconds") == 1
+        until(lambda: metric(server, "conveyor_model_swaps_total") == 1)
+        until(lambda: metric(server, "conveyor_model_retry_seconds") == 0)
+        assert "did not start (exit code -9)" in server.log.read_text()
+        assert "next try in 1 s" in server.log.read_text()
+
+
+def test_the_pauses_before_a_broken_version_is_tried_again_grow(tmp_path: Path, model_folder: Path) -> None:
+    folder = tmp_path / "digits"
+    shutil.copytree(model_folder, folder)
+    with running(settings_for(folder, poll=0.1)) as server:
+        bad = tmp_path / "bad"
+        shutil.copytree(folder / "1", bad)
+        (bad / "model.onnx").write_bytes(b"not a model")
+        bad.rename(folder / "2")
+        until(lambda: metric(server, "conveyor_model_retries_total") == 2)
+        pauses = re.findall(r"not taken into service: .* is damaged.*; next try in (\d+) s", server.log.read_text())
+        assert pauses == ["1", "2", "4"]
+        assert metric(server, "conveyor_model_rejects_total") == 1, "it is one version"
+        shutil.rmtree(folder / "2")
+        until(lambda: metric(server, "conveyor_model_retry_seconds") == 0)
 
 
 def test_a_version_from_another_run_is_served_under_the_same_name(tmp_path: Path, model_folder: Path) -> None:

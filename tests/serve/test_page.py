@@ -1,7 +1,12 @@
 """The page in a real browser."""
 
 import base64
+import contextlib
+import functools
+import http.server
 import io
+import re
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -41,6 +46,23 @@ TELEPHONE = {"width": 390, "height": 844}
 def browser() -> Iterator[Browser]:
     with started() as running:
         yield running
+
+
+@contextlib.contextmanager
+def elsewhere(folder: Path) -> Iterator[str]:
+    """Another web server on this machine."""
+    (folder / "index.html").write_text("<!doctype html><title>elsewhere</title>")
+    handler = functools.partial(http.server.SimpleHTTPRequestHandler, directory=str(folder))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as other:
+        threading.Thread(target=other.serve_forever, daemon=True).start()
+        yield f"http://localhost:{other.server_port}/"
+        other.shutdown()
+
+
+def counted(server: Running) -> list[str]:
+    """The accounts of the requests for the model."""
+    text = httpx.get(f"{server.url}/metrics", trust_env=False).text
+    return [line for line in text.splitlines() if line.startswith("conveyor_requests_total")]
 
 
 def photograph() -> str:
@@ -85,7 +107,31 @@ def test_dark_mode_changes_the_colours(browser: Browser, server: Running) -> Non
 
 
 def test_the_page_needs_nothing_from_elsewhere(server: Running) -> None:
+    for path in ("/", "/page.js", "/page.css"):
+        response = httpx.get(server.url + path, trust_env=False)
+        assert "default-src 'none'" in response.headers["Content-Security-Policy"]
+        assert "http://" not in response.text
+        assert "https://" not in response.text
+
+
+def test_nothing_is_inline_and_no_page_may_frame_this_one(server: Running) -> None:
     response = httpx.get(server.url + "/", trust_env=False)
-    assert "default-src 'none'" in response.headers["Content-Security-Policy"]
-    assert "http://" not in response.text
-    assert "https://" not in response.text
+    policy = dict(part.split(" ", 1) for part in response.headers["Content-Security-Policy"].split("; "))
+    assert policy["frame-ancestors"] == policy["default-src"] == policy["base-uri"] == "'none'"
+    assert policy["script-src"] == policy["style-src"] == "'self'"
+    assert not re.search(r"<style|<script(?! src=)|\son\w+=|\sstyle=|javascript:", response.text)
+
+
+def test_a_page_from_elsewhere_cannot_ask(browser: Browser, server: Running, tmp_path: Path) -> None:
+    """A page of another origin (another port), in a real browser: its request leaves, and is refused."""
+    asked = """
+    const done = arguments[arguments.length - 1];
+    fetch(arguments[0], { method: "POST", mode: "no-cors", headers: { "Content-Type": "text/plain" }, body: "x" })
+      .then(() => done("sent"), () => done("not sent"));
+    """
+    address = f"{server.url}/v1/models/digits:predict"
+    with elsewhere(tmp_path) as url:
+        browser.open(url)
+        before = counted(server)
+        assert browser.script_that_waits(asked, address) == "sent"
+        assert counted(server) == before, "it was not even counted as a request for the model"

@@ -5,6 +5,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import ssl
 import subprocess
 from collections.abc import Callable, Iterator
@@ -72,6 +73,19 @@ def test_token_and_tls(model_folder: Path, certificate: tuple[Path, Path]) -> No
             assert ready(
                 MESSAGES["ServerReadyRequest"](), timeout=30, metadata=[("authorization", "Bearer open sesame")]
             ).ready
+
+
+def test_a_handshake_that_does_not_come_is_not_waited_for(model_folder: Path, certificate: tuple[Path, Path]) -> None:
+    cert, key = (str(file) for file in certificate)
+    with running(settings_for(model_folder, timeout=1.0, tls_cert=cert, tls_key=key)) as server:
+        for port in (server.port, server.grpc_port):
+            for begun in (b"", b"\x16\x03\x01\x02\x00\x01"):
+                with socket.create_connection(
+                    ("127.0.0.1", port), timeout=20
+                ) as connection:  # the libraries wait 60 and 120 s
+                    connection.sendall(begun)
+                    assert connection.recv(100) == b""
+        assert "Traceback" not in server.log.read_text()
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ import pytest
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.serve import images
 from conveyor.serve.app import make_app
+from conveyor.serve.arrivals import Arrivals
 from conveyor.serve.grpc_server import Rpc
 from conveyor.serve.limit import Limit
 from conveyor.serve.protos import MESSAGES
@@ -124,7 +125,7 @@ def test_reading_decoding_and_inference_share_the_time_of_a_request(
 
     async def ask() -> httpx.Response:
         transport = httpx.ASGITransport(make_app(service))  # type: ignore[arg-type]
-        async with httpx.AsyncClient(transport=transport, base_url="http://x") as client:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             return await client.post("/classify", content=SlowBody())
 
     class SlowBody(httpx.AsyncByteStream):
@@ -166,7 +167,7 @@ def test_decoding_and_inference_share_the_time_of_a_call(
     request.inputs.add(name="images", datatype="BYTES", shape=[1]).contents.bytes_contents.append(b"photograph")
 
     async def ask() -> Any:
-        message, arriving = MESSAGES["ModelInferRequest"], asyncio.Semaphore(1)
+        message, arriving = MESSAGES["ModelInferRequest"], Arrivals(1)
         call = rpc._guarded(rpc.model_infer, message, arriving, open_to_all=False)
         return await call(None, Call(remaining, request.SerializeToString()))
 

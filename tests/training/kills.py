@@ -1,4 +1,6 @@
-"""Kill a training run again and again: `python -m tests.training.kills FOLDER KILLS SEED`, one JSON object on stdout.
+"""Kill a training run again and again: `python -m tests.training.kills FOLDER KILLS SEED [CHANGES]`, one JSON object on stdout.
+
+CHANGES are options as JSON.
 
 A warm process forks a child for each life of a run, so that importing PyTorch is paid once. It never computes anything
 itself: no thread of a library is running when it forks.
@@ -24,15 +26,18 @@ from conveyor.options import Options
 from conveyor.training import worker
 from conveyor.training.spec import resolve
 
+CHANGES: dict[str, Any] = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
+
 
 def options_for(run: Path) -> Options:
     """A run that saves after every update, with everything in its state: momentum, average, loss scale, dropout of samples."""
-    return Options().replace(
+    options = Options().replace(
         run_dir=str(run), resume="auto", model="resnet8", micro_batch_size=8, accumulation=2, updates=20,
         updates_per_epoch=6, updates_per_checkpoint=1, updates_per_log=5, checkpoints_to_keep=2, epochs_per_validation=1,
         max_validation_images=20, learning_rate=0.05, ema_decay=0.9, loss_scale="auto", clip_norm=1.0, quiet=True,
         layout="1x1", threads=1, tensorboard=False, report=False,
     )  # fmt: skip
+    return options.replace(**CHANGES)
 
 
 def live(run: Path, modules: Path | None = None) -> int:

@@ -152,3 +152,11 @@ def test_torch_stays_out_where_there_is_nothing_to_look_up(
         f"import sys; from conveyor.cli import main; assert main({words}) == 0; assert 'torch' not in sys.modules"
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("layout", ["1x1", "2x1", "1x2"])
+def test_a_filter_that_matches_nothing_is_the_same_error_on_every_layout(conveyor: Command, layout: str) -> None:
+    words = "train --dry-run --model resnet8 --stages 2 --accumulation 2 --split-include nowhere --layout"
+    code, _, error = conveyor(*words.split(), layout)
+    assert code == 2
+    assert "only 0 names pass --split-include" in error

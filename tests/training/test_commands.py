@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import resource
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,8 +17,9 @@ import pytest
 import torch
 from tests.training.runs import assert_same_bits, checkpoint, names, small_options, train
 
+from conveyor.checkpoint import choice, store
 from conveyor.checkpoint import folder as one
-from conveyor.checkpoint import store
+from conveyor.infer.load import load
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -103,6 +105,76 @@ def test_resume_auto_starts_and_goes_on(conveyor: Command, tmp_path: Path, finis
     code, out, _ = conveyor("train", *words)
     assert code == 0
     assert "6 updates" in out
+
+
+@pytest.mark.parametrize(
+    ("option", "value"), [("--seed", "5"), ("--precision", "16.16"), ("--shuffle", "none"), ("--micro-batch-size", "4")]
+)
+def test_resume_auto_refuses_what_restore_refuses(conveyor: Command, finished: Path, option: str, value: str) -> None:
+    words = [*SMALL, "--run-dir", finished, "--resume", "auto"]
+    said = []
+    for command in (
+        ("train", *words, option, value),
+        ("train", *words, option, value, "--dry-run"),
+        ("restore", "--checkpoint-path", finished, option, value),
+    ):
+        code, _, err = conveyor(*command)
+        assert code == 2
+        said.append(err)
+    assert said[0] == said[1] == said[2]
+    assert f"{option} {value} would change what the run has already computed (it was " in said[0]
+    assert conveyor("train", *words, "--dry-run")[0] == 0
+
+
+def test_a_run_is_stored_as_it_was_asked_for_and_opens_on_fewer_cores(tmp_path: Path) -> None:
+    """Two lanes were used for `auto`; one core validates, with any number of workers, and goes on."""
+    run = tmp_path / "run"
+
+    def on(cores: int, *words: object) -> str:
+        chosen = sorted(os.sched_getaffinity(0))[:cores]
+        command = [sys.executable, "-m", "conveyor", *map(str, words), "--run-dir", str(run)]
+        done = subprocess.run(
+            command,
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=300,
+            preexec_fn=lambda: os.sched_setaffinity(0, chosen),
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    small = small_options(updates=2, updates_per_checkpoint=2, accumulation=2, layout="auto").command()[2:]
+    on(2, "train", *small)
+    used = json.loads((run / "spec.json").read_text())["layout"]
+    assert used == f"{min(2, len(os.sched_getaffinity(0)))}x1"
+    assert "layout: auto\n" in (run / "options.yml").read_text()
+    assert one.load(run / "checkpoints" / "2").options["layout"] == "auto"
+    assert "\n2 " in on(1, "validate", "--checkpoint-path", run, "--layout", "2x1", "--accumulation", 1)
+    on(1, "restore", "--checkpoint-path", run, "--updates", "3")
+    assert json.loads((run / "spec.json").read_text())["layout"] == "1x1"
+
+
+def test_a_validation_needs_nothing_that_training_needs(conveyor: Command, tmp_path: Path) -> None:
+    """Options that a training refuses, stored or given: an end that cannot be logged, lanes without work, no images."""
+    train(tmp_path / "run", updates=2, updates_per_checkpoint=2, replicas=2, bn_span=2, global_batch_size=32)
+    words = [
+        "--global-batch-size",
+        "100000",
+        "--epochs",
+        "5",
+        "--logs-per-epoch",
+        "1/2",
+        "--bn-span",
+        "2",
+        "--replicas",
+        "3",
+    ]
+    out = ["--run-dir", tmp_path / "out"]
+    code, said, err = conveyor("validate", "--checkpoint-path", tmp_path / "run", *words, *out)
+    assert code == 0, err
+    assert "\n2 " in said
+    assert "--global-batch-size, --epochs, --logs-per-epoch, --bn-span: a validation makes no updates" in err
 
 
 def test_validate_gives_the_accuracy_of_training_for_every_checkpoint(
@@ -340,3 +412,51 @@ def test_a_refused_restore_leaves_the_stored_options(conveyor: Command, tmp_path
     code, _, err = conveyor("restore", "--checkpoint-path", tmp_path / "run", "--updates", "2")
     assert (code, "past the end" in err) == (2, True)
     assert (tmp_path / "run" / "options.yml").read_bytes() == before
+
+
+def test_weights_that_are_not_finite_have_no_accuracy(
+    tmp_path: Path, conveyor: Callable[..., tuple[int, str, str]]
+) -> None:
+    """Neither 0 % nor nan: the one that is asked for is refused by name, of several it is passed over."""
+    run = tmp_path / "run"
+    train(run, checkpoints_per_epoch=1)
+    good, bad = store.numbered(run)
+    state = one.load(bad)
+    name = next(iter(state.model))
+    state.model[name].view(-1)[0] = float("nan")
+    one.remove(bad)
+    one.save(bad, state)
+    code, _, err = conveyor("validate", "--checkpoint-path", bad)
+    assert code == 2
+    assert f"its {name} holds values that are not" in err
+    code, out, _ = conveyor("validate", "--checkpoint-path", run, "--json")
+    assert [record["name"] for record in json.loads(out)] == [good.name]
+    code, _, err = conveyor("export", bad, "--out", tmp_path / "out")
+    assert code == 2
+    assert f"are not finite ({name})" in err
+
+
+def test_the_same_checkpoint_is_shown_and_delivered(conveyor: Command, tmp_path: Path, finished: Path) -> None:
+    """The default of every command is the last one, said by its number; --checkpoint best is another for all of them."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    choice.write_best(run, 4, 77.77)
+    (run / "validation.csv").write_text("name,update,epoch,accuracy\n4,4,1,77.77\n6,6,1.5,55.55\n")
+    for which, update, accuracy in ((None, "6", "55.55 %"), ("last", "6", "55.55 %"), ("best", "4", "77.77 %")):
+        words = [] if which is None else ["--checkpoint", which]
+        assert load(run, which).spec["checkpoint"] == update
+        code, out, _ = conveyor("export", run, "--out", tmp_path / f"{which}", "--format", "torch", *words)
+        assert (code, f"checkpoint {update} of run" in out, accuracy in out) == (0, True, True)
+        assert load(tmp_path / f"{which}").spec["checkpoint"] == update
+        page = tmp_path / f"{which}.html"
+        assert conveyor("report", run, "--output", page, *words)[0] == 0
+        assert f"<b>{accuracy}</b><span>{which or 'last'} checkpoint (update {update}" in page.read_text()
+    code, out, err = conveyor("validate", "--checkpoint-path", run, "--checkpoint", "best", "--json")
+    assert [record["name"] for record in json.loads(out)] == ["4"]
+    assert "checkpoint 4 of run, the best" in err
+    code, out, _ = conveyor("validate", "--checkpoint-path", run)
+    assert "serve, load and export take checkpoint 6 of run, the last" in out
+    assert json.loads((run / "confusion.json").read_text())["update"] == 6
+    assert "Of the weights after update 6" in (tmp_path / "best.html").read_text()
+    for words in (["validate", "--checkpoint", "best"], ["report", run, run, "--checkpoint", "best"]):
+        assert conveyor(*words)[0] == 2

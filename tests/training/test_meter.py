@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from conveyor.layout import deal
 from conveyor.training import meter
 from conveyor.training.world import World
 
@@ -26,5 +27,5 @@ class WithAnother(World):
 @pytest.mark.parametrize(("other", "largest"), [(70.0, 100.0), (300.0, 300.0)])
 def test_memory_is_that_of_the_largest_worker(other: float, largest: float, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(meter, "peak_memory", lambda device: 100.0)
-    one = meter.Meter(torch.device("cpu"), WithAnother(other), meter.Timing())
+    one = meter.Meter(torch.device("cpu"), WithAnother(other), meter.Timing(), deal(2, 1, 2))
     assert one.read(8)["memory_mib"] == largest

@@ -11,7 +11,7 @@ import pytest
 import torch
 from tests.training.runs import assert_same_bits, checkpoint, names, train
 
-from conveyor.checkpoint import store
+from conveyor.checkpoint import choice, store
 from conveyor.checkpoint.lock import RunLock
 from conveyor.errors import UserError
 from conveyor.options import Options
@@ -153,7 +153,7 @@ def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
 
 def test_keeping_few_keeps_the_best(tmp_path: Path) -> None:
     train(tmp_path / "run", updates=12, updates_per_epoch=3, checkpoints_to_keep=1)
-    best = store.read_best(tmp_path / "run")
+    best = choice.read_best(tmp_path / "run")
     assert best is not None
     assert names(tmp_path / "run") == [str(update) for update in sorted({best[0], 12})]
 
@@ -303,6 +303,6 @@ def test_a_validation_that_a_signal_left_out_is_made_up_for(
     assert [row["accuracy"] for row in rows(run / "validation.csv")] == [
         row["accuracy"] for row in rows(plain / "validation.csv")
     ]
-    assert store.read_best(run) == store.read_best(plain)
+    assert choice.read_best(run) == choice.read_best(plain)
     assert checkpoint(run, last).progress["validated_at"] == last
     assert_same_bits(checkpoint(plain, 8), checkpoint(run, 8))

@@ -8,10 +8,8 @@ import torch
 from tests.training.runs import small_spec
 
 from conveyor.data.batch import Batch
-from conveyor.training import passes
 from conveyor.training.assemble import Own, make_feed, make_prepare, make_session
 from conveyor.training.loss import SAMPLES
-from conveyor.training.passes import slots_of_passes, spans_per_pass
 from conveyor.training.session import Session
 from conveyor.training.world import World
 
@@ -30,7 +28,8 @@ def session_of(**changes: Any) -> tuple[Session, list[Batch]]:
 def gradients(scale: float = 1.0, **changes: Any) -> tuple[dict[str, torch.Tensor], torch.Tensor, Session]:
     session, batches = session_of(**changes)
     tally = session.lane.gradients(iter(batches), 0, scale)
-    return {name: p.grad for name, p in session.lane.module.named_parameters() if p.grad is not None}, tally, session
+    found = {name: p.grad for name, p in session.lane.module.named_parameters() if p.grad is not None}
+    return found, tally.sum(0), session
 
 
 @pytest.mark.parametrize(("micro_batch", "accumulation", "replicas"), [(4, 4, 1), (4, 1, 4), (2, 4, 2), (16, 1, 1)])
@@ -119,29 +118,21 @@ def test_mixing_survives_a_span() -> None:
     assert all(bool(value.isfinite().all()) for value in joined.values())
 
 
-def test_groups_of_a_span() -> None:
-    assert slots_of_passes(range(4), 2) == [(0, 1), (2, 3)]
-    assert slots_of_passes(range(3), 1) == [(0,), (1,), (2,)]
-    assert slots_of_passes(range(1, 3), 2) == [(1,), (2,)]
-    assert slots_of_passes(range(2, 12), 2, 2) == [(2, 3), (4, 5, 6, 7), (8, 9, 10, 11)]
-
-
 @pytest.mark.parametrize(
     "changes",
     [
         {"norm": "group"},
         {"recompute": ["block"]},
         {"bn_span": 2, "replicas": 2},
-        {"model": "efficientnet_b0", "norm": "group", "dropout": 0.3, "survival": 0.7},
+        {"model": "efficientnet_b0", "norm": "group", "dropout": 0.3, "survival": 0.7, "micro_batch_size": 4},
         {"stable_norm": True, "precision": "16.32"},
     ],
 )
-def test_joined_slots_give_what_slots_one_by_one_give(changes: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joined_slots_give_what_slots_one_by_one_give(changes: dict[str, Any]) -> None:
     changes = {"micro_batch_size": 3, "accumulation": 4, **changes}
-    joined, joined_tally, one = gradients(**changes)
-    assert len(one.lane.recent) < one.spec.topology.slots // changes.get("bn_span", 1)
-    monkeypatch.setattr(passes, "MAX_IMAGES", 1)
-    apart, apart_tally, other = gradients(**changes)
+    joined, joined_tally, one = gradients(**changes, pass_slots="4")
+    assert len(one.lane.recent) == one.spec.topology.slots // 4
+    apart, apart_tally, other = gradients(**changes, pass_slots=str(changes.get("bn_span", 1)))
     # Sums in another order; half gradients are rounded once per pass. Small elements of deep networks are sums of large
     # ones that cancel, so a tensor is compared as a whole.
     limit = 1e-3 if "precision" in changes else 1e-5
@@ -152,18 +143,3 @@ def test_joined_slots_give_what_slots_one_by_one_give(changes: dict[str, Any], m
         session.updater.apply(0, 0.0)
     for name, value in other.model_state().items():
         torch.testing.assert_close(one.model_state()[name], value, rtol=1e-4, atol=1e-5)
-
-
-def test_how_many_slots_share_a_pass() -> None:
-    ours = session_of()[0].lane.module
-    assert spans_per_pass(ours, 8, 32) == 8
-    assert spans_per_pass(ours, 3, 32) == 16
-    assert spans_per_pass(ours, 1, 224) == 2
-    assert spans_per_pass(ours, 8, 224) == 1
-
-    class Strange(torch.nn.Module):
-        def forward(self, x: torch.Tensor) -> torch.Tensor:
-            return x - x.mean(0)
-
-    assert spans_per_pass(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), Strange()), 8, 32) == 1
-    assert spans_per_pass(torch.nn.Sequential(torch.nn.Conv2d(3, 4, 1), torch.nn.BatchNorm2d(4)), 8, 32) == 1

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 import numpy as np
+import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -12,6 +13,7 @@ from conveyor.data.batch import Batch, Target
 from conveyor.data.feed import ValidationFeed
 from conveyor.data.memory import MemoryDataset
 from conveyor.models.copies import evaluating
+from conveyor.monitor.latency import Latency
 from conveyor.training.validate import Accuracy, validate
 from conveyor.training.world import World
 
@@ -46,7 +48,7 @@ def test_any_batch_and_any_number_of_lanes_count_alike(
     results = []
     for lane in range(lanes):
         with ValidationFeed(dataset, batch, lane, lanes) as feed:
-            results.append(validate(Reader(), feed, prepare, World.single(), num_classes=CLASSES))
+            results.append(validate(Reader(), feed, prepare, World.single(), num_batches=images, num_classes=CLASSES))
     assert sum(result.images for result in results) == images
     counted = sum(result.top1 * result.images / 100 for result in results)
     assert round(counted, 6) == hits
@@ -68,11 +70,12 @@ def test_modes_come_back_and_nothing_is_learnt() -> None:
 def test_latencies_are_reported_when_asked_for() -> None:
     dataset = data_with(3, 10)
     with ValidationFeed(dataset, 4) as feed:
-        result = validate(Reader(), feed, prepare, World.single(), num_classes=CLASSES, latency=True)
+        result = validate(Reader(), feed, prepare, World.single(), num_batches=3, num_classes=CLASSES, latency=True)
     record = result.record("x", 3, 1.5)
     assert len(result.latencies) == 3
     assert 0 < record["latency_avg_ms"] <= record["latency_max_ms"]
     assert record["latency_p50_ms"] <= record["latency_p99_ms"] <= record["latency_max_ms"]
+    assert record.items() >= Latency.of(result.latencies).fields().items()
     assert record["accuracy"] == 30.0
     assert (record["name"], record["update"], record["epoch"], record["images"]) == ("x", 3, 1.5, 10)
 
@@ -84,10 +87,17 @@ def test_each_batch_is_shown_without_its_padding() -> None:
         yield from ValidationFeed(data_with(7, 7), 4)
 
     result = validate(
-        Reader(), feed(), prepare, World.single(), num_classes=CLASSES,
+        Reader(), feed(), prepare, World.single(), num_batches=2, num_classes=CLASSES,
         on_batch=lambda batch, logits: seen.append((batch.num_valid, len(logits))),
     )  # fmt: skip
     assert seen == [(4, 4), (3, 3)]
     assert isinstance(result, Accuracy)
     assert result.top1 == 100.0
     assert result.top5 == 100.0
+
+
+def test_a_percentile_is_one_definition_for_validation_and_engines() -> None:
+    """The smallest pass that at least the share does not exceed: of 100 passes the 99th, not the slowest."""
+    passes = tuple(number / 1000 for number in range(1, 101))
+    record = Accuracy(0.0, 0.0, 1, 0.0, 1.0, latencies=passes).record("x", 0, 0.0)
+    assert (record["latency_p50_ms"], record["latency_p99_ms"]) == (pytest.approx(50.0), pytest.approx(99.0))

@@ -183,6 +183,7 @@ def _requests(world: World) -> Iterator[tuple[int, bool]]:
 def _updates(session: Any, batches: Any, folder: Path, count: int) -> float:
     """Seconds of `count` updates of the training loop."""
     from conveyor.training.events import Events
+    from conveyor.training.handover import Handover
     from conveyor.training.loop import train
     from conveyor.training.signals import Signals
 
@@ -190,7 +191,7 @@ def _updates(session: Any, batches: Any, folder: Path, count: int) -> float:
     session.spec = spec.replace(length=replace(spec.length, updates_total=session.update + count))
     with Signals() as signals, Events(session, folder, [], None) as events:
         started = time.perf_counter()
-        train(session, batches, events, signals)
+        train(session, batches, events, signals, Handover(session, None))
         return time.perf_counter() - started
 
 

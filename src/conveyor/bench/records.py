@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.errors import UserError
-from conveyor.files import write_atomically
+from conveyor.files import parse_json, write_atomically
 from conveyor.infer.machine import processor_name, vectors
 from conveyor.layout import usable_cores
 from conveyor.version import __version__
@@ -74,7 +74,7 @@ class Record:
     @classmethod
     def from_json(cls, text: str, where: str) -> "Record":
         try:
-            plain = json.loads(text)
+            plain = parse_json(text)
             results = {key: Sample(value["unit"], tuple(value["values"])) for key, value in plain["results"].items()}
             if not all(sample.values for sample in results.values()):
                 raise ValueError("a quantity has no values")

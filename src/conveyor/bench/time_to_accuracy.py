@@ -3,7 +3,6 @@
 Training time is that of the updates. Validation is counted by itself, as the public speed records do.
 """
 
-import json
 import re
 import statistics
 from collections.abc import Sequence
@@ -13,6 +12,7 @@ from typing import Any
 
 from conveyor.bench.records import Record, Sample, make_record
 from conveyor.errors import UserError
+from conveyor.files import parse_json
 from conveyor.monitor.csvfile import CsvFile
 from conveyor.report.svg import Series, line_chart, percent
 
@@ -56,8 +56,8 @@ def _checked(folder: Path) -> dict[str, Any]:
 def _read(folder: Path) -> dict[str, Any]:
     """What counts of a run; points of its curves are (core-seconds of training, %)."""
     try:
-        spec = json.loads((folder / "spec.json").read_text(encoding="utf-8"))
-        result = json.loads((folder / "result.json").read_text(encoding="utf-8"))
+        spec = parse_json((folder / "spec.json").read_text(encoding="utf-8"))
+        result = parse_json((folder / "result.json").read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
         raise UserError(f"{folder} is not the folder of a finished run: {error}") from None
     if result["updates"] < spec["updates_total"]:

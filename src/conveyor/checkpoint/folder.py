@@ -5,11 +5,14 @@ moment, a checkpoint is complete or absent. The manifest has one line `sha256  s
 with the hash of the lines above, so a flipped bit anywhere is found before a byte is used.
 """
 
+import errno
 import hashlib
 import json
 import os
 import platform
+import re
 import shutil
+import stat
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -18,12 +21,15 @@ import torch
 from conveyor.checkpoint import tensors
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
-from conveyor.files import sync_folder
+from conveyor.files import parse_json, sync_folder
 from conveyor.version import __version__
 
 MANIFEST = "manifest"
 STATE = "state.json"
+FILES = {STATE, "model.safetensors", "optimizer.safetensors", "averages.safetensors"}
 FORMAT = 1
+LARGEST_MANIFEST = 1 << 16
+_ENTRY = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<size>[0-9]{1,18})  (?P<name>[^\n]+)\n")
 TEMPORARY = ".writing-"
 REPLACED = ".replaced-"
 DISCARDED = ".discarded-"
@@ -61,17 +67,24 @@ def load(folder: Path | str) -> State:
     folder = Path(folder)
     content = _checked_files(folder)
     try:
-        document = json.loads(content.pop(STATE))
+        document = parse_json(content.pop(STATE))
         if document["format"] != FORMAT:
             raise DamagedError(
                 f"checkpoint {folder} has format {document['format']}, this version reads format {FORMAT}"
             )
-        groups = {
-            Path(name).stem: tensors.parse(data) for name, data in content.items() if name.endswith(".safetensors")
-        }
-        return State(progress=document["progress"], options=document["options"], **groups)
-    except (KeyError, TypeError, ValueError, UnicodeDecodeError) as problem:
-        raise DamagedError(f"checkpoint {folder} cannot be read: {problem}; use the one before it") from None
+        progress, options = document["progress"], document["options"]
+        if not isinstance(progress, dict) or not isinstance(options, dict) or not _is_count(progress.get("update", 0)):
+            raise ValueError(f"{STATE} does not hold the progress and the options of a run")
+        groups = {Path(name).stem: tensors.parse(data) for name, data in content.items()}
+        return State(progress=progress, options=options, **groups)
+    except (KeyError, TypeError, ValueError) as problem:
+        raise unreadable(folder, problem) from None
+
+
+def unreadable(folder: Path | str, problem: BaseException) -> DamagedError:
+    """The sentence for a checkpoint whose files are as they were written, and written wrongly."""
+    words = str(problem) if isinstance(problem, ValueError) else f"{type(problem).__name__} {problem}"
+    return DamagedError(f"checkpoint {folder} cannot be read: {words[:200]}; use the one before it")
 
 
 def verify(folder: Path | str) -> None:
@@ -147,13 +160,11 @@ def _checked_files(folder: Path) -> dict[str, bytes]:
     try:
         content = {}
         for name, (digest, size) in _manifest(folder).items():
-            path = folder / name
-            found = path.stat().st_size
-            if found != size:
+            data, found = _read(folder / name, size)
+            if found != size or len(data) != size:
                 raise DamagedError(
                     f"checkpoint {folder} is damaged: {name} has {found} bytes instead of {size}; use the one before it"
                 )
-            data = path.read_bytes()
             if hashlib.sha256(data).hexdigest() != digest:
                 raise DamagedError(
                     f"checkpoint {folder} is damaged: the checksum of {name} is wrong; use the one before it"
@@ -167,15 +178,28 @@ def _checked_files(folder: Path) -> dict[str, bytes]:
 
 
 def _manifest(folder: Path) -> dict[str, tuple[str, int]]:
-    data = (folder / MANIFEST).read_bytes()
+    data, _ = _read(folder / MANIFEST, LARGEST_MANIFEST)
     *lines, last = data.decode("ascii", errors="replace").splitlines(keepends=True) or [""]
     body = "".join(lines)
     if not lines or last != f"{hashlib.sha256(body.encode()).hexdigest()}\n":
         raise DamagedError(
             f"checkpoint {folder} is damaged: its manifest is not as it was written; use the one before it"
         )
-    entries = [line.rstrip("\n").split("  ", 2) for line in lines]
-    names = {name: (digest, int(size)) for digest, size, name in entries}
-    if not {STATE, "model.safetensors"} <= names.keys() or any("/" in name for name in names):
+    entries = [_ENTRY.fullmatch(line) for line in lines]
+    names = {entry["name"]: (entry["digest"], int(entry["size"])) for entry in entries if entry is not None}
+    if len(names) != len(lines) or not {STATE, "model.safetensors"} <= names.keys() or not names.keys() <= FILES:
         raise DamagedError(f"checkpoint {folder} is damaged: its manifest does not list the files of a checkpoint")
     return names
+
+
+def _read(path: Path, most: int) -> tuple[bytes, int]:
+    """(at most `most` bytes and one more, the size that the system tells) of a regular file: no device, no pipe."""
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError(errno.EINVAL, "not a regular file", str(path))
+        return file.read(min(most, status.st_size) + 1), status.st_size
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63

@@ -38,6 +38,18 @@ class RunLock:
         self._descriptor = descriptor
         return self
 
+    def stands(self) -> bool:
+        """Whether the folder is still the one that was locked; not after it was removed, even if it was made anew."""
+        if self._descriptor is None:
+            return True
+        try:
+            return os.path.samestat((self._run / LOCK).stat(), os.fstat(self._descriptor))
+        except FileNotFoundError:
+            return False
+        except OSError:
+            # A network disk that does not answer for a moment has removed nothing.
+            return True
+
     def release(self) -> None:
         """Give the folder free; the lock file stays."""
         if self._descriptor is not None:

@@ -1,18 +1,18 @@
 """The checkpoints of a run: which there are, the newest complete one, which to keep."""
 
-import json
 import logging
 from dataclasses import dataclass
 from pathlib import Path
 
 from conveyor.checkpoint import folder as one
+from conveyor.checkpoint.choice import CHECKPOINTS as CHECKPOINTS
+from conveyor.checkpoint.choice import DEFAULT, find, read_best, run_of
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
-from conveyor.files import write_atomically
 
-CHECKPOINTS = "checkpoints"
 AVERAGED = "average-"
-BEST = "best.json"
+SHOWN = 4
+"""Names in an error, at most."""
 
 _logger = logging.getLogger(__name__)
 
@@ -58,11 +58,42 @@ def locate(path: Path | str) -> Found:
     ):
         path = path.parent
     if one.is_checkpoint(path):
-        return Found([path], _run_of(path), single=True)
+        return Found([path], run_of(path), single=True)
     found = listing(path)
     if not path.exists():
         raise UserError(f"there is nothing at {given}: give a run folder or a checkpoint in its {CHECKPOINTS}/ folder")
-    return Found(found, _run_of(found[0]) if found else (path if path.is_dir() else None), single=False)
+    return Found(found, run_of(found[0]) if found else (path if path.is_dir() else None), single=False)
+
+
+def load_chosen(path: Path | str, which: str | None) -> tuple[Path, State]:
+    """The checkpoint that `--checkpoint` means; of the last ones a damaged one is passed over, another is an error."""
+    if which in (None, DEFAULT):
+        if which is not None:
+            find(Path(path), which)  # a single checkpoint has no last one
+        return load_newest(path)
+    found = find(Path(path), which)
+    return found, one.load(found)
+
+
+def existing(path: Path | str) -> Found:
+    """`locate`, where there must be a checkpoint; else an error that says what is there and what can be read."""
+    found = locate(path)
+    if found.checkpoints:
+        return found
+    folder = Path(path)
+    there = (
+        sorted(entry.name for entry in folder.iterdir() if not entry.name.startswith(".")) if folder.is_dir() else []
+    )
+    if (folder / CHECKPOINTS).is_dir():
+        raise UserError(
+            f"{path} holds a run that has saved no checkpoint yet: wait for its first one, or start it again"
+        )
+    more = f" and {len(there) - SHOWN} more" if len(there) > SHOWN else ""
+    what = f"holds {', '.join(there[:SHOWN])}{more}" if there else "is empty" if folder.is_dir() else "is a file"
+    raise UserError(
+        f"there is no checkpoint of conveyor in {path}, which {what}: give a run folder, a checkpoint in its {CHECKPOINTS}/ "
+        "folder, or one file of plain weights (safetensors, or a torch state dict) with its --model"
+    )
 
 
 def load_newest(path: Path | str) -> tuple[Path, State]:
@@ -84,20 +115,6 @@ def load_newest(path: Path | str) -> tuple[Path, State]:
     raise UserError(f"no checkpoint in {path}: the run ended before its first one; start it again")
 
 
-def read_best(run: Path) -> tuple[int, float] | None:
-    """(update, accuracy in percent) of the best validated checkpoint, if the run has validated one."""
-    try:
-        document = json.loads((run / BEST).read_text())
-        return int(document["update"]), float(document["accuracy"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-
-
-def write_best(run: Path, update: int, accuracy: float) -> None:
-    """Remember the best validated checkpoint, so that it is kept."""
-    write_atomically(run / BEST, json.dumps({"update": update, "accuracy": accuracy}).encode())
-
-
 def prune(run: Path, keep: int | None) -> list[Path]:
     """Delete all but the newest `keep` checkpoints and the best one; averaged ones stay."""
     if keep is None:
@@ -107,11 +124,6 @@ def prune(run: Path, keep: int | None) -> list[Path]:
     for entry in surplus:
         one.remove(entry)
     return surplus
-
-
-def _run_of(checkpoint: Path) -> Path | None:
-    parent = checkpoint.resolve().parent
-    return parent.parent if parent.name == CHECKPOINTS else None
 
 
 def _order(path: Path) -> tuple[int, int, str]:

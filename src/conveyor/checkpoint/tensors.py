@@ -26,7 +26,11 @@ _TYPES = {
 
 
 def chunks(tensors: Mapping[str, Tensor], metadata: Mapping[str, str] | None = None) -> Iterator[memoryview]:
-    """The bytes of the file, piece by piece. Tensors are written in their logical (row-major) order."""
+    """The bytes of the file, piece by piece: tensors by name, values in their logical (row-major) order.
+
+    A model that was gathered from the stages of a pipeline gives the same file as one in a single piece.
+    """
+    tensors = dict(sorted(tensors.items()))
     header: dict[str, object] = {"__metadata__": dict(metadata)} if metadata else {}
     offset = 0
     for name, tensor in tensors.items():

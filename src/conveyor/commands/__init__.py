@@ -7,7 +7,7 @@ from types import ModuleType
 NAMES = {
     "Train": ("train", "restore", "validate", "average"),
     "Use": ("export", "serve", "request"),
-    "Look": ("report", "plan", "models", "configs", "devices"),
+    "Look": ("report", "compare", "plan", "models", "configs", "devices"),
     "Tools": ("data", "launch", "bench"),
 }
 """Sub-commands by the heading under which `conveyor --help` lists them."""

@@ -188,13 +188,9 @@ def _build(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from conveyor.data import catalogue
     from conveyor.data.measure import measure
-    from conveyor.training.spec import model_and_size
 
-    options = bench_options(arguments)
-    _, size = model_and_size(options, catalogue.info(options.data))
-    found = measure(options.replace(image_size=size), max(1, arguments.batches), arguments.threads)
+    found = measure(bench_options(arguments), max(1, arguments.batches), arguments.threads)
     if arguments.json:
         rates = {name: _rate(getattr(found, name)) for name in ("feed", "whole", "bound")}
         print(json.dumps({**rates, "stages": found.stages}, indent=1))

@@ -1,17 +1,21 @@
-"""`conveyor export`: a run as ONNX, OpenVINO or PyTorch files."""
+"""`conveyor export`: a run as ONNX, OpenVINO, PyTorch or SavedModel files."""
 
 import argparse
 import dataclasses
 
 from conveyor.errors import UserError
+from conveyor.options.parser import add_checkpoint
 
-HELP = "Write a trained model as ONNX, OpenVINO or PyTorch files, compared with the original."
+HELP = "Write a trained model as ONNX, OpenVINO, PyTorch or SavedModel files, compared with the original."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("model", metavar="RUN|CHECKPOINT", help="A run (its newest checkpoint) or a checkpoint.")
+    parser.add_argument("model", metavar="RUN|CHECKPOINT", help="A run or a checkpoint.")
+    add_checkpoint(parser)
     parser.add_argument("--out", metavar="DIR", help="New or empty folder for the export.")
-    parser.add_argument("--format", default="onnx", metavar="{onnx,openvino,torch}", help="Form of the files. [onnx]")
+    parser.add_argument(
+        "--format", default="onnx", metavar="{onnx,openvino,torch,saved-model}", help="Form of the files. [onnx]"
+    )
     parser.add_argument("--batch", metavar="N|free", default="free", help="Fix the batch size in the graph. [free]")
     parser.add_argument("--name", help="Name of the model; default: that of the run.")
     parser.add_argument("--int8", action="store_true", help="Quantise to 8 bits with real images of the data set.")
@@ -36,20 +40,18 @@ def run(arguments: argparse.Namespace) -> int:
     from conveyor.infer.export import export
     from conveyor.infer.load import load
 
-    loaded = load(arguments.model)
+    loaded = load(arguments.model, arguments.checkpoint)
+    print(loaded.spec.get("chosen", ""), flush=True)
     if arguments.name:
         loaded = dataclasses.replace(loaded, spec={**loaded.spec, "name": arguments.name})
     quantizer = images = None
     if arguments.int8:
         from conveyor.infer import accuracy
         from conveyor.infer.quantize import Quantizer
-        from conveyor.options import Options
 
-        options = Options.from_mapping(loaded.spec.get("options", {}), where=arguments.model)
-        if arguments.data_dir:
-            options = options.replace(data_dir=arguments.data_dir)
-        calibration = accuracy.sample(options, "train", loaded.preprocessing, arguments.calibration_images)
-        check = accuracy.sample(options, "validation", loaded.preprocessing, arguments.check_images)
+        options, names = accuracy.data_options(loaded, arguments.data_dir), loaded.class_names
+        calibration = accuracy.sample(options, "train", loaded.preprocessing, arguments.calibration_images, names)
+        check = accuracy.sample(options, "validation", loaded.preprocessing, arguments.check_images, names)
         quantizer = Quantizer(calibration.images, check, arguments.max_drop, batch)
         images = check.images[:8]
     exported = export(loaded, arguments.out, arguments.format, batch=batch, quantize=quantizer, images=images)

@@ -4,7 +4,9 @@ import argparse
 import os
 import shlex
 import shutil
+import signal
 import sys
+import threading
 from typing import TYPE_CHECKING
 
 from conveyor import commands
@@ -33,7 +35,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     machine.add_argument("--host-index", type=int, metavar="I", help="Start only the share of host I of --hosts.")
     machine.add_argument("--min-hosts", type=int, metavar="N", help="Elastic: go on with at least N machines.")
     machine.add_argument("--port", type=int, default=0, metavar="P", help="Port of the first host's rendezvous.")
-    machine.add_argument("--interface", metavar="NAME", help="Network interface of the workers' traffic.")
+    machine.add_argument(
+        "--interface",
+        metavar="NAME|NETWORK",
+        help="Network interface of the workers' traffic, or its network (10.1.3.0/24).",
+    )
+    machine.add_argument(
+        "--secret-file",
+        metavar="FILE",
+        help="Secret of a job on several machines, the same on each (- reads it from standard input); default: the user's "
+        "own, or through ssh a new one for each job.",
+    )
     machine.add_argument("--numa", action="store_true", help="No worker crosses a NUMA node.")
     machine.add_argument(
         "--threads", type=int, metavar="N", help="Threads of each worker; default: its share of cores."
@@ -81,6 +93,8 @@ def run(arguments: argparse.Namespace) -> int:
         min_hosts=arguments.min_hosts if not arguments.emit else None,
         port=arguments.port,
         interface=arguments.interface,
+        secret_file=arguments.secret_file,
+        secret=_from_starter() if arguments.secret_file == "-" else "",
         numa=arguments.numa,
         threads=arguments.threads,
         max_restarts=arguments.max_restarts,
@@ -126,6 +140,20 @@ def run_job(argv: list[str], plan: "LaunchPlan") -> int:
         print(f"conveyor: {stopped}", file=sys.stderr)
         return 128 + stopped.number
     return 0
+
+
+def _from_starter() -> str:
+    """The secret from the one who started this share of a job; when that one is gone, the share ends too."""
+
+    def end_with_starter() -> None:
+        # Not through sys.stdin: its lock would be held when the interpreter ends.
+        while os.read(sys.stdin.fileno(), 4096):
+            pass
+        os.kill(os.getpid(), signal.SIGTERM)
+
+    secret = sys.stdin.buffer.readline().decode().strip()
+    threading.Thread(target=end_with_starter, daemon=True).start()
+    return secret
 
 
 def _variable(text: str) -> tuple[str, str]:

@@ -76,19 +76,18 @@ def show(arguments: argparse.Namespace) -> str:
     import torch
 
     from conveyor import models
-    from conveyor.models import catalogue, own
+    from conveyor.data.subject import subject
+    from conveyor.models import own
     from conveyor.models.units import trace
+    from conveyor.options import Options
 
     own.admit(arguments.name)
-    found = catalogue.canonical(arguments.name)
-    entry = catalogue.known()[found] if found else None
-    image_size = arguments.image_size or (entry.image_size if entry else 224)
-    num_classes = arguments.num_classes or (entry.num_classes if entry else 1000)
+    asked = {"image_size": arguments.image_size, "num_classes": arguments.num_classes}
+    about = subject(Options().replace(model=arguments.name, in_channels=arguments.in_channels, **asked))
+    image_size = about.image_size
     with torch.device("meta"):
-        model = models.build(
-            arguments.name, num_classes=num_classes, in_channels=arguments.in_channels, image_size=image_size
-        )
-    units = trace(model, image_size, arguments.in_channels)
+        model = models.build(**about.arguments())
+    units = trace(model, image_size, about.in_channels)
     splits = _proposed(units, arguments.stages)
     if arguments.json:
         return json.dumps(

@@ -32,7 +32,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     asked = parser.add_argument_group("Plan")
     asked.add_argument("--devices", type=int, metavar="N", help="Workers to plan for; default: those of this machine.")
     asked.add_argument(
-        "--memory", metavar="SIZE", help="Memory of each device, such as 900MiB; default: not limited on a CPU."
+        "--memory",
+        metavar="SIZE",
+        help="Memory of each device, such as 900MiB; default: what there is, shared by the workers of a CPU.",
     )
     asked.add_argument("--measure", action="store_true", help="Measure the units here instead of estimating them.")
     asked.add_argument(
@@ -81,14 +83,19 @@ def run(arguments: argparse.Namespace) -> int:
 
 def propose(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     """The table of the best layouts on devices like those here."""
+    from conveyor.data.subject import planned
     from conveyor.layout import Machine
     from conveyor.plan import planner, text
+    from conveyor.plan.timetable import LIKE
 
-    about, hardware = planner.subject(options), planner.hardware_here(options)
+    about, hardware = planned(options), planner.hardware_here(options)
     machine = Machine.here(options.layout.device)
     devices = arguments.devices or machine.accelerators or machine.cores
-    memory = float(size_in_bytes(arguments.memory)) if arguments.memory else hardware.memory
+    memory = float(size_in_bytes(arguments.memory)) if arguments.memory else None
     asked = planner.wanted(options, devices, memory, given(arguments, options))
+    if memory is None:
+        memory = hardware.memory_of_worker(asked.devices)
+    asked = dataclasses.replace(asked, memory=memory)
     model = planner.cost_model(
         options,
         about,
@@ -105,6 +112,8 @@ def propose(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     limit = f", {memory / 2**20:.0f} MiB each" if memory else ""
     shared = not machine.accelerators and asked.devices > machine.cores
     notes = [SHARED_CORES.format(devices=asked.devices, cores=machine.cores)] if shared else []
+    if best.depth > 1 and best.schedule in LIKE:
+        notes.append(f"{best.schedule} is timed as {LIKE[best.schedule]}, which is not faster")
     lines = [
         (
             f"{about.name}, {about.image_size} px, {about.num_classes} classes: {len(model)} units, {model.weight_bytes / 2**20:.1f} MiB of weights "
@@ -132,11 +141,12 @@ def propose(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
 
 def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     """The forecast for a cluster."""
+    from conveyor.data.subject import planned
     from conveyor.monitor.observers import finite
     from conveyor.plan import forecasts, planner, pod, text
 
     cluster = pod.Pod.parse(arguments.simulate)
-    about = planner.subject(options)
+    about = planned(options)
     model = planner.cost_model(options, about, cluster.hardware(), measure=False)
     case = forecasts.case_of(options, cluster, model, arguments.devices, given(arguments, options))
     counts = arguments.scaling or [case.replicas * len(case.stages)]
@@ -180,10 +190,11 @@ def check(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
 
     # Read once when torch is loaded, which is not yet the case: as in the runs that follow (see `check.environment`).
     os.environ["OMP_WAIT_POLICY"] = "passive"
+    from conveyor.data.subject import planned
     from conveyor.layout import Machine
     from conveyor.plan import check, planner
 
-    about, hardware = planner.subject(options), planner.hardware_here(options)
+    about, hardware = planned(options), planner.hardware_here(options)
     devices = arguments.devices or Machine.here("cpu").cores
     micro_batch = measured_batch(arguments, options)
     asked = dataclasses.replace(

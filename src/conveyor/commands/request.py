@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 
 from conveyor.errors import UserError, did_you_mean
 from conveyor.infer import ENGINES
+from conveyor.options.parser import add_checkpoint
 
 DATA = ("random", "real")
 HELP = "Ask a running server, or serve a model and load it with many clients."
@@ -25,6 +26,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "images", nargs="*", metavar="PHOTOGRAPH", help="Classify these files; without any, load the server."
     )
+    add_checkpoint(parser)
     parser.add_argument("--name", help="Name of the model at URL; default: asked of the server (Conveyor's tell it).")
     parser.add_argument(
         "--protocol",
@@ -70,6 +72,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from conveyor.serve import versions
     from conveyor.serve.client import engine_processes
     from conveyor.serve.launcher import running
     from conveyor.serve.settings import ServeSettings
@@ -77,6 +80,8 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     trusted = _trusted(arguments)
     if _is_address(arguments.target):
+        if arguments.checkpoint is not None:
+            raise UserError(f"--checkpoint chooses one of a run; the server at {arguments.target} has its own")
         parts = urlsplit(arguments.target)
         try:
             port = parts.port or (443 if parts.scheme == "https" else 80)
@@ -91,14 +96,15 @@ def run(arguments: argparse.Namespace) -> int:
             arguments.grpc_port or port + 1,
         )
     settings = ServeSettings(
-        path=arguments.target, port=0, grpc_port=0, engine=arguments.engine, max_batch=arguments.max_batch,
+        path=arguments.target, checkpoint=arguments.checkpoint, port=0, grpc_port=0, engine=arguments.engine, max_batch=arguments.max_batch,
         delay_us=arguments.delay_us, poll=0, drain_delay=0.0,
         workers=engine_processes(arguments.clients, use_async=arguments.use_async),
     )  # fmt: skip
     if not Path(arguments.target).exists():
         raise UserError(f"there is nothing at {arguments.target}: give http://HOST:PORT, a run or an export")
+    chosen = versions.newest(Path(arguments.target), arguments.checkpoint).text()
     if not arguments.json:
-        print(f"starting a server for {arguments.target}", file=sys.stderr, flush=True)
+        print(f"starting a server for {arguments.target}{chosen and f': {chosen}'}", file=sys.stderr, flush=True)
     with running(settings) as server:
         return _ask(arguments, server.url, trusted, "127.0.0.1", server.port, server.grpc_port or 0)
 
@@ -202,16 +208,14 @@ def _document(response: Any) -> dict[str, Any]:
 def _real_images(arguments: argparse.Namespace) -> Any:
     from conveyor.infer import accuracy
     from conveyor.infer.load import load
-    from conveyor.options import Options
     from conveyor.serve.client import SAMPLE
 
     if _is_address(arguments.target):
         raise UserError(
             "--data real needs the model's folder, which says what data it was trained on: give it instead of a URL"
         )
-    loaded = load(arguments.target)
-    options = Options.from_mapping(loaded.spec.get("options", {}), where=arguments.target)
-    return accuracy.sample(options, "validation", loaded.preprocessing, SAMPLE).images
+    loaded = load(arguments.target, arguments.checkpoint)
+    return accuracy.sample(accuracy.data_options(loaded), "validation", loaded.preprocessing, SAMPLE).images
 
 
 def _classify(client: Any, files: list[str], as_json: bool) -> int:

@@ -29,22 +29,28 @@ def run(arguments: argparse.Namespace) -> int:
     options = restored_options(Path(path), given)
     if arguments.dry_run:
         return dry_run(options, as_json=arguments.json, plot=arguments.plot, command="restore", named=given)
+    if options.run.checkpoint_path is not None and not options.run.json_logs:
+        print(f"the run goes on from {options.run.checkpoint_path} in a folder of its own: {options.run.run_dir}")
     return execute(options, named=given)
 
 
 def restored_options(path: Path, overrides: dict[str, object]) -> Options:
     """The stored options, set up to go on from `path`: in the run's own folder if its newest checkpoint is meant."""
     from conveyor.checkpoint import store
+    from conveyor.data.identity import check_stored
     from conveyor.training import rundir
     from conveyor.training.stored import overridden, stored_options
 
     found = store.locate(path)
     run_folder = found.run
     if not found.single and not any(store.is_numbered(entry) for entry in found.checkpoints):
+        if not (path / rundir.OPTIONS).exists():
+            store.existing(path)
         # Nothing was saved yet: begin again with the same options.
         return overridden(rundir.read_options(path), overrides).replace(run_dir=str(path), resume="auto")
     checkpoint, state = store.load_newest(path)
     options = overridden(stored_options(run_folder, state.options), overrides)
+    check_stored(options.data, state.progress)
     saved = [] if run_folder is None else store.numbered(run_folder)
     newer = [entry for entry in saved if int(entry.name) > state.update]
     elsewhere = (

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from conveyor.errors import UserError
 from conveyor.infer import ENGINES
+from conveyor.options.parser import add_checkpoint
 from conveyor.options.units import size_in_bytes
 
 HELP = "Serve a model over HTTP and gRPC, with a page to drop photographs on."
@@ -17,9 +18,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="RUN|EXPORT",
         help="A run, a checkpoint, an export, or a folder of numbered exports; a newer version that appears there is taken over.",
     )
+    add_checkpoint(parser)
     parser.add_argument("--name", help="Name of the model in addresses; default: that of the run or export.")
     where = parser.add_argument_group("Where")
     where.add_argument("--host", default="127.0.0.1", help="Address to listen on. [127.0.0.1: this machine only]")
+    where.add_argument(
+        "--host-name",
+        nargs="+",
+        default=[],
+        metavar="NAME",
+        help="Further names by which callers reach this server, such as *.example.org: without a token, requests to other "
+        "names than those, localhost and this machine's are refused. [none]",
+    )
     where.add_argument("--port", type=int, default=8502, metavar="N", help="HTTP port, 0 for a free one. [8502]")
     where.add_argument(
         "--grpc-port", type=int, metavar="N", help="gRPC port, 0 for a free one; default: the one after --port."
@@ -113,7 +123,8 @@ def run(arguments: argparse.Namespace) -> int:
     from conveyor.serve.settings import NO_GRPC, ServeSettings
 
     settings = ServeSettings(
-        path=arguments.model, name=arguments.name, host=arguments.host, port=arguments.port,
+        path=arguments.model, checkpoint=arguments.checkpoint, name=arguments.name, host=arguments.host,
+        host_names=tuple(arguments.host_name), port=arguments.port,
         grpc_port=NO_GRPC if arguments.no_grpc else arguments.grpc_port, engine=arguments.engine, workers=arguments.workers,
         threads=arguments.threads, max_batch=arguments.max_batch, batch_sizes=tuple(arguments.batch_sizes),
         delay_us=arguments.delay_us, queue=arguments.queue, max_body=size_in_bytes(arguments.max_body),

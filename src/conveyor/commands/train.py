@@ -2,7 +2,8 @@
 
 import argparse
 import json
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
+from pathlib import Path
 
 from conveyor.errors import UserError
 from conveyor.options import Options
@@ -47,7 +48,7 @@ def dry_run(
     from conveyor.training.spec import resolve
 
     spec = resolve(options)
-    if command != "validate":
+    if options.events.training or options.model.weights is not None:
         check_start(spec, named)
     if plot is not None:
         plot_schedule(spec, plot)
@@ -55,22 +56,29 @@ def dry_run(
     return 0
 
 
-def execute(options: Options, named: Collection[str] = ()) -> int:
-    """Train (or, with --no-training, only validate); returns the exit code. `named` are the options the user gave."""
+def execute(options: Options, named: Collection[str] = (), after: Sequence[Options] = ()) -> int:
+    """Train (or, with --no-training, only validate); returns the exit code. `named` are the options the user gave.
+
+    `after` are further runs, each begun in the same workers when the one before is done; their folders are named.
+    """
     if not options.events.training:
         from conveyor.commands.validate import execute as validate
 
         return validate(options)
     from conveyor.launch.start import check_names, start
+    from conveyor.training import rundir
 
     check_names(options, named)
-    result = start(options)
+    result = start(options, after=after)
     if not result:
         return 0
-    if options.run.report:
-        _write_report(result["folder"])
-    if not options.run.json_logs:
-        print(f"run folder: {result['folder']}")
+    for folder in dict.fromkeys((*(one.run.run_dir for one in (options, *after) if after), result["folder"])):
+        if folder is None or not rundir.holds_run(Path(folder)):
+            continue
+        if options.run.report:
+            _write_report(folder)
+        if not options.run.json_logs:
+            print(f"run folder: {folder}")
     return 128 + int(result["signal"]) if result["signal"] is not None and result["reason"] == "interrupted" else 0
 
 

@@ -3,12 +3,15 @@
 import argparse
 import json
 import os
-from collections.abc import Mapping, Sequence
+import sys
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from conveyor.options import Options
-from conveyor.options.parser import add_config, add_options, options_from
+from conveyor.errors import UserError
+from conveyor.options import Options, specs
+from conveyor.options.parser import add_checkpoint, add_config, add_options, options_from
+from conveyor.options.validation import has_effect
 
 HELP = "Validate a checkpoint, every checkpoint of a run, or plain weights."
 RUN = "conveyor.training.validating:run"
@@ -19,38 +22,66 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_config(parser)
     add_dry_run(parser)
+    add_checkpoint(parser, default="all of them")
     add_options(parser)
 
 
 def run(arguments: argparse.Namespace) -> int:
     from conveyor.commands.train import dry_run
+    from conveyor.training.stored import with_plain_weights
 
     given = dict(getattr(arguments, "given", None) or {})
     path = given.get("checkpoint_path")
-    options = options_from(arguments, None if path is None else stored(Path(path), missing_ok=arguments.dry_run))
+    if arguments.checkpoint is not None:
+        path = arguments.given["checkpoint_path"] = str(_chosen(path, arguments.checkpoint))
+    options = options_from(arguments, None if path is None else stored(Path(path))).replace(training=False)
+    for note in without_effect(given):
+        print(f"note: {note}", file=sys.stderr)
     if arguments.dry_run:
-        return dry_run(options, as_json=arguments.json, plot=arguments.plot, command="validate")
+        return dry_run(with_plain_weights(options), as_json=arguments.json, plot=arguments.plot, command="validate")
     return execute(options, as_json=arguments.json)
 
 
-def stored(path: Path, missing_ok: bool = False) -> Options | None:
-    """The options of the run that a checkpoint belongs to; None for plain weights."""
-    from conveyor.training.stored import is_weights_file, options_for_checkpoint
+def _chosen(path: str | None, which: str) -> Path:
+    """The one checkpoint that is to be validated, said on standard error, where the figures are not."""
+    from conveyor.checkpoint import choice
 
-    if is_weights_file(path) or (missing_ok and not path.exists()):
-        return None
-    return options_for_checkpoint(path)
+    if path is None:
+        raise UserError(f"--checkpoint {which} chooses one of a run: name the run with --checkpoint-path")
+    found = choice.find(Path(path), which)
+    print(choice.text(found), file=sys.stderr, flush=True)
+    return found
+
+
+def stored(path: Path) -> Options | None:
+    """The options of the run that a checkpoint belongs to; None for plain weights."""
+    from conveyor.training.stored import is_weights_file, options_for_validation
+
+    return None if is_weights_file(path) else options_for_validation(path)
+
+
+def without_effect(given: Collection[str]) -> list[str]:
+    """A note about the options that a validation does not read."""
+    flags = [specs()[name].flag for name in given if not has_effect(name)]
+    return [f"{', '.join(flags)}: a validation makes no updates, they have no effect"] if flags else []
 
 
 def execute(options: Options, *, as_json: bool = False) -> int:
     """Validate, print one table, write validation.csv; returns the exit code."""
     from conveyor.infer import generated
+    from conveyor.training.stored import with_plain_weights
 
+    options = with_plain_weights(options.replace(training=False))
     if generated.applies(options):
         return _speed_only(options, as_json=as_json or options.run.json_logs)
     from conveyor.launch.start import start
+    from conveyor.training.ahead import check_start
+    from conveyor.training.spec import resolve
 
-    records = start(options.replace(validation=True), run=RUN)
+    if options.model.weights is not None:
+        # Before any worker is started and any image is looked for; where they will run does not matter for it.
+        check_start(resolve(options.replace(layout="1x1", device="cpu")))
+    records = start(options, run=RUN)
     if not records:
         return 0
     written = write_csv(options, records)
@@ -59,7 +90,13 @@ def execute(options: Options, *, as_json: bool = False) -> int:
         print(json.dumps(records))
     else:
         print(table(records))
-        print(f"written to {written}")
+        if len({record["name"] for record in records}) > 1 and options.run.checkpoint_path is not None:
+            from conveyor.checkpoint import choice
+
+            print(f"written to {written}")
+            print(f"note: serve, load and export take {choice.text(choice.find(Path(options.run.checkpoint_path)))}")
+        else:
+            print(f"written to {written}")
     return 0
 
 

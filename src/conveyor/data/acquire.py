@@ -12,6 +12,7 @@ from pathlib import Path
 
 from conveyor.data import catalogue, locate
 from conveyor.data.download import fetch
+from conveyor.data.idx import LARGEST
 from conveyor.data.locate import Copy
 from conveyor.data.sources import SOURCES, Source
 from conveyor.errors import UserError
@@ -95,6 +96,8 @@ def _unpack(archive: Path, source: Source, folder: Path) -> None:
                 name = Path(member.name).name
                 if not member.isfile() or name not in wanted:
                     continue
+                if member.size > LARGEST:
+                    raise tarfile.TarError(f"{name} would have {member.size} bytes")
                 content = tar.extractfile(member)
                 assert content is not None
                 with open_replacing(folder / name) as file:

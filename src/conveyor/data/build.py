@@ -115,17 +115,20 @@ def features_of(path: Path, label: int, class_name: str, options: BuildOptions) 
     data = path.read_bytes()
     image = Encoded(data)
     header = jpeg.read_header(data) if jpeg.is_jpeg(data) else None
+    height, width = image.height, image.width
     if header is None or header.components == 4:
         data = _as_jpeg(image)
     elif not jpeg.is_complete(data):
         raise BadImageError("the file ends too early")
+    else:  # its bytes are kept, orientation included: readers that do not know it see the stored sides
+        height, width = header.height, header.width
     features: dict[str, Value] = {
         "image/encoded": [data],
         "image/class/label": [label + 1],
         "image/class/synset": [class_name.encode()],
         "image/class/text": [options.class_texts.get(class_name, class_name).encode()],
-        "image/height": [image.height],
-        "image/width": [image.width],
+        "image/height": [height],
+        "image/width": [width],
         "image/colorspace": [b"RGB"],
         "image/channels": [3],
         "image/format": [b"JPEG"],

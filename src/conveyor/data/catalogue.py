@@ -108,6 +108,8 @@ _ALIASES = {
     "fashion": "fashion-mnist",
     "imagenet2012": "imagenet",
 }
+MADE_UP_IMAGES = 64
+"""Different images that generated data consist of; a data set of them repeats these."""
 RANDOM_CROPS = ("resized", "distorted", "resize-resized")
 """Values of `--train-crop` that draw a part of a photograph."""
 _registered: dict[str, DatasetInfo] = {}
@@ -155,6 +157,8 @@ def name_of(options: DataOptions) -> str:
     ):
         if any(word in text for word in words) and not (name in SOURCES and _holds_others(folder, name)):
             return name
+    if not folder.is_dir():
+        raise folders.missing(folder)
     if recordfiles.find_folder(folder) is not None or folders.split_folder(folder, "train") is not None:
         return "folder"
     if folders.is_plain(folder):
@@ -183,18 +187,16 @@ def info(options: DataOptions) -> DatasetInfo:
     folder = data_dir(options)
     if folder is None:
         raise UserError("--data folder needs --data-dir: a folder with one folder of images per class")
+    if not folder.is_dir():
+        raise folders.missing(folder)
     return _as_on_disk(
         dataclasses.replace(_PHOTOGRAPHS, name="folder", title=f"images in {folder.name}"), folder, options.hold_out
     ).with_limits(options)
 
 
-def normalization(options: DataOptions, found: DatasetInfo, model: str | None) -> str:
-    """The name of the normalisation: as asked, else the data set's, on photographs the network's own where it has one."""
-    if options.normalization:
-        return options.normalization
-    if found.default_normalization == "imagenet" and "efficientnet" in (model or "") and "lite" in (model or ""):
-        return "centred"
-    return found.default_normalization
+def hold_out(options: DataOptions, found: DatasetInfo) -> float:
+    """The share of class folders without splits that is for validation."""
+    return 1.0 if found.name == "imagenet" else options.hold_out
 
 
 def check_crop_overlap(options: DataOptions, found: DatasetInfo) -> None:

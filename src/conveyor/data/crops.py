@@ -1,26 +1,22 @@
 """Random and central crop boxes, for many images at once; random numbers come in as an argument.
 
-A box is (left, top, right, bottom) in pixels of the stored image, float64 [B, 4]; the crop is resized to the network's
+A box is (left, top, right, bottom) in pixels of the upright image, float64 [B, 4]; the crop is resized to the network's
 input in one step, also where the original programs resized twice.
 """
 
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
 from conveyor.data.boxes import Boxes, covered
+from conveyor.data.centre import Box, Floats, central, resized_side
 from conveyor.data.order import Indices
 from conveyor.numerics import keyed
 from conveyor.options.data import DataOptions
-
-Floats = npt.NDArray[np.float64]
-Box: TypeAlias = tuple[float, float, float, float]
-"""left, top, right, bottom"""
 
 ATTEMPTS = {"resized": 10, "resize-resized": 10, "distorted": 100}
 """Boxes that are tried before the fallback, for the random modes."""
@@ -30,8 +26,6 @@ _LOW_ASPECT, _HIGH_ASPECT = math.log(ASPECTS[0]), math.log(ASPECTS[1])
 MIN_OBJECT_COVERED = 0.1
 TRIES = 10
 """Crops that are drawn for an image with objects in it; if none holds enough of one, the last is taken."""
-VALIDATION_RATIO = 256 / 224
-"""Shorter side before the central crop, in units of the crop."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -45,6 +39,8 @@ class CropRule:
     """Shorter side to which the image is thought to be resized before the crop."""
     overlap: float = 0.0
     """Share of an object that a random crop should hold; 0: it is not looked at."""
+    bicubic: bool = False
+    """How the crop is resized: central ones as `--interpolation` says, random ones always bilinearly."""
 
     @classmethod
     def training(cls, options: DataOptions, mode: str, size: int) -> "CropRule":
@@ -52,18 +48,19 @@ class CropRule:
         if mode == "pad":
             return cls("centre", size, min_area, size)
         overlap = options.crop_overlap if mode in ATTEMPTS else 0.0
-        return cls(mode, size, min_area, resized_side(options, size), overlap)
+        bicubic = mode == "centre" and options.interpolation == "bicubic"
+        return cls(mode, size, min_area, resized_side(options, size), overlap, bicubic)
 
     @classmethod
     def validation(cls, options: DataOptions, size: int) -> "CropRule":
-        return cls("centre", size, 0.0, resized_side(options, size))
+        return cls("centre", size, 0.0, resized_side(options, size), bicubic=options.interpolation == "bicubic")
 
     def boxes(self, heights: Floats, widths: Floats, draws: Floats | None) -> Floats:
         """Boxes [B, 4] for images of the given sizes; `draws` from `draw`, None for modes without chance."""
         if self.mode == "none":
             return np.stack([np.zeros_like(widths), np.zeros_like(heights), widths, heights], 1)
         if self.mode == "centre":
-            return _central(heights, widths, self.size / self.resize)
+            return central(heights, widths, self.size / self.resize)
         assert draws is not None
         if self.mode == "distorted":
             return _distorted(heights, widths, draws, self.min_area)
@@ -137,20 +134,6 @@ class CropRule:
         keys = torch.from_numpy(np.ascontiguousarray(samples))
         drawn = keyed.uniform(seed, "box", epoch, keys, count=4 * attempts * tries, dtype=torch.float64)
         return drawn.numpy().reshape(len(samples) * tries, attempts, 4)
-
-
-def resized_side(options: DataOptions, size: int) -> int:
-    """Shorter side before a central crop of `size`."""
-    if options.validation_resize is not None:
-        # Progressive sizes are smaller than what the option speaks of; never less than the crop itself.
-        return max(size, options.validation_resize)
-    return int(size * VALIDATION_RATIO)
-
-
-def _central(heights: Floats, widths: Floats, share: float) -> Floats:
-    side = np.minimum(heights, widths) * share
-    left, top = (widths - side) / 2, (heights - side) / 2
-    return np.stack([left, top, left + side, top + side], 1)
 
 
 def _resized(heights: Floats, widths: Floats, draws: Floats, min_area: float) -> Floats:

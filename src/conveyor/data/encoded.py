@@ -102,6 +102,7 @@ class EncodedDataset:
     def read(self, indices: Indices, epoch: int, out: Tensor | None = None) -> RawBatch:
         size, _, channels = self.shape(epoch)
         images = out if out is not None else torch.empty(len(indices), size, size, channels, dtype=torch.uint8)
+        pixels = images.numpy()
         labels = torch.empty(len(indices), dtype=torch.int64)
         started = time.perf_counter()
         found = [self._open(int(index)) for index in indices]
@@ -123,14 +124,14 @@ class EncodedDataset:
         for position, (encoded, fetched) in enumerate(found):
             started = time.perf_counter()
             try:
-                resized = encoded.crop_into(images[position], boxes[position])
+                resized = encoded.crop_into(pixels[position], boxes[position], bicubic=rule.bicubic)
             except BadImageError as error:
                 index = int(indices[position])
                 encoded, fetched = self._substitute(index, error)
                 (box,) = rule.choose(
                     self._seed, epoch, np.array([index]), [encoded.height], [encoded.width], [fetched.boxes]
                 )
-                resized = encoded.crop_into(images[position], box)
+                resized = encoded.crop_into(pixels[position], box, bicubic=rule.bicubic)
             decoding += time.perf_counter() - started - resized
             resizing += resized
             labels[position] = fetched.label

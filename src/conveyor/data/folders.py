@@ -46,17 +46,37 @@ def has_images(root: Path) -> bool:
     return base.is_dir() and any(_has_image(base / name) for name in _class_folders(base))
 
 
-def scan(root: Path, hold_out: float = 1.0) -> Listing:
+def missing(folder: Path) -> UserError:
+    """The error for a folder that is not there."""
+    return UserError(f"the data folder {folder} does not exist: give an existing one with --data-dir or DATA_DIR")
+
+
+def scan(root: Path, hold_out: float = 1.0, *, empty_classes: bool = False) -> Listing:
     """List all images below `root`, classes numbered by sorted folder name, files sorted: the same on every machine.
 
     Of a folder that has its classes directly, without train/ and validation/, the share `hold_out` of each class is for
     validation (evenly spread over the sorted files), the rest for training; with 1 it is a set to validate on.
-    The scan is remembered as long as the class folders are unchanged: three callers of a run share one walk.
+    Class folders without a training image are refused, unless `empty_classes` is true. The scan is remembered as long as the class folders are unchanged: three callers of a run share one walk.
     """
     resolved = root.resolve()
     if not resolved.is_dir():
-        raise UserError(f"the data folder {root} does not exist: give an existing one with --data-dir or DATA_DIR")
-    return _scan(resolved, _fingerprint(resolved), hold_out)
+        raise missing(root)
+    listing = _scan(resolved, _fingerprint(resolved), hold_out)
+    if not empty_classes and listing.count("train"):
+        _refuse_empty(listing)
+    return listing
+
+
+def _refuse_empty(listing: Listing) -> None:
+    """A folder without images would be a class that nothing is ever trained on, and move the numbers of those after it."""
+    filled = {label for _, label in listing.files["train"]}
+    empty = [name for number, name in enumerate(listing.classes) if number not in filled]
+    if empty:
+        folder = split_folder(listing.root, "train") or listing.root
+        raise UserError(
+            f"{folder} has class folders without images ({', '.join(empty[:10])}{', ...' if len(empty) > 10 else ''}): "
+            "remove them, or put images into them"
+        )
 
 
 @functools.lru_cache(maxsize=4)

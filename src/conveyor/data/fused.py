@@ -1,7 +1,7 @@
 """One call of C from the bytes of a JPEG to a resized crop in the batch; without it, `decode` does the same in steps.
 
 The C function is compiled on first use and decodes with the libjpeg-turbo that Pillow brings, or the system's. It is
-used only after it has decoded a picture made here to the same pixels as the other decoder.
+used only after it has decoded a picture made here to the same pixels as the other decoder. No torch.
 """
 
 import ctypes
@@ -13,9 +13,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import simplejpeg
-import torch
-from torch import Tensor
 
 from conveyor.data.jpeg import Header, scale_for
 from conveyor.numerics.native import build
@@ -23,21 +22,22 @@ from conveyor.numerics.native import build
 log = logging.getLogger(__name__)
 
 SOURCE = Path(__file__).parent / "native" / "jpeg_crop.c"
-FLAGS = ("-O3", "-march=native", "-fPIC", "-shared", "-Wl,--no-as-needed", "-ldl")
+FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-Wl,--no-as-needed", "-ldl")
 _OTHERWISE = "photographs are decoded, cropped and resized in separate steps"
 _INTERFACES = ((62, 632), (80, 656))
 """Version and size of the decoder's structure in libjpeg-turbo's two binary interfaces, on 64-bit machines."""
 _held = threading.local()
 _lock = threading.Lock()
+Pixels = npt.NDArray[np.uint8]
 
 
-def crop_into(out: Tensor, data: bytes, header: Header, box: tuple[int, int, int, int]) -> bool:
+def crop_into(out: Pixels, data: bytes, header: Header, box: tuple[int, int, int, int]) -> bool:
     """Decode `box` (left, top, right, bottom) and resize it into `out`, uint8 [S, S, C] contiguous, C = 1 or 3.
 
     False when there is no such function here or the data are unusual; `out` may have been written to. The transform is
     the accurate one and colours are upsampled smoothly: the rougher ways gain nothing on present processors.
     """
-    if not header.height_at or not out.is_contiguous():
+    if not header.height_at or not out.flags.c_contiguous:
         return False
     if (found := library()) is None or (pointer := _handle(found).pointer) is None:
         return False
@@ -45,25 +45,46 @@ def crop_into(out: Tensor, data: bytes, header: Header, box: tuple[int, int, int
     left, top, right, bottom = box
     scale = scale_for(right - left, bottom - top, size)
     status: int = found.conveyor_jpeg_crop(
-        pointer, data, len(data), left, top, right, bottom, scale, channels, size, out.data_ptr()
+        pointer, data, len(data), left, top, right, bottom, scale, channels, size, out.ctypes.data
+    )
+    return status == 0
+
+
+def resize_into(out: Pixels, pixels: Pixels) -> bool:
+    """Resize `pixels` [h, w, C] into `out` [S, S, C], both contiguous but for the distance of the rows of `pixels`.
+
+    False when there is no such function here.
+    """
+    with _lock:
+        found = _compiled()
+    if found is None:
+        return False
+    height, width, channels = pixels.shape
+    status: int = found.conveyor_resize(
+        pixels.ctypes.data, pixels.strides[0], height, width, channels, out.shape[0], out.ctypes.data
     )
     return status == 0
 
 
 def library() -> ctypes.CDLL | None:
-    """The compiled function bound to a libjpeg-turbo that works, or None."""
+    """The compiled functions bound to a libjpeg-turbo that works, or None."""
     with _lock:
         return _library()
 
 
 @functools.cache
+def _compiled() -> ctypes.CDLL | None:
+    found = build.load(SOURCE, FLAGS, _OTHERWISE) if ctypes.sizeof(ctypes.c_void_p) == 8 else None
+    if found is not None:
+        _declare(found)
+    return found
+
+
+@functools.cache
 def _library() -> ctypes.CDLL | None:
-    if ctypes.sizeof(ctypes.c_void_p) != 8:
-        return None
-    found = build.load(SOURCE, FLAGS, _OTHERWISE)
+    found = _compiled()
     if found is None:
         return None
-    _declare(found)
     for path in _decoders():
         for interface, size in _INTERFACES:
             if found.conveyor_jpeg_library(path.encode(), interface, size) and _works(found):
@@ -109,10 +130,9 @@ def _works(found: ctypes.CDLL) -> bool:
     rows, columns = np.mgrid[0:64, 0:80]
     picture = np.stack([rows * 3, columns * 3, (rows + columns) % 50 * 4], 2).astype(np.uint8)
     data = simplejpeg.encode_jpeg(np.ascontiguousarray(picture), quality=90, colorsubsampling="420")
-    out = torch.empty(32, 32, 3, dtype=torch.uint8)
-    status: int = found.conveyor_jpeg_crop(handle.pointer, data, len(data), 21, 19, 53, 51, 1, 3, 32, out.data_ptr())
-    difference = out.numpy().astype(int) - simplejpeg.decode_jpeg(data)[19:51, 21:53]
-    return status == 0 and int(np.abs(difference).max()) <= 1
+    out = np.empty((32, 32, 3), np.uint8)
+    status: int = found.conveyor_jpeg_crop(handle.pointer, data, len(data), 21, 19, 53, 51, 1, 3, 32, out.ctypes.data)
+    return status == 0 and np.array_equal(out, simplejpeg.decode_jpeg(data)[19:51, 21:53])
 
 
 def _declare(found: ctypes.CDLL) -> None:
@@ -125,3 +145,5 @@ def _declare(found: ctypes.CDLL) -> None:
     found.conveyor_jpeg_close.restype = None
     found.conveyor_jpeg_crop.argtypes = [pointer, ctypes.c_char_p, ctypes.c_size_t, *[number] * 7, pointer]
     found.conveyor_jpeg_crop.restype = number
+    found.conveyor_resize.argtypes = [pointer, ctypes.c_size_t, *[number] * 4, pointer]
+    found.conveyor_resize.restype = number

@@ -11,7 +11,8 @@ import numpy.typing as npt
 from conveyor.errors import UserError
 
 _UINT8 = 0x08
-_LARGEST = 1 << 31
+LARGEST = 1 << 28
+"""Bytes of a file of the small sets, unzipped, at most: CIFAR-100's has 154 million."""
 
 
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:
@@ -32,14 +33,16 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
 
 
 def read_maybe_zipped(path: Path) -> bytes:
-    """The content of a file, unzipped when it is a gzip file whatever its name."""
+    """The content of a file, unzipped when it is a gzip file whatever its name; one that is far too long is refused."""
     with open(path, "rb") as file:
         zipped = file.read(2) == b"\x1f\x8b"
     try:
-        if not zipped:
-            return path.read_bytes()
-        with gzip.open(path) as file:
-            content = file.read(_LARGEST)
+        with gzip.open(path) if zipped else open(path, "rb") as file:
+            content: bytes = file.read(LARGEST + 1)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path} is damaged ({error}): fetch it again") from None
+    if len(content) > LARGEST:
+        raise UserError(
+            f"{path} has more than {LARGEST} bytes of content, which no file of these data sets has: fetch it again"
+        )
     return content

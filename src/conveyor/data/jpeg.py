@@ -13,13 +13,17 @@ import numpy as np
 import numpy.typing as npt
 import simplejpeg
 
+from conveyor.data import exif
+
 Pixels = npt.NDArray[np.uint8]
 
 _SOI = b"\xff\xd8"
 _EOI = b"\xff\xd9"
 _BASELINE = (0xC0, 0xC1)
+_APP1, _SCAN = 0xE1, 0xDA
 _FRAMES = {*range(0xC0, 0xD0)} - {0xC4, 0xC8, 0xCC}
 _MARGIN_BLOCKS = 1
+_MOST_KEPT = 1 << 26
 _scratch = threading.local()
 
 
@@ -34,6 +38,7 @@ class Header:
     """Rows that are coded together: 8 or 16."""
     height_at: int
     """Where the two bytes of the height are, 0 when the picture cannot be cut (progressive, several scans)."""
+    orientation: int = exif.UPRIGHT
 
 
 def is_jpeg(data: bytes) -> bool:
@@ -43,6 +48,7 @@ def is_jpeg(data: bytes) -> bool:
 def read_header(data: bytes) -> Header | None:
     """Walk the segments up to the first scan; None for anything unusual, which another decoder may understand."""
     position, frame, end = 2, None, len(data)
+    orientation: int | None = None
     if data[:2] != _SOI:
         return None
     while position + 4 <= end:
@@ -61,10 +67,17 @@ def read_header(data: bytes) -> Header | None:
             frame = _frame(data, position, marker, length)
             if frame is None:
                 return None
-        elif marker == 0xDA:
-            if frame is not None and data[position + 4] != frame.components:
-                return dataclasses.replace(frame, height_at=0)
-            return frame
+        elif marker == _APP1 and orientation is None and data[position + 4 : position + 10] == b"Exif\0\0":
+            orientation = exif.orientation_of(data[position + 4 : position + 2 + length])
+        elif marker == _SCAN:
+            if frame is None:
+                return None
+            in_one = data[position + 4] == frame.components
+            if in_one and orientation in (None, exif.UPRIGHT):
+                return frame
+            return dataclasses.replace(
+                frame, height_at=frame.height_at if in_one else 0, orientation=orientation or exif.UPRIGHT
+            )
         position += 2 + length
     return None
 
@@ -137,6 +150,8 @@ def _copy(data: bytes) -> memoryview:
 
 def _memory(purpose: str, size: int) -> npt.NDArray[np.uint8]:
     """Memory of this thread that is used again and again: fresh pages would cost a tenth of the decoding."""
+    if size > _MOST_KEPT:
+        return np.empty(size, np.uint8)
     held: npt.NDArray[np.uint8] | None = getattr(_scratch, purpose, None)
     if held is None or held.size < size:
         held = np.empty(max(size, 1 << 20), np.uint8)

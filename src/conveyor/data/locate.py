@@ -99,6 +99,11 @@ def count_images(copy: Copy) -> dict[str, int] | None:
 def missing(name: str, data_dir: Path | None) -> UserError:
     """The error for a set that is not there: what was looked for, where, and what helps."""
     source = SOURCES[name]
+    if data_dir is not None and not data_dir.exists():
+        return UserError(
+            f"the data folder {data_dir} does not exist: fetch {name} into it with `conveyor data get {name} --data-dir "
+            f"{data_dir}` or name another with --data-dir"
+        )
     where = str(data_dir) if data_dir is not None else ", ".join(str(root) for root in usual_roots())
     return UserError(
         f"{name} is not here: no folder with {', '.join(list(source.files)[:2])}, ... was found in {where}; "

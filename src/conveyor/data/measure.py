@@ -76,7 +76,7 @@ def measure(options: Options, batches: int, threads: int | None = None) -> Measu
     """Deliver `batches` training batches, first raw, then prepared; warm-up batches are not counted."""
     keep_freed_memory()  # as a run does
     info = catalogue.info(options.data)
-    dataset = open_dataset(options, "train", options.model.image_size, options.model.in_channels)
+    dataset = open_dataset(options, "train")
     prepare = Prepare(options, info)
     topology = Topology(options.batch.micro_batch_size)
 

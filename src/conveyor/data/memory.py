@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from conveyor.data.batch import RawBatch
-from conveyor.data.catalogue import DatasetInfo
+from conveyor.data.catalogue import MADE_UP_IMAGES, DatasetInfo
 from conveyor.data.order import Indices
 from conveyor.errors import UserError
 
@@ -69,11 +69,9 @@ class GeneratedDataset(MemoryDataset):
     image and label belong together, so a network can learn them.
     """
 
-    POOL = 64
-
     def __init__(self, info: DatasetInfo, num_images: int, image_size: int, channels: int, seed: int) -> None:
         generator = np.random.Generator(np.random.Philox(seed % 2**64))
-        pool = min(self.POOL, max(1, num_images))
+        pool = min(MADE_UP_IMAGES, max(1, num_images))
         normal = generator.standard_normal((pool, image_size, image_size, channels), dtype=np.float32)
         while (outside := np.abs(normal) > 2).any():
             normal[outside] = generator.standard_normal(int(outside.sum()), dtype=np.float32)

@@ -6,6 +6,8 @@ import functools
 import torch
 from torch import Tensor
 
+from conveyor.options.units import normalization
+
 MEANS_AND_DEVIATIONS = {
     "imagenet": ((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
     "cifar": ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010)),
@@ -21,7 +23,7 @@ LUMA = (0.299, 0.587, 0.114)
 class Normalization:
     """`scale` and `shift` per channel, or `per_image` standardisation.
 
-    imagenet, cifar: (x/255 - mean)/std, so scale = 1/(255 std), shift = -mean/std. mean: x - channel mean.
+    imagenet, cifar, numbers: (x/255 - mean)/std, so scale = 1/(255 std), shift = -mean/std. mean: x - channel mean.
     centred: (x - 127)/128, which 8-bit arithmetic likes: EfficientNet-Lite was trained so. unit: x/255. none: x.
     per-image: (x - m)/max(s, 1/sqrt(n)) with mean m, deviation s and number n of the image's values; the floor keeps a
     uniform image finite.
@@ -35,8 +37,9 @@ class Normalization:
     def named(cls, name: str, channels: int) -> "Normalization":
         if name == "per-image":
             return cls((1.0,) * channels, (0.0,) * channels, per_image=True)
-        if name in MEANS_AND_DEVIATIONS:
-            means, deviations = (_fit(values, channels) for values in MEANS_AND_DEVIATIONS[name])
+        if name in MEANS_AND_DEVIATIONS or "/" in name:
+            numbers = MEANS_AND_DEVIATIONS[name] if name in MEANS_AND_DEVIATIONS else normalization(name)
+            means, deviations = (_fit(tuple(values), channels) for values in numbers)  # type: ignore[arg-type]
             scale = tuple(1 / (255 * d) for d in deviations)
             return cls(scale, tuple(-m / d for m, d in zip(means, deviations, strict=True)))
         if name == "mean":

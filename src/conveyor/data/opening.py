@@ -15,6 +15,7 @@ from conveyor.data.idx import read_idx
 from conveyor.data.locate import Copy
 from conveyor.data.memory import GeneratedDataset, MemoryDataset, Pixels, SyntheticDataset, embedded_digits
 from conveyor.data.stores import FolderStore, RecordStore, with_cache
+from conveyor.data.subject import subject
 from conveyor.errors import UserError
 from conveyor.options import Options
 
@@ -39,8 +40,8 @@ def open_dataset(options: Options, split: str, image_size: int | None = None, ch
         raise ValueError(f"split is train or validation, not {split!r}")
     info = catalogue.info(options.data)
     count = info.train_images if split == "train" else info.validation_images
-    size = image_size or options.model.image_size or info.image_size
-    depth = channels or info.channels
+    about = subject(options, info)
+    size, depth = image_size or about.image_size, channels or about.channels
     if options.data.synthetic_data:
         return SyntheticDataset(info, count, info.channels)
     if options.data.generated_data:
@@ -73,7 +74,7 @@ def _open_files(
     steered = split == "train" and options.data.crop_overlap > 0
     if steered:
         catalogue.check_crop_overlap(options.data, info)
-    hold_out = 1.0 if info.name == "imagenet" else options.data.hold_out
+    hold_out = catalogue.hold_out(options.data, info)
     store = with_cache(open_store(folder, split, hold_out, boxes=steered), options.data.data_cache)
     return EncodedDataset(
         store,
@@ -101,7 +102,9 @@ def open_store(folder: Path, split: str, hold_out: float = 1.0, *, boxes: bool =
     files = recordfiles.record_files(records, split)
     if not files:
         raise UserError(f"{records} has no TFRecord files for {split}")
-    return RecordStore(files, boxes)
+    store = RecordStore(files, boxes)
+    recordfiles.check_count(records, split, len(store))
+    return store
 
 
 def read_copy(copy: Copy, split: str) -> tuple[Pixels, Pixels]:

@@ -15,7 +15,8 @@ import numpy as np
 import torch
 from PIL import Image
 
-from conveyor.data.crops import ATTEMPTS, CropRule, Floats
+from conveyor.data.centre import Floats
+from conveyor.data.crops import ATTEMPTS, CropRule
 from conveyor.data.encoded import EncodedDataset
 from conveyor.data.feed import TrainingFeed
 from conveyor.data.folders import Listing

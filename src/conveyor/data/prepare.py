@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from conveyor.data import augment, catalogue, crops, geometry, mixing
+from conveyor.data import augment, crops, geometry, mixing
 from conveyor.data.batch import Batch, Target
 from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.loader import Transform
 from conveyor.data.normalize import Normalization
 from conveyor.data.randaugment import randaugment
 from conveyor.data.sizes import image_size_at
+from conveyor.data.subject import subject
 from conveyor.numerics import keyed
 from conveyor.options import Options
 
@@ -39,12 +40,13 @@ class Prepare:
         self._info = info
         self.device = torch.device(device)
         self.dtype = dtype
-        self.image_size = image_size or options.model.image_size or info.image_size
-        self.channels = channels or options.model.in_channels or info.channels
+        about = subject(options, info)
+        self.image_size = image_size or about.image_size
+        self.channels = channels or about.in_channels
         self.crop = options.data.train_crop or info.default_crop
         self.flip = options.data.flip or info.default_flip
         self._pads = self.crop == "pad" and options.data.crop_padding > 0
-        self.normalization_name = catalogue.normalization(options.data, info, options.model.model)
+        self.normalization_name = about.normalization
         self.normalization = Normalization.named(self.normalization_name, info.channels)
         self.mixing = mixing.Mixing.from_options(options.data)
         in_memory = info.kind == "memory" and self.device.type == "cpu"

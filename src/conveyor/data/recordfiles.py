@@ -1,13 +1,13 @@
 """Data sets kept as TFRecord files: which files belong to a split, how many images they hold. No torch."""
 
 import dataclasses
-import json
 import re
 from pathlib import Path
 
 from conveyor.data import tfds
 from conveyor.data.records import index_files
 from conveyor.errors import UserError
+from conveyor.files import parse_json
 
 STANDARD_SHARDS = {"train": 1024, "validation": 128}
 SUMMARY = "dataset.json"
@@ -78,7 +78,7 @@ def summary(folder: Path, standard: Summary | None = None) -> Summary:
     path = folder / SUMMARY
     if path.is_file():
         try:
-            content = json.loads(path.read_text(encoding="utf-8"))
+            content = parse_json(path.read_text(encoding="utf-8"))
             classes = tuple(str(name) for name in content["classes"])
             return Summary(int(content["train_images"]), int(content["validation_images"]), classes)
         except (ValueError, KeyError, TypeError) as error:
@@ -91,6 +91,16 @@ def summary(folder: Path, standard: Summary | None = None) -> Summary:
         return dataclasses.replace(standard, classes=label_names(folder) or standard.classes)
     counts = {split: sum(len(offsets) for offsets in index_files(paths)) for split, paths in files.items()}
     return Summary(counts["train"], counts["validation"], label_names(folder))
+
+
+def check_count(folder: Path, split: str, found: int) -> None:
+    """Refuse a split with other than the stated number of images: a file that ends after a whole record looks complete."""
+    if not (folder / SUMMARY).is_file() and not set(STANDARD_SHARDS) <= set(tfds.counts(folder) or {}):
+        return
+    stated = summary(folder)
+    wanted = stated.train_images if split == "train" else stated.validation_images
+    if found != wanted:
+        raise UserError(f"{folder} has {found} images for {split}, but states {wanted}: fetch or build the files again")
 
 
 def label_names(folder: Path) -> tuple[str, ...]:

@@ -5,7 +5,6 @@ names the classes and `dataset_info.json` counts the examples. Its other file fo
 """
 
 import io
-import json
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -15,6 +14,7 @@ import numpy.typing as npt
 from conveyor.data.example import decode_example
 from conveyor.data.records import index_files, read_record
 from conveyor.errors import UserError
+from conveyor.files import parse_json
 
 NAMES = {
     "mnist": "mnist",
@@ -80,7 +80,7 @@ def read_small(name: str, files: dict[str, Path], split: str) -> tuple[Pixels, P
 def counts(folder: Path) -> dict[str, int] | None:
     """Examples by split as `dataset_info.json` counts them; None without it."""
     try:
-        content = json.loads((folder / "dataset_info.json").read_text(encoding="utf-8"))
+        content = parse_json((folder / "dataset_info.json").read_text(encoding="utf-8"))
         return {str(split["name"]): sum(int(length) for length in split["shardLengths"]) for split in content["splits"]}
     except (OSError, ValueError, KeyError, TypeError):
         return None

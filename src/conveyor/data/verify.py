@@ -111,7 +111,7 @@ def _verify_copy(copy: Copy) -> Report:
 
 
 def _verify_folders(folder: Path, decode: bool, threads: int) -> Report:
-    listing = folders.scan(folder)
+    listing = folders.scan(folder, empty_classes=True)
     report = Report("folder", folder, classes=len(listing.classes))
     for split in listing.files:
         store = FolderStore(listing, split) if listing.count(split) else None
@@ -146,6 +146,11 @@ def _verify_records(folder: Path, decode: bool, threads: int) -> Report:
                 report.problems.append(str(error))
         store = RecordStore(good)
         report.images[split] = len(store)
+        if files and good == files:
+            try:
+                recordfiles.check_count(folder, split, len(store))
+            except UserError as error:
+                report.problems.append(str(error))
         report.problems += _all(store, len(names), decode, threads, split)
     return report
 

@@ -4,15 +4,16 @@ import textwrap
 from collections.abc import Mapping, Sequence
 
 from conveyor.dialects.table import FLAGS, LISTS, Row, Table
+from conveyor.errors import UserError, did_you_mean
 
 _METAVARS = {"int": "N", "ints": "N [N ...]", "float": "X", "floats": "X [X ...]", "texts": "NAME [NAME ...]"}
 
 
-def help_text(
-    dialect: str, script: str, words: Sequence[str], table: Table, groups: Mapping[str, Sequence[Row]]
-) -> str:
-    """The options of `script`; options of a model family are shown when `--model` (or the default) chooses it."""
-    family = _family(words) if dialect == "tensorflow1" else None
+def help_text(dialect: str, script: str, family: str | None, table: Table, groups: Mapping[str, Sequence[Row]]) -> str:
+    """The options of `script`, with those of the model `family` where options depend on it."""
+    families = dict.fromkeys(name for row in table for name in row.models)
+    if family is not None and family not in families:
+        raise UserError(f"--model: there is no model {family!r}{did_you_mean(family, families)}")
     shown = {id(row) for row in table.declared(script, family)}
     lines = [f"usage: {script}.py [options]", "", f"The options of the {dialect} program and what they are here."]
     for title, rows in groups.items():
@@ -26,18 +27,9 @@ def help_text(
     lines += [
         "",
         "Further: every option of `conveyor train` under its full name, --dry-run [--json] to see the plan only,",
-        "-h, --help for this page (with --model NAME: the options of that model).",
+        "-h, --help for this page" + (" (with --model or --config: the options of that model)." if families else "."),
     ]
     return "\n".join(lines)
-
-
-def _family(words: Sequence[str]) -> str:
-    for index, word in enumerate(words):
-        if word.startswith("--model="):
-            return word.partition("=")[2].lower()
-        if word == "--model" and index + 1 < len(words):
-            return words[index + 1].lower()
-    return "resnet"
 
 
 def _entry(row: Row) -> list[str]:

@@ -6,7 +6,6 @@ goes to `conveyor launch`. The words `python` and `python3` in a launched comman
 """
 
 import dataclasses
-import itertools
 import os
 import re
 import shlex
@@ -15,9 +14,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from conveyor.dialects import scripts
+from conveyor.dialects.agreement import agreed
+from conveyor.dialects.mpi_options import read_options, split_options
 from conveyor.dialects.running import run, run_command
 from conveyor.dialects.translation import Launcher
 from conveyor.errors import INTERRUPTED, USER_ERROR, UserError, did_you_mean
+from conveyor.launch.plan import local_host_index
 
 COUNTS = ("--num-instances", "--num-replicas", "--ipus-per-replica")
 TEXTS = ("--host", "--numa-aware", "--mpi-global-args", "--mpi-local-args", "--executable-cache-path")
@@ -35,7 +37,8 @@ HELP = """usage: poprun [options] python3 SCRIPT [its options]
   --ipus-per-replica N  devices of one copy (its pipeline stages)
   --host A,B            machines; the instances are spread over them
   --numa-aware 1|yes    bind workers to NUMA nodes
-  --mpi-local-args T    '-x VAR=VALUE' sets a variable in every worker; --tag-output marks lines with their worker
+  --mpi-local-args T    '-x VAR' or '-x VAR=VALUE' for every worker; --tag-output marks lines with their worker;
+                        '--mca btl_tcp_if_include NAME|NETWORK' chooses the interface between machines
   --dry-run [--json]    print the plan and contact nothing
   -v                    say more; options of the device pool (--vipu-..., --reset-partition, ...) are accepted and noted
 """
@@ -51,7 +54,9 @@ class Request:
     notes: tuple[str, ...] = ()
     numa: bool = False
     tagged: bool = False
+    interface: str | None = None
     switches: tuple[str, ...] = ()
+    replicas_given: bool = True
 
 
 def read_poprun(words: Sequence[str]) -> Request:
@@ -79,22 +84,22 @@ def read_poprun(words: Sequence[str]) -> Request:
     notes += [f"{name} has no effect here: there is no device pool to manage" for name in POOL if name in given]
     if "--executable-cache-path" in given:
         notes.append("--executable-cache-path has no effect here: there is nothing to compile")
-    options = shlex.split(given.get("--mpi-global-args", "")) + shlex.split(given.get("--mpi-local-args", ""))
+    options = read_options(
+        shlex.split(given.get("--mpi-global-args", "")) + shlex.split(given.get("--mpi-local-args", "")), os.environ
+    )
+    if options.interface and len(launcher.hosts) < 2:
+        notes.append(f"the interface {options.interface} has no effect here: all workers are on one machine")
     return Request(
         launcher,
         tuple(queue),
-        _variables(options),
-        tuple(notes),
+        options.variables,
+        (*notes, *options.notes),
         numa=given.get("--numa-aware", "no").lower() in ("1", "yes", "true", "on"),
-        tagged="--tag-output" in options or "--tag-output" in switches,
+        tagged=options.tagged or "--tag-output" in switches,
+        interface=options.interface if len(launcher.hosts) > 1 else None,
         switches=tuple(switches),
+        replicas_given="--num-replicas" in given,
     )
-
-
-def _variables(options: Sequence[str]) -> dict[str, str]:
-    """What `-x NAME=VALUE` among the options of mpirun sets in every worker."""
-    pairs = [value for flag, value in itertools.pairwise(options) if flag == "-x" and "=" in value]
-    return dict(pair.split("=", 1) for pair in pairs)
 
 
 def _is_python(word: str) -> bool:
@@ -204,6 +209,10 @@ def poprun(argv: Sequence[str] | None = None) -> int:
 
 
 def _launch(request: Request) -> int:
+    if len(request.launcher.hosts) == 1 and local_host_index(request.launcher.hosts) is None:
+        raise UserError(
+            f"--host {request.launcher.hosts[0]} is another machine: run the command there, or name several"
+        )
     script = find_script(request.program)
     own = [switch for switch in request.switches if switch in ("--dry-run", "--json")]
     if script is None:
@@ -211,6 +220,17 @@ def _launch(request: Request) -> int:
     words = [*script.words, *own]
     if {"-h", "--help"} & set(words):
         return scripts.main(script.dialect, script.name, words, script.folder)
+    try:
+        return _run(request, script, words)
+    except UserError as error:
+        told = scripts.told(error, script.dialect, script.name, words, script.folder)
+        raise UserError(told) from None
+
+
+def _run(request: Request, script: Script, words: list[str]) -> int:
+    values = scripts.values_of(script.dialect, script.name, script.words, script.folder)
+    launcher, notes = agreed(request.launcher, values, replicas_given=request.replicas_given)
+    request = dataclasses.replace(request, launcher=launcher, notes=(*request.notes, *notes))
     translation = scripts.translate(
         script.dialect,
         script.name,
@@ -219,10 +239,10 @@ def _launch(request: Request) -> int:
         environment={**os.environ, **request.variables},
         launcher=request.launcher,
     )
-    translation = dataclasses.replace(translation, notes=(*request.notes, *translation.notes))
     os.environ.update(request.variables)
-    if translation.dry_run or len(request.launcher.hosts) < 2:
-        return run(translation)
+    here = len(request.launcher.hosts) < 2 and not request.numa and not request.tagged
+    if translation.dry_run or here:
+        return run(dataclasses.replace(translation, notes=(*request.notes, *translation.notes)))
     _print_notes(request)
     program = [sys.executable, str(script.folder / f"{script.name}.py"), *script.words]
     # A restored run keeps its own replicas, whatever the launcher says.
@@ -256,6 +276,7 @@ def launch_words(request: Request, program: Sequence[str], with_replicas: bool =
     words += ["--replicas", str(launcher.replicas)] if with_replicas else []
     words += ["--devices-per-replica", str(launcher.devices_per_replica)] if launcher.devices_per_replica else []
     words += ["--hosts", ",".join(launcher.hosts)] if launcher.hosts else []
+    words += ["--interface", request.interface] if request.interface else []
     words += ["--numa"] * request.numa + ["--tag-output"] * request.tagged
     for name, value in request.variables.items():
         words += ["--env", f"{name}={value}"]
@@ -268,58 +289,43 @@ def mpirun(argv: Sequence[str] | None = None) -> int:
     With --dry-run among the program's words the plan is printed and nobody is contacted.
     """
     words = list(sys.argv[1:] if argv is None else argv)
-    options, program = _split_mpirun(words)
-    variables = _variables(options)
+    options, program = split_options(words)
     try:
         if not program:
             raise UserError("what is to be run? Add the command, such as: python3 train.py")
         if "--dry-run" in program:
-            os.environ.update(variables)
+            os.environ.update(read_options(_flat(options), os.environ).variables)
             script = find_script(program)
             if script is None:
                 raise UserError(f"--dry-run is for the scripts of the dialects, not for {program[0]}")
             return scripts.main(script.dialect, script.name, list(script.words), script.folder)
-        return _mpirun(options, program, variables)
+        return _mpirun(_flat(options), program)
     except UserError as error:
         print(f"mpirun: error: {error}", file=sys.stderr)
         return USER_ERROR
 
 
-def _mpirun(options: list[str], program: list[str], variables: Mapping[str, str]) -> int:
+def _flat(options: Sequence[tuple[str, ...]]) -> list[str]:
+    return [word for option in options for word in option]
+
+
+def _mpirun(options: list[str], program: list[str]) -> int:
     program = _with_this_interpreter(program)
     own = Path(sys.argv[0]).resolve().parent
     for folder in os.environ.get("PATH", "").split(os.pathsep):
         found = Path(folder) / "mpirun"
         if folder and found.resolve().parent != own and os.access(found, os.X_OK):
             os.execv(found, [str(found), *options, *program])
-    given = {
-        flag: value for flag, value in itertools.pairwise(options) if flag in ("-H", "--host", "-n", "-np", "--np")
-    }
-    hosts = tuple((given.get("-H") or given.get("--host") or "").replace(":1", "").split(",")) if given else ()
-    hosts = tuple(host for host in hosts if host)
-    count = int(given.get("-np") or given.get("--np") or given.get("-n") or len(hosts) or 1)
-    words = ["launch", "--instances", str(count)] + (["--hosts", ",".join(hosts)] if len(hosts) > 1 else [])
-    for name, value in variables.items():
+    read = read_options(options, os.environ)
+    for note in read.notes:
+        print(f"note: {note}", file=sys.stderr)
+    words = ["launch", "--instances", str(read.count or len(read.hosts) or 1)]
+    if len(read.hosts) > 1:
+        words += ["--hosts", ",".join(read.hosts)]
+        words += ["--interface", read.interface] if read.interface else []
+    for name, value in read.variables.items():
         words += ["--env", f"{name}={value}"]
-    return run_command([*words, *["--tag-output"] * ("--tag-output" in options), "--", *program])
-
-
-def _split_mpirun(words: list[str]) -> tuple[list[str], list[str]]:
-    """Options (long names with two dashes, as today's versions want them) and the program."""
-    plain = {"--tag-output", "--oversubscribe", "--allow-run-as-root", "-v", "--verbose", "-q", "--quiet"}
-    options: list[str] = []
-    queue = list(words)
-    while queue and queue[0].startswith("-"):
-        word = queue.pop(0)
-        long_name = re.fullmatch(r"-([a-z]+-[a-z-]+)", word)
-        word = f"--{long_name[1]}" if long_name else word
-        options.append(word)
-        if word in plain or "=" in word or not queue:
-            continue
-        options.append(queue.pop(0))
-        if word in ("--mca", "-mca") and queue:
-            options.append(queue.pop(0))
-    return options, queue
+    return run_command([*words, *["--tag-output"] * read.tagged, "--", *program])
 
 
 def gc_profile(argv: Sequence[str] | None = None) -> int:

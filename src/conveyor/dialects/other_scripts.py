@@ -2,12 +2,15 @@
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from importlib.util import find_spec
 from pathlib import Path
 
-from conveyor.dialects import pytorch, tensorflow1, tensorflow2
+from conveyor.dialects import pytorch, stored_runs, tensorflow1, tensorflow2
+from conveyor.dialects.checkpoint_names import checkpoint_path
 from conveyor.dialects.reader import Values
 from conveyor.dialects.translation import Draft, Launcher, Translation, positive
 from conveyor.errors import UserError
+from conveyor.training.stored import is_weights_file
 
 Rules = Callable[[str, Values, Launcher, Mapping[str, str]], Translation]
 
@@ -15,15 +18,8 @@ Rules = Callable[[str, Values, Launcher, Mapping[str, str]], Translation]
 def _path(values: Values, *keys: str) -> str:
     for key in keys:
         if values[key]:
-            return str(values[key])
+            return checkpoint_path(str(values[key]))
     raise UserError(f"{values.spelling(keys[0])} is required: the run or the checkpoint that is meant")
-
-
-def _stored(values: Values, style: str, path: str, command: str) -> Translation:
-    """A command on a stored run: its options are the run's own."""
-    draft = Draft(values, style)
-    draft.flat = {"log_style": style, "checkpoint_path": path}
-    return draft.finish(command)
 
 
 def _average(values: Values, style: str, *, path: str, mode: str, decay: float, output: str, last: int) -> Translation:
@@ -33,16 +29,40 @@ def _average(values: Values, style: str, *, path: str, mode: str, decay: float, 
     return dataclasses.replace(Draft(values, style).finish("average"), words=tuple(words))
 
 
-def pytorch_stored(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
-    """restore.py and validate.py: all options come with the checkpoint."""
-    del launcher, environment
+def pytorch_restore(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
+    """restore.py: all options come with the checkpoint."""
+    del script
     path = _path(values, "checkpoint_path", "checkpoint_input_path")
-    return _stored(values, pytorch.STYLE, path, "restore" if script == "restore" else "validate")
+    stored = stored_runs.stored_options(path)
+    seed = stored_runs.batch_in_words(stored, "batch_size", "gradient_accumulation")
+    made = lambda given: pytorch.translate("train", given, launcher, environment)  # noqa: E731
+    return stored_runs.restored(values, made, path, pytorch.STYLE, stored, seed)
 
 
-def tensorflow1_restore(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
-    del script, launcher, environment
-    return _stored(values, tensorflow1.STYLE, _path(values, "restore_path"), "restore")
+def pytorch_validate(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
+    """validate.py: all options come with the checkpoint; plain weights take those of the command line."""
+    path = _path(values, "checkpoint_path", "checkpoint_input_path")
+    made = lambda given: pytorch.translate(script, given, launcher, environment)  # noqa: E731
+    if is_weights_file(Path(path)):
+        translation = made(values)
+        return dataclasses.replace(translation, options=translation.options.replace(checkpoint_path=path))
+    return stored_runs.validated(values, made, path, pytorch.STYLE)
+
+
+def tensorflow1_train(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
+    """train.py, and restore.py: with --restore-path a stored run goes on."""
+    if script == "train" and not values["restore_path"]:
+        return tensorflow1.translate(script, values, launcher, environment)
+    path = _path(values, "restore_path")
+    stored = stored_runs.stored_options(path)
+    seed = stored_runs.batch_in_words(stored, "batch_size", "gradient_accumulation_count")
+    seed |= tensorflow1.in_words(stored)
+    if values.has("epochs"):
+        del seed["iterations"]  # where both are given, iterations hold
+    if script == "train":
+        values.notes.append(f"--restore-path: training goes on from {path}, with the model and the batch of that run")
+    made = lambda given: tensorflow1.translate("train", given, launcher, environment)  # noqa: E731
+    return stored_runs.restored(values, made, path, tensorflow1.STYLE, stored, seed)
 
 
 def tensorflow1_average(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
@@ -85,24 +105,45 @@ def tensorflow2_export(script: str, values: Values, launcher: Launcher, environm
         raise UserError(f"--export-dir {folder} is a file: give a new or an empty folder")
     if target.is_dir() and any(target.iterdir()):
         raise UserError(f"--export-dir {folder} is not empty: give a new or an empty folder")
-    checkpoint = values["checkpoint_input_path"]
+    checkpoint = checkpoint_path(values["checkpoint_input_path"] or "") or None
     if checkpoint and not Path(checkpoint).exists():
         raise UserError(f"--checkpoint-input-path {checkpoint} does not exist")
     base = tensorflow2.translate(script, values, launcher, environment)
     notes = list(base.notes)
     if not checkpoint:
         notes.append("no --checkpoint-input-path: the exported model has random weights")
+    elif idle := _beside_checkpoint(values):
+        notes.append(f"the model is that of {checkpoint}, so without effect: {', '.join(idle)}")
+    form = _serving_form(notes)
     if values["pipeline_serving_model"] and not values["pipeline_splits"]:
         notes.append("--pipeline-serving-model has no effect without --pipeline-splits")
     words = (
         checkpoint or str(values["model_name"]),
         "--out",
         folder,
+        "--format",
+        form,
         "--batch",
         str(base.options.batch.micro_batch_size),
     )
-    settings = {"folder": folder, "checkpoint": checkpoint}
+    settings = {"folder": folder, "checkpoint": checkpoint, "form": form}
     return dataclasses.replace(base, command="export", words=words, notes=tuple(notes), settings=settings)
+
+
+def _beside_checkpoint(values: Values) -> list[str]:
+    """Given options that only describe a model, which a checkpoint describes itself."""
+    used = ("export_dir", "checkpoint_input_path", "micro_batch_size", "config", "config_path")
+    return [values.spelling(key) for key in values.given if key not in used and not values.rows[key].nothing]
+
+
+def _serving_form(notes: list[str]) -> str:
+    """The originals write a SavedModel; that takes TensorFlow, and a note says what is written without it."""
+    if find_spec("tensorflow") is not None:
+        return "saved-model"
+    notes.append(
+        "TensorFlow is not installed, so the model is written as ONNX; after `pip install tensorflow-cpu` it is a SavedModel"
+    )
+    return "onnx"
 
 
 def tensorflow2_request(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
@@ -110,7 +151,7 @@ def tensorflow2_request(script: str, values: Values, launcher: Launcher, environ
     positive(values, "request_batch_size", "num_threads", "num_images")
     if not 0 < values["port"] < 65536:
         raise UserError(f"--port {values['port']}: give a number from 1 to 65535")
-    base = tensorflow2.translate(script, values, launcher, environment)
+    base, notes = tensorflow2.translate(script, values, launcher, environment), list[str]()
     name = values.config_name or str(values["model_name"])
     settings = {
         "name": name,
@@ -122,6 +163,7 @@ def tensorflow2_request(script: str, values: Values, launcher: Launcher, environ
         "use_async": bool(values["use_async"]),
         "verbose": bool(values["verbose"]),
         "checkpoint": values["checkpoint_input_path"],
+        "form": _serving_form(notes),
     }
     words = [name, "--protocol", "grpc-tensorflow", "--batch-size", str(settings["batch_size"])]
     words += ["--clients", str(settings["clients"]), "--num-images", str(settings["num_images"])]
@@ -129,15 +171,16 @@ def tensorflow2_request(script: str, values: Values, launcher: Launcher, environ
     words += ["--use-async"] * settings["use_async"] + ["--verbose"] * settings["verbose"]
     note = f"the model is exported to {name}/001 and served on port {values['port']} (gRPC) while the requests are sent"
     return dataclasses.replace(
-        base, command="request", words=tuple(words), notes=(*base.notes, note), settings=settings, config=None
+        base, command="request", words=tuple(words), notes=(*base.notes, *notes, note), settings=settings, config=None
     )
 
 
 RULES: dict[tuple[str, str], Rules] = {
-    ("pytorch", "restore"): pytorch_stored,
-    ("pytorch", "validate"): pytorch_stored,
+    ("pytorch", "restore"): pytorch_restore,
+    ("pytorch", "validate"): pytorch_validate,
     ("pytorch", "weight_avg"): pytorch_average,
-    ("tensorflow1", "restore"): tensorflow1_restore,
+    ("tensorflow1", "train"): tensorflow1_train,
+    ("tensorflow1", "restore"): tensorflow1_train,
     ("tensorflow1", "weight_avg"): tensorflow1_average,
     ("tensorflow2", "export_for_serving"): tensorflow2_export,
     ("tensorflow2", "send_request"): tensorflow2_request,

@@ -26,9 +26,9 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     draft = Draft(values, STYLE)
     synthetic = script == "resnet_synthetic_benchmark"
     imagenet = values["dataset"] == "IMAGENET"
-    draft.set(data="imagenet" if imagenet else "cifar10", synthetic_data=True if synthetic else None)
+    draft.set(data=values["dataset"].lower().replace("-", ""), synthetic_data=True if synthetic else None)
     if values["data_dir"] is None and not synthetic:
-        raise UserError("--data-dir is required: the folder with the data, or where CIFAR-10 is to be stored")
+        raise UserError("--data-dir is required: the folder with the data, or where CIFAR is to be stored")
     draft.set(data_dir=None if synthetic else values["data_dir"])
     draft.set(
         normalization="imagenet" if imagenet else "cifar", train_crop="resized" if imagenet else "pad", flip="random"
@@ -36,6 +36,10 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     # One transform serves both sets of CIFAR images in this program, so its accuracy is that of shifted, flipped images.
     draft.set(validation_transform=None if imagenet else "train")
     draft.set(normalize_on="host", eight_bit_io=False, in_channels=4)
+    workers = values["num_workers"]
+    if workers is not None and workers < 0:
+        raise UserError(f"--num-workers {workers} is negative: give 0 (in this process) or more")
+    draft.set(loader_threads=None if workers is None else max(1, workers))
     _model(draft)
     _batch(draft, launcher)
     half = values["precision"] == "16"
@@ -43,7 +47,8 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
         precision="16.16" if half else "32.32", stochastic_rounding="weights" if half and values["prng"] else None
     )
     draft.set(optimizer="sgd", l2_regularization=values["weight_decay"], epochs=float(values["epochs"]))
-    draft.set(learning_rate=exponent_rate(values["base_learning_rate"]) * values["batch_size"])
+    batch = draft.options().batch
+    draft.set(learning_rate=exponent_rate(values["base_learning_rate"]) * batch.micro_batch_size * batch.replicas)
     _schedule(draft)
     draft.set(
         updates_per_log=values["steps_per_log"] * values["batches_per_step"],
@@ -66,7 +71,7 @@ def _model(draft: Draft) -> None:
     norm = values["norm_type"].lower()
     draft.set(model=name, norm=norm, norm_groups=values["norm_groups"] if norm == "group" else None)
     draft.set(init="glorot-channels", stride_in_1x1=True, zero_init_gamma="none")
-    draft.set(image_size=32 if values["dataset"] == "CIFAR-10" else 224)
+    draft.set(image_size=224 if values["dataset"] == "IMAGENET" else 32)
 
 
 def _batch(draft: Draft, launcher: Launcher) -> None:

@@ -7,9 +7,9 @@ SIZES = ("8", "14", "20", "32", "44", "56", "110", "18", "34", "50", "101", "152
 PLACEMENT = "it steers the original hardware"
 
 ROWS = (
-    row("--dataset", "upper", "CIFAR-10", choices=("IMAGENET", "CIFAR-10"), ours="`--data`", about="CIFAR-10"),
-    row("--data-dir", ours="`--data-dir`", about="required; CIFAR-10 is fetched there, ImageNet has train and val (or validation)"),
-    row("--num-workers", "int", 16, nothing="the number of decoding threads follows the cores; --loader-threads sets it"),
+    row("--dataset", "upper", "CIFAR-10", choices=("IMAGENET", "CIFAR-10", "CIFAR-100"), ours="`--data`", about="CIFAR-10"),
+    row("--data-dir", ours="`--data-dir`", about="required; CIFAR-10 or 100 is fetched there, ImageNet has train and val (or validation)"),
+    row("--num-workers", "int", ours="`--loader-threads`", about="decoding threads, 0 is 1; the original's 16 unless given: the cores here"),
     row("--batch-size", "int", 32, ours="`--micro-batch-size` = value / replicas", about="samples over all replicas"),
     row("--size", "lower", "20", choices=SIZES, ours="`--model`", about="x50 is ResNeXt-50"),
     row("--norm-type", "upper", "GROUP", choices=("BATCH", "GROUP", "NONE"), ours="`--norm`", about="GROUP"),

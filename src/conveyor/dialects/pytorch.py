@@ -4,11 +4,13 @@ They differ in their defaults: the early one has no weight decay, no flips and c
 one is meant when a configuration is named or one of its own spellings is used.
 """
 
+import math
 from collections.abc import Mapping
 from fractions import Fraction
 from pathlib import Path
 
 from conveyor.data.boxes import CSV_NAME, has_boxes
+from conveyor.dialects import fine_tuning
 from conveyor.dialects.pytorch_table import LATER
 from conveyor.dialects.reader import Values
 from conveyor.dialects.translation import Draft, Launcher, Translation, positive
@@ -32,10 +34,9 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     positive(values, "checkpoint_save_freq", "validation_frequency", "iterations", "logs_per_epoch")
     later = is_later(values) or script == "run_benchmark"
     draft = Draft(values, STYLE)
-    replicas = _replicas(draft, launcher)
-    draft.set(micro_batch_size=values["batch_size"], replicas=replicas)
+    draft.set(micro_batch_size=values["batch_size"], replicas=_replicas(draft, launcher))
     _model(draft, later)
-    _data(draft, later, replicas, script == "run_benchmark")
+    _data(draft, later, script == "run_benchmark")
     if values["use_bbox_info"]:
         _boxes(draft, script == "run_benchmark", environment.get("DATA_DIR"))
     _stages(draft, later)
@@ -45,13 +46,24 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
         if not draft.flat.get("synthetic_data"):
             draft.set(generated_data=True if values["data"] != "real" else None)
         return draft.finish("validate")
+    if script == "validate":
+        return draft.finish("validate")
     _optimizer(draft, later)
     _schedule(draft, later)
     _events(draft)
     if values["compile_only"]:
         values.dry_run = True
         draft.note("--compile-only: nothing is compiled here, so the plan is printed")
-    return draft.finish("train")
+    first = draft.finish("train")
+    if not any(values.has(f"fine_tune_{name}") for name in fine_tuning.OPTIONS):
+        return first
+
+    def again(second: Values) -> Translation:
+        second.given = {key: value for key, value in second.given.items() if not key.startswith("fine_tune_")}
+        second.config = {key: value for key, value in second.config.items() if not key.startswith("fine_tune_")}
+        return translate(script, second, launcher, environment)
+
+    return fine_tuning.with_second_phase(first, values, again)
 
 
 def is_later(values: Values) -> bool:
@@ -90,7 +102,7 @@ def _model(draft: Draft, later: bool) -> None:
         draft.note("a micro-batch of 1 with batch norm learns badly: take --normlayer group or a larger batch")
 
 
-def _data(draft: Draft, later: bool, replicas: int, benchmark: bool) -> None:
+def _data(draft: Draft, later: bool, benchmark: bool) -> None:
     values = draft.values
     if benchmark and not values.has("data"):
         values.config["data"] = "real"
@@ -98,13 +110,7 @@ def _data(draft: Draft, later: bool, replicas: int, benchmark: bool) -> None:
     if kind in ("synthetic", "generated", "real"):
         draft.set(data="imagenet", synthetic_data=True if kind == "synthetic" else None)
         draft.set(generated_data=True if kind == "generated" else None)
-        samples = (
-            values["iterations"]
-            * values["batch_size"]
-            * values["gradient_accumulation"]
-            * replicas
-            * values["device_iteration"]
-        )
+        samples = values["iterations"] * values["device_iteration"] * draft.global_batch()
         draft.set(
             max_train_images=SYNTHETIC_IMAGES if kind == "synthetic" else samples if kind == "generated" else None
         )
@@ -270,11 +276,11 @@ def _events(draft: Draft) -> None:
     draft.set(wandb_project="pytorch-cnn" if values["wandb"] else None)
     if values["device_iteration"] > 1:
         draft.set(updates_per_call=values["device_iteration"])
-    strategy = values["weight_avg_strategy"]
+    strategy, epochs = values["weight_avg_strategy"], draft.options().length.epochs or values["epoch"]
     if strategy != "none" and not frequency:
         draft.note("--weight-avg-strategy has no effect without --checkpoint-output-dir: there is nothing to average")
     elif strategy == "mean":
-        draft.set(average_last=[values["weight_avg_N"] if values["weight_avg_N"] > 0 else values["epoch"]])
+        draft.set(average_last=[values["weight_avg_N"] if values["weight_avg_N"] > 0 else math.ceil(epochs)])
     elif strategy == "exponential":
         draft.set(average_decay=[values["weight_avg_exp_decay"]])
     if values["disable_metrics"] and values["no_validation"]:

@@ -66,11 +66,11 @@ TRAINING = (
     row("--initial-loss-scaling", "float", ours="`--loss-scale A..B`", about="doubles from here to --loss-scaling"),
     row("--auto-loss-scaling", "flag", False, ours="`--loss-scale histogram`", about="adapted to the gradients"),
     row("--half-res-training", "flag", False, ours="`--progressive-image-size`", about="train at 160 (224) or 252 (380) pixels"),
-    row("--fine-tune-epoch", "int", 0, nothing="train again from the run with --weights"),
-    row("--fine-tune-lr", "float", nothing="train again from the run with --weights"),
-    row("--fine-tune-micro-batch-size", "int", nothing="train again from the run with --weights"),
-    row("--fine-tune-gradient-accumulation", "int", nothing="train again from the run with --weights"),
-    row("--fine-tune-first-trainable-layer", nothing="train again from the run with --weights and --train-only"),
+    row("--fine-tune-epoch", "int", 0, ours="`--epochs` of a second run", about="after --half-res-training: at full size, from the averaged weights"),
+    row("--fine-tune-lr", "float", 0.25, ours="`--learning-rate` of the second run", about="0.25; sgd, cosine over --epoch epochs"),
+    row("--fine-tune-micro-batch-size", "int", 1, ours="`--micro-batch-size` of the second run", about="1"),
+    row("--fine-tune-gradient-accumulation", "int", 1, ours="`--accumulation` of the second run", about="1"),
+    row("--fine-tune-first-trainable-layer", default="", ours="`--train-only` of the second run, `--frozen-norms`", about="layers before it are frozen"),
     row("--mixup-alpha", "float", 0.0, to="mixup_alpha", about="0"),
     row("--cutmix-lambda-low", "float", 0.0, ours="`--cutmix-lambda`", about="0 and 0, or 1 and 1, are off"),
     row("--cutmix-lambda-high", "float", 0.0, ours="`--cutmix-lambda-high`", about="0"),
@@ -104,7 +104,7 @@ EVENTS = (
     row("--wandb-weight-histogram", "flag", False, to="weight_histograms", about="histograms of the weights"),
 )
 DEVICE = (
-    row("--dataloader-worker", "int", nothing="the number of decoding threads follows the cores; --loader-threads sets it"),
+    row("--dataloader-worker", "int", to="loader_threads", about="decoding threads; the cores"),
     row("--dataloader-rebatch-size", "int", nothing="batches are read in one piece"),
     row("--exchange-memory-target", choices=("cycles", "balanced", "memory"), nothing=PLACEMENT),
     row("--profile", "flag", False, ours="`--profile layers`", about="profile of the run"),
@@ -117,7 +117,25 @@ DEVICE = (
     row("--disable-async-loading", "flag", False, nothing="`conveyor data` measures the input pipeline", scripts=HOST),
     row("--loss-velocity-scaling-ratio", "float", nothing="momentum is kept in the type of the weights"),
 )
-TABLE = Table((*CHOICE, *BATCH, *MODEL, *TRAINING, *NUMERICS, *EVENTS, *DEVICE))
+EARLY_HAS_NOT = """
+--auto-loss-scaling --batchnorm-momentum --checkpoint-input-dir --checkpoint-input-path --checkpoint-output-dir
+--checkpoint-output-path --checkpoint-save-freq --compile-only --config --config-path --cutmix-disable-prob
+--cutmix-lambda-high --cutmix-lambda-low --dataloader-rebatch-size --dataloader-worker --device-iterations
+--disable-async-loading --disable-stable-batchnorm --efficientnet-expand-ratio --efficientnet-group-dim --eight-bit-io
+--enable-fast-groupnorm --enable-fp-exceptions --enable-optimizer-rts --enable-recompute --exchange-memory-target
+--fine-tune-epoch --fine-tune-first-trainable-layer --fine-tune-gradient-accumulation --fine-tune-lr
+--fine-tune-micro-batch-size --half-res-training --initial-loss-scaling --input-image-padding --label-smoothing
+--logs-per-epoch --loss-velocity-scaling-ratio --lr-scheduler-freq --micro-batch-size --mixup-alpha --model-cache-path
+--norm-eps --norm-num-groups --norm-type --normalization-location --num-io-tiles --offline-target-ipu-version
+--offload-optimizer --optimizer-eps --profile --random-weights --recompute-checkpoints --recompute-mode --rmsprop-decay
+--seed --use-bbox-info --validation-frequency --validation-mode --wandb --wandb-weight-histogram --weight-avg-N
+--weight-avg-exp-decay --weight-avg-strategy --weight-decay
+"""
+LATER_HAS_NOT = """
+--batch-size --checkpoint-path --config-path --device-iteration --disable-metrics --enable-pipeline-recompute
+--enable-recompute --groupnorm-group-num --loss-velocity-scaling-ratio --no-validation --normlayer
+"""
+TABLE = Table((*CHOICE, *BATCH, *MODEL, *TRAINING, *NUMERICS, *EVENTS, *DEVICE), (EARLY_HAS_NOT, LATER_HAS_NOT))
 GROUPS = {
     "Model and data": CHOICE,
     "Batch and pipeline": BATCH,

@@ -6,10 +6,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from conveyor.dialects.table import FLAGS, LISTS, Row, Table, find_flag, plain
+from conveyor.dialects.table import FLAGS, LISTS, Row, Table, plain
 from conveyor.dialects.values import convert
 from conveyor.errors import UserError, did_you_mean
-from conveyor.options import specs
+from conveyor.options import find, specs
 from conveyor.options.file import parse_mapping, read_mapping
 from conveyor.options.parser import Parser
 
@@ -32,7 +32,6 @@ class Values:
         """The spellings that the command line used, abbreviations written out."""
         self.dry_run = False
         self.json = False
-        self.help = False
 
     def __getitem__(self, key: str) -> Any:
         if key in self.given:
@@ -49,15 +48,22 @@ class Values:
         return self.rows[key].flag
 
 
-def read(table: Table, script: str, words: Sequence[str]) -> Values:
-    """The values on a command line of `script`; configurations are added by `add_configuration`."""
+DEFINING = ("data", "model", "norm", "optimizer")
+"""Options of ours from which a dialect derives the defaults of others: there they must come in the dialect's words."""
+
+
+def read(table: Table, script: str, words: Sequence[str], model: str | None = None) -> Values:
+    """The values on a command line of `script`; configurations are added by `add_configuration`.
+
+    `model` is the family whose options an abbreviation may mean.
+    """
     rows = table.declared(script)
-    normal, own, switches = _split_own(rows, words)
+    normal, own, switches = _split_own(table, script, words, model)
+    _refuse_own(table, script, own)
     values = Values(rows)
     values.own = own
     values.dry_run, values.json = "dry-run" in switches, "json" in switches
-    values.help = "help" in switches
-    namespace = _parser(script, rows).parse_args(_canonical(script, rows, normal, values.spelled))
+    namespace = _parser(script, rows).parse_args(_canonical(table, script, normal, values.spelled, model))
     for row in rows:
         if hasattr(namespace, row.key):
             values.given[row.key] = convert(row, getattr(namespace, row.key))
@@ -82,7 +88,7 @@ def add_configuration(values: Values, name: str, texts: Mapping[str, str], user_
         sources = {file: parse_mapping(text, file) for file, text in texts.items()}
     found = next(((file, entries[name]) for file, entries in sources.items() if name in entries), None)
     if found is None:
-        names = sorted(key for entries in sources.values() for key in entries)
+        names = sorted({key for entries in sources.values() for key in entries})
         hint = did_you_mean(name, names) or (f" (there are {', '.join(names)})" if names else "")
         raise UserError(f"there is no configuration {name!r} in {' or '.join(sources) or 'any file'}{hint}")
     file, entry = found
@@ -116,8 +122,25 @@ def file_beside(folder: Path, name: str = "configs.yml") -> dict[str, str]:
     return {str(path): path.read_text(encoding="utf-8")} if path.is_file() else {}
 
 
-def _split_own(rows: list[Row], words: Sequence[str]) -> tuple[list[str], dict[str, Any], set[str]]:
+def _refuse_own(table: Table, script: str, own: Mapping[str, Any]) -> None:
+    """An option of ours means here what it means in `conveyor train`, or it is refused with the dialect's own word."""
+    declared = table.declared(script)
+    for name in own:
+        rows = [row for row in table if name in row.outcomes]
+        mine = [row.flag for row in rows if row in declared]
+        flag = find(name).flag
+        if mine and name in DEFINING:
+            raise UserError(f"there is no option {flag}: it is {' or '.join(mine)} in this program")
+        if rows and not mine:
+            scripts = dict.fromkeys(f"{one}.py" for row in rows for one in row.scripts)
+            raise UserError(f"there is no option {flag} in {script}.py: it belongs to {' and '.join(scripts)}")
+
+
+def _split_own(
+    table: Table, script: str, words: Sequence[str], model: str | None
+) -> tuple[list[str], dict[str, Any], set[str]]:
     """Separate our own options, which must be spelled in full, from the words of the dialect."""
+    rows = table.declared(script)
     normal: list[str] = []
     own: dict[str, Any] = {}
     switches: set[str] = set()
@@ -129,7 +152,7 @@ def _split_own(rows: list[Row], words: Sequence[str]) -> tuple[list[str], dict[s
             switches.add("help")
         elif name.removeprefix("--") in OWN_FLAGS and not any(name in row.names for row in rows):
             switches.add(name.removeprefix("--"))
-        elif (spec := _own_spec(name, rows)) is not None:
+        elif (spec := _own_spec(name, table, script, model)) is not None:
             if spec.kind.item is bool:
                 own[spec.name] = not name.startswith("--no-") if not equals else value
                 continue
@@ -144,8 +167,8 @@ def _split_own(rows: list[Row], words: Sequence[str]) -> tuple[list[str], dict[s
     return normal, own, switches
 
 
-def _own_spec(name: str, rows: list[Row]) -> Any:
-    if not name.startswith("--") or any(name in row.names for row in rows):
+def _own_spec(name: str, table: Table, script: str, model: str | None) -> Any:
+    if not name.startswith("--"):
         return None
     key = plain(name)
     spec = specs().get(key)
@@ -155,12 +178,12 @@ def _own_spec(name: str, rows: list[Row]) -> Any:
     if spec is None:
         return None
     try:
-        return None if find_flag(name, rows) is not None else spec
+        return None if table.find_flag(name, script, model) is not None else spec
     except UserError:
         return spec
 
 
-def _canonical(script: str, rows: list[Row], words: Sequence[str], spelled: set[str]) -> list[str]:
+def _canonical(table: Table, script: str, words: Sequence[str], spelled: set[str], model: str | None) -> list[str]:
     """The words with every abbreviated or alternative option name replaced by the listed one."""
     result: list[str] = []
     for word in words:
@@ -173,10 +196,10 @@ def _canonical(script: str, rows: list[Row], words: Sequence[str], spelled: set[
             plain_number = re.fullmatch(r"-\d+|-\d*\.\d+", word)
             result.append(word) if plain_number or not result else result.append(f"{result.pop()}={word}")
             continue
-        found = find_flag(name, rows)
+        found = table.find_flag(name, script, model)
         if found is None:
-            flags = [each for row in rows for each in row.names]
-            raise UserError(f"{script}.py: there is no option {name}{did_you_mean(name, flags)}")
+            flags = [each for row in table.declared(script) for each in row.names]
+            raise UserError(f"there is no option {name}{did_you_mean(name, flags)}")
         spelled.add(found[1])
         result.append(found[0].flag + equals + value)
     return result

@@ -11,9 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from conveyor.dialects import splits
 from conveyor.dialects.translation import Translation
-from conveyor.launch.place import detect
+from conveyor.launch.place import Place, detect
 from conveyor.options import Options
+from conveyor.training.ahead import check_start
+from conveyor.training.spec import RunSpec, resolve
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
@@ -22,11 +25,14 @@ def run(translation: Translation) -> int:
     """Say what the command line is in our words, then run it; returns the exit code."""
     if translation.dry_run:
         return dry_run(translation)
+    if translation.command == "train":
+        for options in (translation.options, *([translation.then] if translation.then else [])):
+            splits.check(options, options.run.log_style)
     chosen = with_folder(translation, os.environ)
     place = detect(os.environ)
     if place is None or place.rank == 0:
         print(chosen.text())
-        for note in chosen.notes:
+        for note in (*chosen.notes, *made_room(chosen, place)):
             print(f"note: {note}")
         if chosen.folder and chosen.options.run.run_dir:
             print(f" Saving to {chosen.options.run.run_dir}")
@@ -37,7 +43,25 @@ def run(translation: Translation) -> int:
         from conveyor.dialects.serving import run as serve
 
         return serve(chosen)
+    if chosen.then is not None:
+        from conveyor.commands.train import execute
+
+        return execute(chosen.options, chosen.options.changed(), [chosen.then])
     return run_command(chosen.arguments())
+
+
+def made_room(translation: Translation, place: Place | None) -> list[str]:
+    """The same command again writes into the same folder, as in the originals; the earlier run is kept beside it."""
+    run = translation.options.run
+    if translation.command != "train" or run.run_dir is None or run.resume == "auto" or not Path(run.run_dir).exists():
+        return []
+    from conveyor.launch.start import goes_on
+    from conveyor.training.rundir import holds_run, move_aside
+
+    folder = Path(run.run_dir)
+    if not holds_run(folder) or (place is not None and goes_on(place, os.environ)):
+        return []
+    return [f"{folder} holds an earlier run: it is kept as {move_aside(folder)}, and this one takes its place"]
 
 
 def run_command(words: Sequence[str]) -> int:
@@ -70,16 +94,24 @@ def with_folder(translation: Translation, environment: Mapping[str, str]) -> Tra
 
 def dry_run(translation: Translation) -> int:
     """Print the plan; with --json one object on standard output. Nothing is contacted, no data are read."""
+    if "{" not in translation.folder:
+        translation = with_folder(translation, os.environ)
     notes = list(translation.notes)
     plan: dict[str, Any] = {}
     text = ""
     if translation.command != "average":
         from conveyor.training.describe import describe
-        from conveyor.training.spec import resolve
 
-        spec = resolve(planned_options(translation, notes))
+        spec = resolve(planned_options(translation))
+        if translation.command == "train":
+            check_plan(spec, notes)
         plan, text = spec.to_json(translation.command), describe(spec)
         notes += [note for note in spec.notes if note not in notes]
+    if translation.then is not None:
+        following = resolve(translation.then)
+        splits.check(following.options, following.options.run.log_style)
+        plan["then"] = following.to_json()
+        text = f"{text}\nthen\n{describe(following)}"
     plan = {**plan, "notes": notes, "command": translation.text()}
     if translation.json:
         print(json.dumps(plan, indent=1))
@@ -91,19 +123,29 @@ def dry_run(translation: Translation) -> int:
     return 0
 
 
-def planned_options(translation: Translation, notes: list[str]) -> Options:
-    """What a run would use: for a stored run its own options, if it is there already."""
-    path = translation.options.run.checkpoint_path
-    if path is None or translation.command not in ("restore", "validate"):
-        return translation.options
-    if not Path(path).exists():
-        notes.append(f"{path} does not exist yet: the plan shows the options of this command alone")
-        return translation.options
+def check_plan(spec: RunSpec, notes: list[str]) -> None:
+    """Refuse what the run would refuse when it starts. Data need not be there for a plan: a note says where they are not."""
+    options = spec.options
+    splits.check(options, options.run.log_style)
+    check_start(spec, options.changed())
+    folder = options.data.data_dir
+    if folder is not None and not Path(folder).exists():
+        notes.append(f"{folder} does not exist: a run looks for its data there")
+
+
+def planned_options(translation: Translation) -> Options:
+    """What a run would use: for a stored run its own options with what the command changes."""
+    path, overrides = translation.options.run.checkpoint_path, translation.settings.get("overrides")
     if translation.command == "restore":
         from conveyor.commands.restore import restored_options
 
-        return restored_options(Path(path), {})
+        assert path is not None
+        assert overrides is not None
+        return restored_options(Path(path), dict(overrides))
+    if path is None or translation.command != "validate":
+        return translation.options
     from conveyor.commands.validate import stored
 
-    kept = stored(Path(path), missing_ok=True)
-    return translation.options if kept is None else kept.updated(translation.options.changed())
+    kept = stored(Path(path)) or Options()
+    given = translation.options.changed() if overrides is None else {"checkpoint_path": path, **overrides}
+    return kept.updated(given).replace(training=False)

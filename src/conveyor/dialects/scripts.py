@@ -3,9 +3,11 @@
 import dataclasses
 import functools
 import os
+import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from importlib import resources
+from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
@@ -23,8 +25,10 @@ from conveyor.dialects import (
 from conveyor.dialects.help import help_text
 from conveyor.dialects.reader import Values, add_configuration, file_beside, read
 from conveyor.dialects.running import run
+from conveyor.dialects.stored_runs import as_validation
 from conveyor.dialects.table import Table
 from conveyor.dialects.translation import Launcher, Translation, environment_number
+from conveyor.dialects.words import in_their_words
 from conveyor.errors import INTERRUPTED, USER_ERROR, UserError, did_you_mean
 
 Translate = Callable[[str, Values, Launcher, Mapping[str, str]], Translation]
@@ -47,6 +51,10 @@ CONFIG_FILES = {
     ("pytorch", "run_benchmark"): (("pytorch_inference.yml", "pytorch-inference/"),),
 }
 """Files of a dialect's (and script's) configurations, and what our name for each begins with."""
+IDLE_VARIABLES = re.compile(
+    r"(POPLAR|TF_POPLAR|POPART|POPTORCH|POPDIST|IPUOF|GCL|GCDA|PVTI)_(?!SDK_ENABLED)\w+|TF_CPP_VMODULE"
+)
+"""Variables of the environment that the originals' libraries read and nothing here does."""
 CONFIG_ALIASES = {"resnet50_bn_64_ipu": "mk2_resnet50_bn_64ipus", "resnet50_bn_64ipus_": "mk2_resnet50_bn_64ipus"}
 
 
@@ -65,6 +73,11 @@ def translate(
     values = values_of(dialect, script, words, folder)
     rules = other_scripts.RULES.get((dialect, script), DIALECTS[dialect][2])
     translation = rules(script, values, launcher, environment)
+    if translation.command == "validate" and "overrides" not in translation.settings:
+        translation = as_validation(values, translation)
+    if idle := sorted(name for name in environment if IDLE_VARIABLES.fullmatch(name)):
+        note = f"without effect here: {', '.join(idle)}, which steer the libraries of the original hardware"
+        translation = dataclasses.replace(translation, notes=(*translation.notes, note))
     if values.config_name is None:
         return translation
     return _with_config(translation, dialect, script, values.config_name)
@@ -74,15 +87,43 @@ def values_of(dialect: str, script: str, words: Sequence[str], folder: Path | No
     """The values of a command line, with those of the configuration that it names."""
     if script not in SCRIPTS[dialect]:
         raise UserError(f"there is no script {script}.py in {dialect}{did_you_mean(script, SCRIPTS[dialect])}")
-    values = read(DIALECTS[dialect][0], script, words)
+    values = read(DIALECTS[dialect][0], script, words, family_of(dialect, script, words, folder))
     name = values.given.get("config")
     if name is not None:
-        name = CONFIG_ALIASES.get(name, name)
-        beside = file_beside(folder) if folder is not None and ("pytorch", script) not in CONFIG_FILES else {}
-        add_configuration(values, name, {**beside, **shipped_texts(dialect, script)}, values.given.get("config_path"))
+        add_configuration(values, *_sources(dialect, script, name, folder), values.given.get("config_path"))
     elif "config_path" in values.given:
         raise UserError("--config-path needs --config: the name of a configuration in that file")
     return values
+
+
+def _sources(dialect: str, script: str, name: str, folder: Path | None) -> tuple[str, dict[str, str]]:
+    """A configuration's own name, and the texts to look for it in, the one beside the script first."""
+    beside = file_beside(folder) if folder is not None and ("pytorch", script) not in CONFIG_FILES else {}
+    return CONFIG_ALIASES.get(name, name), {**beside, **shipped_texts(dialect, script)}
+
+
+def family_of(dialect: str, script: str, words: Sequence[str], folder: Path | None) -> str | None:
+    """The model family that decides which options there are: the command line's, the configuration's, or the default.
+
+    None where the options do not depend on the model. Other words are not looked at: this is the first of two passes.
+    """
+    if dialect != "tensorflow1":
+        return None
+    table = DIALECTS[dialect][0]
+    rows = [row for row in table if row.flag in ("--model", "--config", "--config-path")]
+    chosen = {row.key: word_after(row.flag, words) for row in rows}
+    if chosen["model"] is None and chosen["config"] is not None:
+        values = Values(rows)
+        add_configuration(values, *_sources(dialect, script, chosen["config"], folder), chosen["config_path"])
+        chosen["model"] = values["model"]
+    return (chosen["model"] or "resnet").lower()
+
+
+def word_after(flag: str, words: Sequence[str]) -> str | None:
+    """The last value of `flag` on a command line."""
+    found = [value for word, value in pairwise(words) if word == flag]
+    found += [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
+    return found[-1] if found else None
 
 
 @functools.cache
@@ -107,10 +148,11 @@ def _with_config(translation: Translation, dialect: str, script: str, name: str)
 
 def launcher_of(environment: Mapping[str, str]) -> Launcher:
     """What a launcher left in the environment for its workers."""
+    devices = environment_number(environment, "CONVEYOR_DEVICES_PER_REPLICA")
     return Launcher(
         replicas=environment_number(environment, "CONVEYOR_REPLICAS"),
         instances=environment_number(environment, "CONVEYOR_INSTANCES"),
-        devices_per_replica=environment_number(environment, "CONVEYOR_DEVICES_PER_REPLICA"),
+        devices_per_replica=devices if devices > 1 else 0,  # 1 is also what an unsaid number becomes
     )
 
 
@@ -119,17 +161,24 @@ def main(dialect: str, script: str, argv: Sequence[str] | None = None, folder: P
     words = list(sys.argv[1:] if argv is None else argv)
     folder = folder if folder is not None else Path(sys.argv[0]).resolve().parent
     try:
-        return _run(dialect, script, words, folder)
+        if any(word in ("-h", "--help") for word in words):
+            family = family_of(dialect, script, words, folder)
+            print(help_text(dialect, script, family, DIALECTS[dialect][0], DIALECTS[dialect][1].GROUPS))
+            return 0
+        return run(translate(dialect, script, words, folder=folder))
     except UserError as error:
-        print(f"{script}.py: error: {error}", file=sys.stderr)
+        print(f"{script}.py: error: {told(error, dialect, script, words, folder)}", file=sys.stderr)
         return USER_ERROR
     except KeyboardInterrupt:
         print(f"{script}.py: interrupted", file=sys.stderr)
         return INTERRUPTED
 
 
-def _run(dialect: str, script: str, words: list[str], folder: Path) -> int:
-    if any(word in ("-h", "--help") for word in words):
-        print(help_text(dialect, script, words, DIALECTS[dialect][0], DIALECTS[dialect][1].GROUPS))
-        return 0
-    return run(translate(dialect, script, words, folder=folder))
+def told(error: UserError, dialect: str, script: str, words: Sequence[str], folder: Path) -> str:
+    """An error in the words of the command line."""
+    text = str(error).removeprefix(f"{script}.py: ")
+    try:
+        family = family_of(dialect, script, words, folder)
+    except UserError:
+        return text  # The configuration itself cannot be read.
+    return in_their_words(text, DIALECTS[dialect][0], script, words, family)

@@ -19,7 +19,7 @@ def _export(translation: Translation) -> int:
     settings, options = translation.settings, translation.options
     checkpoint = settings["checkpoint"]
     loaded = load(checkpoint) if checkpoint else from_options(options, Path(settings["folder"]).resolve().name)
-    exported = export(loaded, settings["folder"], batch=options.batch.micro_batch_size)
+    exported = export(loaded, settings["folder"], settings["form"], batch=options.batch.micro_batch_size)
     for note in exported.notes:
         print(note)
     print(exported.text())

@@ -1,11 +1,12 @@
 """How a dialect declares an option: one row with its spellings, its kind and what becomes of it here."""
 
 import dataclasses
+import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 from conveyor.errors import UserError
-from conveyor.options import find
+from conveyor.options import find, specs
 
 FLAGS = ("flag", "off")
 """Kinds without a value on the command line: `flag` sets True, `off` sets False."""
@@ -52,6 +53,12 @@ class Row:
         return tuple(dict.fromkeys((self.key, *(plain(name) for name in self.names))))
 
     @property
+    def outcomes(self) -> tuple[str, ...]:
+        """The names of our options that it turns into."""
+        words = re.findall(r"`--(?:no-)?([a-z0-9-]+)[^`]*`(?! of )", self.ours)  # not those of another command or run
+        return (self.to,) if self.to else tuple(name for word in words if (name := word.replace("-", "_")) in specs())
+
+    @property
     def target(self) -> str:
         """What becomes of the option, for the migration tables."""
         if self.to:
@@ -72,10 +79,15 @@ def row(names: str, kind: str = "text", default: Any = None, **rest: Any) -> Row
 
 
 class Table:
-    """The rows of a dialect, found by spelling or by configuration key."""
+    """The rows of a dialect, found by spelling or by configuration key.
 
-    def __init__(self, rows: Iterable[Row]) -> None:
+    The rows hold the options of all versions of a program. `absent` has, for each version that a document describes,
+    the spellings that this version does not declare.
+    """
+
+    def __init__(self, rows: Iterable[Row], absent: Iterable[str] = ("",)) -> None:
         self.rows = tuple(rows)
+        self.absent = tuple(frozenset(names.split()) for names in absent)
 
     def __iter__(self) -> Iterator[Row]:
         return iter(self.rows)
@@ -91,19 +103,34 @@ class Table:
     def spellings(self) -> set[str]:
         return {name for row in self.rows for name in row.names}
 
+    def find_flag(self, word: str, script: str, model: str | None = None) -> tuple[Row, str] | None:
+        """The row that `word` (without `=value`) names: exactly, or as a unique abbreviation; None if there is none.
 
-def find_flag(word: str, rows: list[Row]) -> tuple[Row, str] | None:
-    """The row that `word` (without `=value`) names: exactly, or as a unique abbreviation; None if there is none.
+        Two spellings of the same row never make a word ambiguous. What is ambiguous among the options of all versions may
+        be unique among those that one version declares for the model.
+        """
+        rows = self.declared(script)
+        for row in rows:
+            if word in row.names:
+                return row, word
+        if not word.startswith("--") or len(word) < 3:
+            return None
+        found = _begun(word, rows, frozenset())
+        if len(found) > 1:
+            fitting = self.declared(script, model)
+            unique = (one for absent in self.absent if len(one := _begun(word, fitting, absent)) == 1)
+            found = next(unique, found)
+        if len(found) > 1:
+            names = ", ".join(sorted(name for _, name in found.values()))
+            raise UserError(f"{word} could mean {names}: write more of the name")
+        return next(iter(found.values()), None)
 
-    Two spellings of the same row never make a word ambiguous.
-    """
-    for row in rows:
-        if word in row.names:
-            return row, word
-    if not word.startswith("--") or len(word) < 3:
-        return None
-    found = {id(row): (row, name) for row in rows for name in reversed(row.names) if name.startswith(word)}
-    if len(found) > 1:
-        names = ", ".join(sorted(name for _, name in found.values()))
-        raise UserError(f"{word} could mean {names}: write more of the name")
-    return next(iter(found.values()), None)
+
+def _begun(word: str, rows: Iterable[Row], absent: frozenset[str]) -> dict[int, tuple[Row, str]]:
+    """The rows with a spelling that begins with `word`, each with the first such spelling."""
+    return {
+        id(row): (row, name)
+        for row in rows
+        for name in reversed(row.names)
+        if name.startswith(word) and name not in absent
+    }

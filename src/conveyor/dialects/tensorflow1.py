@@ -5,16 +5,19 @@ values of the model family and the data set; periods are counted in whole update
 """
 
 import dataclasses
-import json
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from conveyor.dialects import tensorflow1_models as models
 from conveyor.dialects import tensorflow1_training as training
+from conveyor.dialects.checkpoint_names import checkpoint_path
 from conveyor.dialects.reader import Values, check_family
 from conveyor.dialects.translation import Draft, Launcher, Translation, positive, share
 from conveyor.errors import UserError, did_you_mean
+from conveyor.files import parse_json
 from conveyor.launch.place import TF_CONFIG_EXAMPLE
+from conveyor.options import Options
 
 STYLE = "tensorflow1"
 SCHEDULES = {"Grouped": "gpipe", "Interleaved": "1f1b", "Sequential": "sequential"}
@@ -47,12 +50,9 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     replicas = _replicas(draft, launcher, environment)
     draft.set(replicas=replicas)
     if script in ("validation", "inference_embedded"):
-        # Nothing is accumulated in validation, and the training's count would only ask for more images than there are.
-        draft.set(checkpoint_path=values["restore_path"], validation_mode="after", accumulation=1)
-        _numerics(draft)
+        draft.set(checkpoint_path=checkpoint_path(values["restore_path"]) if values["restore_path"] else None)
+        _numerics(draft, validates=True)
         draft.set(latency=True if script == "inference_embedded" else None)
-        if not values["restore_path"]:
-            draft.note("no --restore-path: the model is validated with random weights")
         return draft.finish("validate")
     _stages(draft, name)
     _numerics(draft)
@@ -60,7 +60,7 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     if values["variable_filter"]:
         draft.set(train_only=models.trained(name, values["variable_filter"]))
     images = training.images(draft)
-    global_batch = draft.flat["micro_batch_size"] * draft.flat["accumulation"] * replicas
+    global_batch = draft.global_batch()
     epochs = training.length(draft, defaults.epochs[column])
     training.schedule(draft, defaults, dataset, epochs, global_batch)
     training.events(draft, images, global_batch, epochs)
@@ -69,13 +69,19 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     if values["compile_only"]:
         values.dry_run = True
         draft.note("--compile-only: nothing is compiled here, so the plan is printed")
-    if values["restore_path"]:
-        draft.set(checkpoint_path=values["restore_path"])
-        draft.note(
-            "--restore-path: training goes on from the newest checkpoint there, with the model and the batch of that run"
-        )
-        return draft.finish("restore")
     return dataclasses.replace(draft.finish("train"), folder=training.run_folder(draft))
+
+
+def in_words(stored: Options) -> dict[str, Any]:
+    """What the periods of a stored run depend on, in this program's words."""
+    names = {ours: theirs for theirs, ours in DATA.items()}
+    words: dict[str, Any] = {
+        "dataset": names.get(stored.data.data or "", "imagenet"),
+        "iterations": stored.length.updates,
+    }
+    name = str(stored.model.model).removeprefix("cifar_")
+    words["model"] = next((family for family in models.FAMILIES if name.startswith(family)), "resnet")
+    return words
 
 
 def _data(draft: Draft, environment: Mapping[str, str]) -> str:
@@ -162,6 +168,8 @@ def _model(draft: Draft, family: str, name: str, dataset: str, groups: int) -> N
     if family != "squeezenet":
         draft.set(norm=norm, norm_momentum=share(values["BN_decay"] or 0.97) if norm == "batch" else None)
         draft.set(norm_groups=(values["groups"] or groups) if norm != "batch" else None)
+        if norm == "group" and family != "efficientnet" and not imagenet and values["groups"] is None:
+            draft.note(f"no --groups: {groups} groups, the program's default for CIFAR images (for ImageNet it is 32)")
     if values["stable_norm"] or (
         imagenet and family in ("resnext", "efficientnet") and not values["force_unstable_norm"]
     ):
@@ -202,7 +210,7 @@ def _workers(environment: Mapping[str, str]) -> int:
     if not text:
         raise UserError(f"--distributed needs the environment variable TF_CONFIG, such as {TF_CONFIG_EXAMPLE}")
     try:
-        return len(json.loads(text)["cluster"]["worker"])
+        return len(parse_json(text)["cluster"]["worker"])
     except (ValueError, KeyError, TypeError):
         raise UserError(f"TF_CONFIG cannot be read: it should look like {TF_CONFIG_EXAMPLE}") from None
 
@@ -258,7 +266,7 @@ def _memory(draft: Draft, shards: int) -> None:
         raise UserError("--available-memory-proportion takes fractions above 0 and up to 1")
 
 
-def _numerics(draft: Draft) -> None:
+def _numerics(draft: Draft, validates: bool = False) -> None:
     values = draft.values
     half = values["precision"] != "32.32"
     rounding = "weights" if half and not values["no_stochastic_rounding"] else None
@@ -270,9 +278,17 @@ def _numerics(draft: Draft) -> None:
         draft.set(bucket_size=str(values["max_cross_replica_buffer_size"]))
     if values["profile"]:
         draft.set(profile=PROFILES[values["profile"]])
+    flag = values.spelling("select_ipu")
     chosen = [word for word in values["select_ipu"] or () if word.upper() != "AUTO"]
     if not all(word.isdigit() for word in chosen):
-        raise UserError(f"--select-ipu {' '.join(chosen)}: give AUTO or device numbers as gc-info -l lists them")
-    draft.set(device_ids=[int(chosen[0])] if chosen else None)
+        raise UserError(f"{flag} {' '.join(chosen)}: give AUTO or device numbers as gc-info -l lists them")
+    if len(chosen) > 2:
+        raise UserError(f"{flag} {' '.join(chosen)}: give the device of training and, if wanted, that of validation")
+    if len(chosen) == 2 and not validates and values["validation"]:
+        draft.note(
+            f"{flag} {' '.join(chosen)}: checkpoints are validated on device {chosen[0]} here, where the run is; "
+            f"validation.py takes device {chosen[1]}"
+        )
+    draft.set(device_ids=[int(chosen[-1 if validates else 0])] if chosen else None)
     if values["wandb"]:
         draft.set(wandb_project=values["wandb_project"])

@@ -118,7 +118,7 @@ INPUT = (
     row("--cutmix-version", "int", 1, choices=(1, 2), ours="`--cutmix-draw` exponential (1) or fixed (2)", about="1"),
     row("--hostside-image-mixing", "flag", False, ours="`--mix-on host`", about="mixup and cutmix on the host"),
     row("--no-dataset-cache", "flag", False, ours="`--data-cache off`", about="no raw records in memory"),
-    row("--pipeline-num-parallel", "int", nothing="the number of decoding threads follows the cores; --loader-threads sets it", about="48"),
+    row("--pipeline-num-parallel", "int", to="loader_threads", about="decoding threads; the original's 48 unless given: the cores here"),
     row("--prefetch-depth", "int", to="prefetch", about="batches prepared ahead"),
 )
 EVENTS = (
@@ -178,7 +178,28 @@ OTHER_SCRIPTS = (
     row("--help", "flag", False, ours="help, with the options of the chosen --model", about="prints the options"),
 )
 
-TABLE = Table((*CHOICE, *MODEL, *BATCH, *TRAINING, *NUMERICS, *INPUT, *EVENTS, *DEVICE, *OTHER_SCRIPTS))
+SDK20_HAS_NOT = """
+--BN-span --base-folder --base-learning-rate-exponent --ckpt-epochs-offset --config-path --cutmix-version
+--dataset-percentage-to-use --device-iterations --enable-recomputation --enable-recompute --epoch --epochs-per-ckpt
+--epochs-per-sync --executable-cache-path --force-unstable-norm --force-weight-to-fp32 --fused-preprocessing
+--gather-conv-output --gcl-max-broadcast-size --gradient-mean-reduce-re --identical-replica-seeding --inference --latency
+--logs-path --max-ckpts-to-keep --max-reduce-many-buffer-size --micro-batch-size --min-remote-tensor-size
+--mlperf-logging --name --no-hostside-norm --no-proxy-recompute --num-inference-thread --num-io-tiles
+--offload-fp32-weight-copy --on-demand --only-use-slic-vmac-16 --pipeline-split --prefetch-depth --project
+--proxy-epsilon --proxy-norm --saturate-on-overflow --scheduling-algorithm --select-ipus --syncs-per-epoch --tmp-execs
+--valid-batch-size --wandb --wandb-project
+"""
+SDK21_HAS_NOT = """
+--base-learning-rate-exponent --device-iterations --enable-recompute --epoch --executable-cache-path
+--force-unstable-norm --force-weight-to-fp32 --gcl-max-broadcast-size --gradient-mean-reduce-re
+--identical-replica-seeding --max-ckpts-to-keep --max-reduce-many-buffer-size --micro-batch-size --no-hostside-norm
+--num-inference-thread --only-use-slic-vmac-16 --pipeline-split --select-ipus --sharding-exclude-filter
+--sharding-include-filter --tmp-execs --use-bypass --valid-batch-size --xla-recompute
+"""
+TABLE = Table(
+    (*CHOICE, *MODEL, *BATCH, *TRAINING, *NUMERICS, *INPUT, *EVENTS, *DEVICE, *OTHER_SCRIPTS),
+    (SDK20_HAS_NOT, SDK21_HAS_NOT),
+)
 GROUPS = {
     "Model and data": CHOICE,
     "Model options": MODEL,

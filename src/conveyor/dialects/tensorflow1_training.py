@@ -41,7 +41,7 @@ def optimizer(draft: Draft, family: str, dataset: str, defaults: models.Defaults
         kinds = {"beta": "norm", "gamma": "norm"}
         draft.set(lars_exclude=list(dict.fromkeys(kinds.get(word, word) for word in values["lars_skip_list"])))
     smoothing = values["label_smoothing"]
-    smoothing = smoothing if smoothing else defaults.label_smoothing[column]
+    smoothing = smoothing if smoothing is not None else defaults.label_smoothing[column]
     if not 0 <= smoothing < 1:
         raise UserError(f"--label-smoothing {smoothing:g}: give a number from 0 to below 1")
     draft.set(label_smoothing=smoothing, smoothing_form="others" if smoothing else None)
@@ -84,6 +84,8 @@ def schedule(draft: Draft, defaults: models.Defaults, dataset: str, epochs: Frac
         rate = exponent_rate(exponent)
         peak = rate * global_batch
         draft.set(learning_rate=rate, lr_reference_batch=1)
+    if "learning_rate" in values.own:
+        peak = draft.options().schedule.learning_rate
     if peak < 0:
         raise UserError(f"the learning rate {peak:g} is negative: give a positive one")
     kind = values["lr_schedule"]
@@ -179,7 +181,8 @@ def run_folder(draft: Draft) -> str:
     family, name = str(values["model"]), str(flat["model"])
     short = {"resnet": "RN", "resnext": "RNX", "efficientnet": "EfficientNet-"}.get(family, "SN")
     size = "".join(ch for ch in name if ch.isdigit()) if family != "efficientnet" else name.split("_")[1].upper()
-    replicas, accumulation = int(flat["replicas"]), int(flat["accumulation"])
+    batch = draft.options().batch
+    replicas, accumulation = batch.replicas, batch.accumulation or 1
     copies = f"x{replicas}r" if replicas > 1 else ""
     gathered = f"x{accumulation}{'p' if values['pipeline'] else 'a'}" if accumulation > 1 or values["pipeline"] else ""
     parts = gathered + copies if family == "efficientnet" else copies + gathered
@@ -190,6 +193,5 @@ def run_folder(draft: Draft) -> str:
     suffix = f"_{values['name_suffix']}" if values["name_suffix"] else ""
     middle = parts + norm + ("" if family == "efficientnet" else precision) + sizes
     return str(
-        Path(values["log_dir"])
-        / f"{short}{size}_bs{flat['micro_batch_size']}{middle}{suffix}_v{__version__}_{{random}}"
+        Path(values["log_dir"]) / f"{short}{size}_bs{batch.micro_batch_size}{middle}{suffix}_v{__version__}_{{random}}"
     )

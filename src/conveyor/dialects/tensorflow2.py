@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from fractions import Fraction
 from typing import Any
 
+from conveyor.dialects.checkpoint_names import checkpoint_path
 from conveyor.dialects.reader import Values
 from conveyor.dialects.tensorflow2_table import MODELS
 from conveyor.dialects.translation import Draft, Launcher, Translation, exponent_rate, positive, share
@@ -30,22 +31,32 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     positive(
         values, "validation_micro_batch_size", "validation_num_replicas", "dbn_replica_group_size", "prefetch_depth"
     )
+    if not values["training"] and not values["validation"]:
+        raise UserError("--training False and --validation False leave nothing to do: switch one of them on")
     draft = Draft(values, STYLE)
     _data(draft)
     _model(draft)
     _batch(draft, launcher)
     devices = _stages(draft)
     _precision(draft)
+    if values["compile_only"]:
+        values.dry_run = True
+        draft.note("--compile-only: nothing is compiled here, so the plan is printed")
+    if not values["training"]:
+        _folders(draft)
+        return draft.finish("validate")
     _optimizer(draft)
     _schedule(draft)
     _events(draft)
+    _folders(draft)
     _loss_scale(draft)
     group = values["dbn_replica_group_size"]
     if group > 1:
         if devices > 1:
             raise UserError(f"--dbn-replica-group-size {group} needs one device per replica, not {devices}")
-        if draft.flat["replicas"] % group:
-            raise UserError(f"--dbn-replica-group-size {group} must divide the {draft.flat['replicas']} replicas")
+        replicas = draft.options().batch.replicas
+        if replicas % group:
+            raise UserError(f"--dbn-replica-group-size {group} must divide the {replicas} replicas")
     draft.set(bn_span=group if group > 1 else None)
     if (
         launcher.present
@@ -57,13 +68,6 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
         raise UserError(
             "a launched pipelined model needs the same devices in validation: add --pipeline-validation-model or --validation False"
         )
-    if values["compile_only"]:
-        values.dry_run = True
-        draft.note("--compile-only: nothing is compiled here, so the plan is printed")
-    if not values["training"]:
-        if not values["checkpoint_input_dir"]:
-            draft.note("--training False without --checkpoint-input-dir: a model with random weights is validated")
-        return draft.finish("validate")
     return draft.finish("train")
 
 
@@ -137,6 +141,8 @@ def _batch(draft: Draft, launcher: Launcher) -> None:
             draft.note(f"--num-replicas {replicas}: the launcher's {launcher.replicas} replicas hold")
         replicas = launcher.replicas
     draft.set(replicas=replicas)
+    if not values["training"]:
+        return
     if accumulation is not None and total is not None:
         raise UserError("--gradient-accumulation-count and --global-batch-size exclude each other: give one of them")
     if total is not None:
@@ -152,7 +158,7 @@ def _stages(draft: Draft) -> int:
     mapping = values["device_mapping"]
     proportions = values["available_memory_proportion"] or []
     stages = len(splits) + 1
-    if values["recomputation"] and not splits:
+    if values["recomputation"] and not splits and values["training"]:
         raise UserError("--recomputation needs a pipelined model: add --pipeline-splits")
     if mapping:
         if len(mapping) != stages:
@@ -270,25 +276,39 @@ def _events(draft: Draft) -> None:
             raise UserError(
                 f"{values.spelling(key)} {format_fraction(exact(values[key]))} is negative: give 0 (never) or more"
             )
-    logs, epochs = exact(values["logs_per_epoch"]), values["num_epochs"]
+    logs, saves = exact(values["logs_per_epoch"]), exact(values["ckpts_per_epoch"])
+    epochs = exact(draft.options().length.epochs or values["num_epochs"])
     if 0 < logs < 1 and (epochs * logs).denominator != 1:
         raise UserError(
-            f"it is not possible to log {float(1 / logs)} epochs at a time for {epochs} epochs: change one of them"
+            f"It is not possible to log {float(1 / logs)} epochs a time for {format_fraction(epochs)} epochs: "
+            "change --logs-per-epoch or --num-epochs"
         )
-    draft.set(logs_per_epoch=str(logs), checkpoints_per_epoch=str(exact(values["ckpts_per_epoch"])))
-    draft.set(first_checkpoint_epoch=values["first_ckpt_epoch"], epochs=float(epochs))
+    if logs < 1 and saves and (logs == 0 or (logs / saves).denominator != 1):
+        # A host call lasts gcd(log period, checkpoint period), and a checkpoint is written every epoch by default.
+        calls = format_fraction(epochs * logs) if logs else "1"
+        wanted = f"{calls} call{'s' if calls != '1' else ''} for the whole run"
+        draft.note(
+            f"--logs-per-epoch {format_fraction(logs)} alone would be {wanted}, but --ckpts-per-epoch "
+            f"{format_fraction(saves)} returns to the host more often: --ckpts-per-epoch {format_fraction(logs)} does not"
+        )
+    draft.set(logs_per_epoch=str(logs), checkpoints_per_epoch=str(saves))
+    draft.set(first_checkpoint_epoch=values["first_ckpt_epoch"], epochs=float(values["num_epochs"]))
     updates = values["weight_updates_per_epoch"]
     if updates != -1 and updates < 1:
         raise UserError(f"--weight-updates-per-epoch {updates}: give -1 (from the data) or at least 1")
     draft.set(updates_per_epoch=updates if updates != -1 else None)
     if values["ckpt_all_instances"] and not values["ckpts_per_epoch"]:
         raise UserError("--ckpt-all-instances without checkpoints: raise --ckpts-per-epoch above 0")
+
+
+def _folders(draft: Draft) -> None:
+    values = draft.values
     draft.set(validation=values["validation"], validation_mode="after", run_dir=values["checkpoint_output_dir"])
     given = values["checkpoint_input_dir"]
-    if given and given != values["checkpoint_output_dir"]:
-        draft.set(checkpoint_path=given if not values["training"] else None)
-        if values["training"]:
-            draft.note("--checkpoint-input-dir: after training, the run's own checkpoints are validated")
+    if given and not values["training"]:
+        draft.set(checkpoint_path=checkpoint_path(given))
+    elif given and given != values["checkpoint_output_dir"]:
+        draft.note("--checkpoint-input-dir: after training, the run's own checkpoints are validated")
 
 
 def _loss_scale(draft: Draft) -> None:

@@ -68,7 +68,7 @@ NUMERICS = (
     row("--eight-bit-transfer", "switch", False, ours="`--eight-bit-io`", about="needs --accelerator-side-preprocess"),
     row("--accelerator-side-preprocess", "switch", False, ours="`--normalize-on device`", about="False"),
     row("--fused-preprocessing", "switch", False, ours="`--in-channels 4`", about="needs --accelerator-side-preprocess"),
-    row("--pipeline-num-parallel", "int", 48, nothing="the number of decoding threads follows the cores; --loader-threads sets it"),
+    row("--pipeline-num-parallel", "int", to="loader_threads", about="decoding threads; the original's 48 unless given: the cores here"),
     row("--prefetch-depth", "int", to="prefetch", about="micro-batches prepared ahead"),
 )
 EVENTS = (

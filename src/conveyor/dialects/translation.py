@@ -8,7 +8,7 @@ from typing import Any
 from conveyor.dialects.reader import Values
 from conveyor.errors import UserError
 from conveyor.options import Options, specs
-from conveyor.options.options import arguments_of
+from conveyor.options.options import EXCLUSIVE, arguments_of
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -26,6 +26,8 @@ class Translation:
     json: bool = False
     folder: str = ""
     """The run folder as the dialect names it; `{random}` and `{time}` are filled in when the run starts."""
+    then: Options | None = None
+    """A second run that follows in the same workers when the first is done."""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     """What serving is told besides the options."""
 
@@ -37,11 +39,13 @@ class Translation:
         return [self.command, *self.words, *self._options(), *switches]
 
     def text(self) -> str:
-        return shlex.join(["conveyor", *self.arguments()])
+        """The same as commands to type, one in each line."""
+        after = [] if self.then is None else [self.then.command_text()]
+        return "\n".join([shlex.join(["conveyor", *self.arguments()]), *after])
 
     def _options(self) -> list[str]:
-        if self.command == "restore":
-            return self._free_options()
+        if "overrides" in self.settings:
+            return []  # a stored run: its words say all
         if self.command == "data":
             return self._reading_options()
         if self.command not in ("train", "validate"):
@@ -69,16 +73,6 @@ class Translation:
             word for name, value in chosen.items() if name in reading for word in arguments_of(specs()[name], value)
         ]
 
-    def _free_options(self) -> list[str]:
-        """What a restored run may change; the rest is as it was stored."""
-        from conveyor.training.stored import may_change
-
-        words: list[str] = []
-        for name, value in self.options.changed().items():
-            if may_change(name):
-                words += arguments_of(specs()[name], value)
-        return words
-
 
 class Draft:
     """Options in the making."""
@@ -100,16 +94,32 @@ class Draft:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
+    def options(self) -> Options:
+        """What the run would have so far: our own options of the command line win over what they exclude."""
+        own = self.values.own
+        flat = dict(self.flat)
+        for one, other in (
+            *EXCLUSIVE,
+            *((other, one) for one, other in EXCLUSIVE),
+            ("learning_rate", "lr_reference_batch"),
+        ):
+            if one in own:
+                flat.pop(other, None)
+        return Options().updated(flat).updated(own)
+
+    def global_batch(self) -> int:
+        """Samples of an update."""
+        from conveyor.topology import Topology
+
+        return Topology.from_options(self.options().batch)[0].global_batch
+
     def finish(self, command: str = "train", words: tuple[str, ...] = (), config: str | None = None) -> Translation:
         """The translation, with our own options of the command line on top."""
-        own = dict(self.values.own)
-        for one, other in (("updates", "epochs"), ("epochs", "updates"), ("accumulation", "global_batch_size")):
-            if one in own:
-                self.flat.pop(other, None)
-        options = Options().updated(self.flat).updated(own).check()
+        if command == "train" and "repeat" in self.values.own:
+            raise UserError("--repeat has no effect in training: it repeats a validation")
         return Translation(
             command,
-            options,
+            self.options().check(),
             tuple(dict.fromkeys(self.notes)),
             words,
             config,

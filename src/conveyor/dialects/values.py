@@ -6,6 +6,7 @@ from typing import Any
 from conveyor.dialects.table import LISTS, Row
 from conveyor.errors import UserError, did_you_mean
 from conveyor.options.coerce import to_bool
+from conveyor.options.file import parse
 
 _SWITCH = "true or false (or t, f, 1, 0, yes, no, y, n, on, off)"
 _WORDS = {
@@ -43,10 +44,14 @@ def _one(row: Row, kind: str, value: Any, place: str) -> Any:
     except (ValueError, TypeError, ZeroDivisionError):
         words = _WORDS.get("int" if kind == "ints" else kind, "text")
         raise UserError(f"{place}{row.flag} is {value!r}, but should be {words}") from None
-    if row.choices and result not in row.choices:
+    if not row.choices or result in row.choices:
+        return result
+    folded = {str(choice).lower(): choice for choice in row.choices}
+    if str(result).lower() not in folded:
         names = [str(choice) for choice in row.choices]
-        raise UserError(f"{place}{row.flag} cannot be {value!r}{did_you_mean(str(value), names)}")
-    return result
+        hint = did_you_mean(str(value), names) or f" (choose from {', '.join(names)})"
+        raise UserError(f"{place}{row.flag} cannot be {value!r}{hint}")
+    return folded[str(result).lower()]
 
 
 def _convert(kind: str, value: Any) -> Any:
@@ -83,12 +88,10 @@ def _frequency(text: str) -> Fraction:
 
 
 def _mapping(value: Any) -> dict[str, Any]:
-    import yaml
-
     if isinstance(value, str):
         try:
-            value = yaml.safe_load(value)
-        except yaml.YAMLError:
+            value = parse(value, "the value")
+        except UserError:
             raise ValueError from None
     if not isinstance(value, dict):
         raise ValueError

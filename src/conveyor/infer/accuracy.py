@@ -1,13 +1,15 @@
 """Real images of the data set a model was trained on, as its engine takes them, and the share it gets right."""
 
 import dataclasses
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
+from conveyor.data.identity import check_classes
 from conveyor.errors import UserError
 from conveyor.infer.engine import Engine
+from conveyor.infer.loaded import Loaded
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.options import Options
 
@@ -23,13 +25,26 @@ class Sample:
         return len(self.labels)
 
 
-def sample(options: Options, split: str, preprocessing: Preprocessing, count: int) -> Sample:
-    """`count` images spread evenly over a split, cropped and resized as in validation; fewer when it has fewer."""
+def data_options(loaded: Loaded, data_dir: str | None = None) -> Options:
+    """The options of a model with the folder of its data: the given one, else the run's own."""
+    options = Options.from_mapping(loaded.spec.get("options", {}), where=loaded.name)
+    folder = data_dir or loaded.data_dir
+    return options if folder is None else options.replace(data_dir=folder)
+
+
+def sample(
+    options: Options, split: str, preprocessing: Preprocessing, count: int, class_names: Sequence[str] = ()
+) -> Sample:
+    """`count` images spread evenly over a split, cropped and resized as in validation; fewer when it has fewer.
+
+    Data whose classes are not `class_names` are refused.
+    """
     from conveyor.data import geometry
     from conveyor.data.opening import open_dataset
 
     data = options.replace(
         train_crop="centre",
+        progressive_image_size=(),
         crop_overlap=0,
         flip="none",
         augment="none",
@@ -40,6 +55,7 @@ def sample(options: Options, split: str, preprocessing: Preprocessing, count: in
         dataset = open_dataset(data, split, preprocessing.image_size, preprocessing.channels)
     except UserError as error:
         raise UserError(f"real images are needed and cannot be had: {error}") from None
+    check_classes(class_names, dataset.class_names)
     if not len(dataset):
         raise UserError(f"the data set has no {split} images: real ones are needed, give --data-dir")
     chosen = np.unique(np.linspace(0, len(dataset) - 1, min(count, len(dataset))).astype(np.int64))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.errors import UserError
-from conveyor.files import cache_folder, write_atomically
+from conveyor.files import cache_folder, parse_json, write_atomically
 from conveyor.infer.engine import Engine, Source, open_named
 from conveyor.infer.machine import OtherWork, processor_name
 
@@ -187,7 +187,7 @@ def _version(package: str) -> str:
 
 def _read(cache: Path) -> dict[str, Any]:
     try:
-        document = json.loads(cache.read_text())
+        document = parse_json(cache.read_text())
     except (OSError, ValueError):
         return {}
     return document if isinstance(document, dict) else {}

@@ -1,7 +1,6 @@
 """`conveyor validate` without real images: how fast the model answers, with the fastest engine for it."""
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,9 +8,10 @@ import numpy as np
 from conveyor.infer.engine import open_engine
 from conveyor.infer.load import from_options, load
 from conveyor.infer.loaded import Loaded
-from conveyor.infer.statistics import Latency, Repeat
+from conveyor.infer.statistics import Repeat
 from conveyor.infer.throughput import Measured, measure
 from conveyor.layout import usable_cores
+from conveyor.monitor.latency import Latency
 from conveyor.options import Options
 
 REPEAT_SECONDS = 1.0
@@ -69,7 +69,7 @@ def measure_options(
 
 def _model(options: Options) -> Loaded:
     path = options.run.checkpoint_path
-    if path is not None and Path(path).exists():
+    if path is not None:
         return load(path)
     return from_options(options, "random")
 

@@ -34,7 +34,9 @@ class ServingGraph(nn.Module):
         self.register_buffer("shift", torch.tensor(normalization.shift), persistent=False)
         self.register_buffer("zero", torch.zeros(preprocessing.channels), persistent=False)
         self.register_buffer("one", torch.ones(preprocessing.channels), persistent=False)
-        self.extra_channels = preprocessing.in_channels - preprocessing.channels
+        self.copies = 3 if preprocessing.channels == 1 and preprocessing.in_channels >= 3 else 1
+        """How often a grey image is repeated for a network that takes colours, as in training."""
+        self.extra_channels = preprocessing.in_channels - self.copies * preprocessing.channels
         self.smallest_deviation = 1 / math.sqrt(math.prod(preprocessing.image_shape))
 
     def forward(self, images: Tensor) -> Tensor:
@@ -46,6 +48,8 @@ class ServingGraph(nn.Module):
         else:
             # x * scale + shift, said as a norm over (0, 1): engines do that in one pass instead of two.
             x = nn.functional.batch_norm(x, self.zero, self.one, self.scale, self.shift, eps=0.0)
+        if self.copies > 1:
+            x = torch.cat([x] * self.copies, 1)
         if self.extra_channels > 0:
             x = nn.functional.pad(x, (0, 0, 0, 0, 0, self.extra_channels))
         return cast(Tensor, self.network(x)).float()

@@ -1,37 +1,48 @@
 """Open a run, a checkpoint or an export for inference; nothing in any of them is ever executed."""
 
+import dataclasses
+import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conveyor.data import catalogue
 from conveyor.data.catalogue import DatasetInfo
+from conveyor.data.subject import Subject, subject
 from conveyor.errors import UserError
 from conveyor.infer import metadata
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.preprocessing import Preprocessing
+from conveyor.models import sources
 from conveyor.options import Options, specs
 from conveyor.options.coerce import to_plain
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
 
+_logger = logging.getLogger(__name__)
 
-def load(path: str | Path) -> Loaded:
-    """The model at `path`: an export, a folder of numbered exports (the newest), a run (its newest checkpoint) or a checkpoint."""
-    path = Path(path)
+
+def load(path: str | Path, checkpoint: str | int | None = None) -> Loaded:
+    """The model at `path`: an export, a folder of numbered exports (the newest), a run or a checkpoint.
+
+    `checkpoint` is `best`, `last` or an update of a run; none: `checkpoint.choice.DEFAULT`.
+    """
+    path, which = Path(path), None if checkpoint is None else str(checkpoint)
     if not path.exists():
         raise UserError(f"there is nothing at {path}: give a run, a checkpoint or an export")
     if path.name == metadata.METADATA:
         path = path.parent
+    numbered = versions(path)
+    if which is not None and (metadata.is_export(path) or numbered):
+        raise UserError(f"{path} is an export, which has no checkpoints: leave out --checkpoint {which}")
     if metadata.is_export(path):
         return _load_export(path)
-    numbered = versions(path)
     if numbered:
         return _load_export(path / numbered[-1], name=path.resolve().name)
-    from conveyor.checkpoint import store  # brings torch, which an ONNX or OpenVINO file does not need
+    from conveyor.checkpoint import choice, store  # brings torch, which an ONNX or OpenVINO file does not need
 
-    found, state = store.load_newest(path)
+    found, state = store.load_chosen(path, which)
     options = Options.from_mapping(_known_options(state.options), where=str(found))
     tensors = {**state.model, **state.averages}
     run = store.locate(found).run
@@ -40,8 +51,11 @@ def load(path: str | Path) -> Loaded:
         "version": str(max(1, state.update)),
         "update": state.update,
         "checkpoint": found.name,
+        "chosen": choice.text(found),
     }
-    return from_weights(options, tensors, spec, state.progress.get("class_names", ()))
+    names = state.progress.get("class_names")
+    loaded = from_weights(options, tensors, spec, [str(name) for name in names] if isinstance(names, list) else ())
+    return dataclasses.replace(loaded, data_dir=options.data.data_dir)
 
 
 def versions(path: Path) -> list[str]:
@@ -56,21 +70,35 @@ def from_options(options: Options, name: str) -> Loaded:
     """A model with fresh weights from the seed (or `--weights`), for measuring and trying out."""
     import torch
 
+    from conveyor import models
+
+    info = _info(options)
+    options, told = sources.completed(options, photographs=info.kind == "files")
+    for line in told:
+        _logger.info("%s", line)
+    about = subject(options, info)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.run.seed)
-        module = _build(options)
+        module = models.build_from(options.model, **about.arguments())
     if options.model.weights is not None:
         from conveyor.models.weights import load_weights
 
         load_weights(module, Path(options.model.weights), replace_head=options.model.replace_head)
-    return _loaded(options, module, {"name": name, "version": "1"})
+    return _loaded(options, about, module, {"name": name, "version": "1"})
 
 
 def from_weights(
     options: Options, tensors: "Mapping[str, Tensor]", spec: Mapping[str, Any], class_names: Sequence[str] = ()
 ) -> Loaded:
     """A model from its options and its weights; `class_names` as they were in training, else those of the data set."""
-    module = _build(options)
+    from conveyor import models
+    from conveyor.numerics import finite
+
+    bad = finite.bad_weight(tensors.items())
+    if bad is not None:
+        raise UserError(f"the weights of {spec['name']} are not finite ({bad}): use an earlier checkpoint")
+    about = subject(options, _info(options))
+    module = models.build_from(options.model, **about.arguments())
     try:
         module.load_state_dict(
             {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
@@ -78,36 +106,32 @@ def from_weights(
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise UserError(f"the weights of {spec['name']} do not fit the model {options.model.model}: {reason}") from None
-    return _loaded(options, module, spec, class_names)
+    return _loaded(options, about, module, spec, class_names)
 
 
-def _loaded(options: Options, module: "nn.Module", spec: Mapping[str, Any], class_names: Sequence[str] = ()) -> Loaded:
-    info = _info(options)
-    classes = options.model.num_classes or info.num_classes
-    names = next((names for names in (tuple(class_names), info.class_names) if len(names) == classes), ())
+def _loaded(
+    options: Options, about: Subject, module: "nn.Module", spec: Mapping[str, Any], class_names: Sequence[str] = ()
+) -> Loaded:
+    known = (tuple(class_names), _info(options).class_names)
+    names = next((names for names in known if len(names) == about.num_classes), ())
     plain = {name: value for name, value in _plain(options).items() if name not in ("run_dir", "data_dir")}
     described = {
         **spec,
-        "num_classes": classes,
+        "num_classes": about.num_classes,
         "model": options.model.model,
         "format": "torch",
         "batch": None,
         "options": plain,
     }
-    return Loaded(module.eval(), names, preprocessing_of(options, info), described)
-
-
-def preprocessing_of(options: Options, info: DatasetInfo) -> Preprocessing:
-    """What validation does to an image, as numbers."""
-    size = options.model.image_size or info.image_size
-    photographs = info.kind == "files"
-    return Preprocessing(
-        image_size=size,
-        channels=info.channels,
-        in_channels=options.model.in_channels or info.channels,
-        normalization=catalogue.normalization(options.data, info, options.model.model),
-        resize=(options.data.validation_resize or size * 256 // 224) if photographs else None,
+    preprocessing = Preprocessing(
+        image_size=about.image_size,
+        channels=about.channels,
+        in_channels=about.in_channels,
+        normalization=about.normalization,
+        resize=about.resize,
+        interpolation=about.interpolation,
     )
+    return Loaded(module.eval(), names, preprocessing, described)
 
 
 def _load_export(path: Path, name: str | None = None) -> Loaded:
@@ -128,21 +152,6 @@ def _load_export(path: Path, name: str | None = None) -> Loaded:
     return Loaded(loaded.module, labels, preprocessing, {**spec, "batch": None})
 
 
-def _build(options: Options) -> "nn.Module":
-    from conveyor import models
-
-    info = _info(options)
-    name = options.model.model or ("resnet8" if info.image_size <= 64 else "resnet50")
-    module: nn.Module = models.build_from(
-        options.model,
-        name=name,
-        num_classes=options.model.num_classes or info.num_classes,
-        in_channels=options.model.in_channels or info.channels,
-        image_size=options.model.image_size or info.image_size,
-    )
-    return module
-
-
 def _info(options: Options) -> DatasetInfo:
     """The data set's numbers; its files may be far away from where a model is served, then the options must do."""
     try:
@@ -150,13 +159,12 @@ def _info(options: Options) -> DatasetInfo:
     except UserError:
         if options.model.num_classes is None:
             raise
-    size = options.model.image_size or 224
     return DatasetInfo(
         name="folder",
         train_images=0,
         validation_images=0,
         num_classes=options.model.num_classes,
-        image_size=size,
+        image_size=options.model.image_size or 224,
         channels=min(options.model.in_channels or 3, 3),
         kind="files",
         default_normalization="imagenet",

@@ -23,6 +23,8 @@ class Loaded:
     """Plain JSON: `name`, `version`, `num_classes`, `format`, `batch` (none: any), `options`, ..."""
     artifact: Path | None = None
     """The exported file that an engine opens directly."""
+    data_dir: str | None = None
+    """Where the run had its data; an export does not say."""
 
     @property
     def name(self) -> str:

@@ -2,18 +2,26 @@
 
 import hashlib
 import json
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from conveyor.errors import UserError
+from conveyor.files import parse_json
 
 METADATA = "export.json"
-FORMATS = ("onnx", "openvino", "torch")
+FORMATS = ("onnx", "openvino", "torch", "saved-model")
 INPUT, OUTPUT = "images", "logits"
+MOST_CLASSES = 1 << 24
 BATCH_DIMENSION = "batch"
 """Name of the free size in ONNX files."""
 """Names of the graph's input and output."""
-MODEL_FILES = {"onnx": "model.onnx", "openvino": "model.xml", "torch": "model.safetensors"}
+MODEL_FILES = {
+    "onnx": "model.onnx",
+    "openvino": "model.xml",
+    "torch": "model.safetensors",
+    "saved-model": "model.onnx",
+}
+"""The file that this program opens; a SavedModel for TensorFlow lies beside the ONNX file that it was made from."""
 
 
 def is_export(path: Path) -> bool:
@@ -22,26 +30,29 @@ def is_export(path: Path) -> bool:
 
 def write(folder: Path, document: dict[str, Any]) -> None:
     """Write the metadata with the checksum of every other file in `folder`."""
-    files = {file.name: checksum(file) for file in sorted(folder.iterdir()) if file.is_file() and file.name != METADATA}
+    found = sorted(file for file in folder.rglob("*") if file.is_file() and file != folder / METADATA)
+    files = {file.relative_to(folder).as_posix(): checksum(file) for file in found}
     (folder / METADATA).write_text(json.dumps({**document, "files": files}, indent=1, ensure_ascii=False) + "\n")
 
 
 def read(folder: Path) -> dict[str, Any]:
     """The metadata, after the files' checksums were verified; a damaged export is named, never loaded."""
     try:
-        document = json.loads((folder / METADATA).read_text())
-        files = dict(document["files"])
+        document = parse_json((folder / METADATA).read_text())
+        files = dict(document["files"].items())
         form = document["format"]
-        if form not in FORMATS or MODEL_FILES[form] not in files or not isinstance(document["preprocessing"], dict):
+        labels = document.get("labels", [])
+        if form not in FORMATS or MODEL_FILES[form] not in files or not 0 < int(document["num_classes"]) < MOST_CLASSES:
             raise ValueError("not an export of this program")
-        int(document["num_classes"])
+        if not isinstance(document["preprocessing"], dict) or not isinstance(labels, list):
+            raise ValueError("not an export of this program")
     except FileNotFoundError:
         raise UserError(f"{folder} is not an export: it has no {METADATA}") from None
-    except (ValueError, KeyError, TypeError, OSError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, OSError) as error:
         raise UserError(f"{folder / METADATA} is damaged ({error}): export the model again") from None
     for name, expected in files.items():
         file = folder / name
-        if Path(name).name != name or not file.is_file():
+        if PurePosixPath(name).is_absolute() or ".." in PurePosixPath(name).parts or not file.is_file():
             raise UserError(f"the export {folder} lacks its file {name}: export the model again")
         if checksum(file) != expected:
             raise UserError(f"{file} is damaged: its checksum is not the one in {METADATA}; export the model again")

@@ -31,6 +31,7 @@ def can_run(graph: ServingGraph) -> bool:
     return (
         isinstance(graph.network, fx.GraphModule)
         and not graph.per_image
+        and graph.copies == 1
         and all(_is_known(node) for node in graph.network.graph.nodes)
         and native.available()
     )

@@ -5,8 +5,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from conveyor.errors import UserError, did_you_mean
+from conveyor.options.data import INTERPOLATIONS
+from conveyor.options.units import normalization
 
-NORMALIZATIONS = ("imagenet", "cifar", "mean", "centred", "per-image", "unit", "none")
+LARGEST_SIDE = 1 << 14
 
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,12 +23,17 @@ class Preprocessing:
     normalization: str = "none"
     resize: int | None = None
     """Shorter side of a photograph before the central crop; none: the stored images already have `image_size`."""
+    interpolation: str = "bilinear"
+    """How a photograph is resized: bilinear or bicubic."""
 
     def __post_init__(self) -> None:
-        if self.normalization not in NORMALIZATIONS:
-            raise UserError(
-                f"there is no normalisation {self.normalization!r}{did_you_mean(self.normalization, NORMALIZATIONS)}"
-            )
+        numbers = [self.image_size, self.channels, self.in_channels, *([] if self.resize is None else [self.resize])]
+        if not all(type(number) is int and 0 < number <= LARGEST_SIDE for number in numbers):
+            raise UserError(f"the preprocessing of the model holds impossible numbers: {str(numbers)[:100]}")
+        normalization(self.normalization)
+        if self.interpolation not in INTERPOLATIONS:
+            hint = did_you_mean(str(self.interpolation)[:100], INTERPOLATIONS)
+            raise UserError(f"there is no interpolation {str(self.interpolation)[:100]!r}{hint}")
 
     @property
     def image_shape(self) -> tuple[int, int, int]:

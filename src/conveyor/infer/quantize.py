@@ -5,12 +5,12 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
+from conveyor import scratch
 from conveyor.errors import UserError
 from conveyor.infer import auto
 from conveyor.infer.accuracy import Sample, top1
@@ -32,7 +32,7 @@ class Quantizer:
 
     def __call__(self, source: Source, file: Path, form: str) -> list[str]:
         """Quantise `file` in place; the notes say what it costs and what it gains."""
-        if form == "torch":
+        if form not in ("onnx", "openvino"):
             raise UserError("8-bit models are written as onnx or openvino: add --format onnx or --format openvino")
         small = file.with_name("int8" + file.suffix)
         quantize_apart(form, file, small, self.calibration, self.batch)
@@ -86,8 +86,8 @@ def quantize_apart(form: str, file: Path, out: Path, images: NDArray[np.uint8], 
     The quantisers import half a framework, speak to the root logger and have been seen to damage the heap of their
     process, which then crashes much later and elsewhere; should one crash, the caller gets a sentence.
     """
-    with tempfile.TemporaryDirectory(prefix="conveyor-int8-") as folder:
-        np.save(Path(folder) / "images.npy", images)
+    with scratch.folder("int8") as folder:
+        np.save(folder / "images.npy", images)
         order = {"form": form, "file": str(file), "out": str(out), "images": f"{folder}/images.npy", "batch": batch}
         done = subprocess.run(
             of_module("conveyor.infer.quantize_process", json.dumps(order)),

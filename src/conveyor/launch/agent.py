@@ -1,47 +1,53 @@
-"""This machine's share of a job under torchrun's elastic agent.
+"""This machine's share of a job under torchrun's elastic agent; the only module that touches its private parts.
 
-What we add to the agent: a job starts again only when that can help (a worker was killed or lost a peer, never after
-an ordinary error), the first failing worker's own words are kept, and a job of one machine touches loopback only.
+What we add to the agent: launchers and workers meet in a store of our own, which asks for the job's secret
+(`launch.meeting`); a job starts again only when that can help (a worker was killed or lost a peer, never after an ordinary
+error); the first failing worker's own words are kept.
 """
 
 import contextlib
 import logging
 import os
-import shutil
 import signal
 import sys
-import tempfile
 import threading
 import time
 import uuid
 import warnings
 from collections.abc import Iterator, Sequence
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from torch.distributed.elastic.agent.server.api import RunResult, WorkerGroup, WorkerSpec, WorkerState
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
 from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalException, Std
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
-    RendezvousParameters,
     RendezvousTimeoutError,
 )
-from torch.distributed.elastic.rendezvous import registry as rendezvous_registry
+from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
+from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
+from conveyor import scratch
 from conveyor.errors import UserError
 from conveyor.launch import failure as failures
+from conveyor.launch import meeting, secret
 from conveyor.launch.failure import Failure
+from conveyor.launch.interface import interface_of
 from conveyor.launch.plan import LaunchPlan
+from conveyor.launch.store import UNIX, Server, Store
 from conveyor.programs import of_module
+from conveyor.training import handover
 
 log = logging.getLogger(__name__)
 
 ABSENCE_SECONDS = 3.0
 """A machine that is being let in again is absent for a moment."""
 
-SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
 
 class JobFailedError(Exception):
@@ -68,13 +74,11 @@ class _Agent(LocalElasticAgent):
     _complete_at = 0.0
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
-        # torchrun keeps the workers' store and its address from round to round and publishes the address in the first
-        # one only: a machine that joins later would wait for it in vain (a DistStoreError after the read timeout), and
-        # workers that start again would find the addresses of dead ones. Each round gets a store of its own.
-        handler: Any = worker_group.spec.rdzv_handler
-        handler._bootstrap_store_info = handler._shared_tcp_store_server = None
         super()._rendezvous(worker_group)
         self._complete_at = time.monotonic()
+        handler: Any = worker_group.spec.rdzv_handler
+        # Workers that start again must not find the addresses of dead ones.
+        os.environ[meeting.ROUND] = str(handler._state_holder.state.round)
         # All machines of a job know it by one number, and go on using it when they start again.
         number = handler._store.compare_set(f"conveyor/{handler.get_run_id()}", "", uuid.uuid4().hex[:12])
         os.environ["CONVEYOR_JOB"] = number.decode()
@@ -99,7 +103,7 @@ class _Agent(LocalElasticAgent):
             result = RunResult(state=WorkerState.FAILED)
         if result.state == WorkerState.FAILED and self._remaining_restarts > 0:
             assert self.first_failure is not None
-            log.warning("%s Going on from the last checkpoint.", self.first_failure.sentence())
+            log.warning("%s Going on with the workers started again.", self.first_failure.sentence())
         return result
 
     def _misses_a_machine(self, worker_group: WorkerGroup) -> bool:
@@ -119,37 +123,71 @@ class _Agent(LocalElasticAgent):
 def run(argv: Sequence[str], plan: LaunchPlan) -> None:
     """Start this host's workers, each running `argv`, and wait for the end of the job.
 
-    Raises JobFailedError with the first failing worker's own error, JobInterruptedError after SIGINT, SIGTERM or SIGHUP.
+    Raises JobFailedError with the first failing worker's own error, JobInterruptedError after one of SIGNALS.
     """
-    logs = tempfile.mkdtemp(prefix="conveyor-launch-")
-    try:
-        with _environment(plan.worker_environment()), _quiet_agent(), _signals():
-            _run(argv, plan, logs)
-    finally:
-        shutil.rmtree(logs, ignore_errors=True)
+    with (
+        _environment(plan.worker_environment()),
+        _quiet_agent(),
+        _signals(),
+        scratch.folder("launch") as folder,
+        scratch.folder("handover", in_memory=True) as memory,
+    ):
+        os.environ[handover.VARIABLE] = str(memory)
+        known = _secret(plan)
+        os.environ[secret.VARIABLE] = known.decode()
+        server = _server(plan, known, folder)
+        try:
+            os.environ[meeting.ADDRESS] = server.address if server else f"{plan.meeting_host}:{plan.port}"
+            with contextlib.closing(Store(os.environ[meeting.ADDRESS], known)) as store:
+                _run(argv, plan, store, folder)
+        except dist.DistNetworkError as error:
+            raise UserError(_meeting_failed(plan, None, RendezvousConnectionError(str(error)))) from error
+        finally:
+            if server is not None:
+                server.close()
 
 
-def _run(argv: Sequence[str], plan: LaunchPlan, logs: str) -> None:
+def _secret(plan: LaunchPlan) -> bytes:
+    if plan.num_hosts == 1:
+        return secret.new().encode()
+    return plan.secret.encode() if plan.secret else secret.load(os.environ, plan.secret_file)
+
+
+def _server(plan: LaunchPlan, known: bytes, folder: Path) -> Server | None:
+    """The store of the job, on its first host."""
+    if plan.num_hosts == 1:
+        return Server(f"{UNIX}{folder / 'store'}", known)
+    others = [host.rpartition("@")[2] for host in plan.hosts]
+    mine = others.pop(plan.this_host or 0)
+    if plan.interface is None:
+        with contextlib.suppress(UserError):
+            interface = meeting.interface_of(meeting.own_address(mine, others))
+            if interface:
+                os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = interface
+    if plan.this_host:
+        return None
+    return Server(
+        f"{meeting.own_address(mine, others, interface_of(plan.interface) if plan.interface else None)}:{plan.port}",
+        known,
+    )
+
+
+def _run(argv: Sequence[str], plan: LaunchPlan, store: Store, folder: Path) -> None:
     several = plan.num_hosts > 1
-    parameters = RendezvousParameters(
-        backend="c10d",
-        endpoint=f"{plan.meeting_host}:{plan.port}",
-        run_id=plan.job if several else uuid.uuid4().hex[:12],
+    run_id = plan.job if several else uuid.uuid4().hex[:12]
+    address = plan.hosts[plan.this_host or 0].rpartition("@")[2] if several else plan.meeting_host
+    handler = DynamicRendezvousHandler.from_backend(
+        run_id,
+        store,
+        C10dRendezvousBackend(store, run_id),
         min_nodes=plan.min_hosts or plan.num_hosts,
         max_nodes=plan.num_hosts,
-        local_addr=plan.hosts[plan.this_host or 0].rpartition("@")[2] if several else plan.meeting_host,
-        is_host="0" if plan.this_host else "1",
-        join_timeout=str(int(plan.timeout)),
-        last_call_timeout="1",
-        read_timeout="60",
+        local_addr=address,
+        timeout=RendezvousTimeout(join=timedelta(seconds=plan.timeout), last_call=timedelta(seconds=1)),
         # A machine that vanished is noticed after 10 s; a busy one may be silent for some.
-        keep_alive_interval="1",
-        keep_alive_max_attempt="10",
+        keep_alive_interval=1,
+        keep_alive_max_attempt=10,
     )
-    try:
-        handler = rendezvous_registry.get_rendezvous_handler(parameters)
-    except RendezvousConnectionError as error:
-        raise UserError(_meeting_failed(plan, None, error)) from error
     python, *enter = of_module("conveyor.launch.enter")
     spec = WorkerSpec(
         role="worker",
@@ -159,11 +197,11 @@ def _run(argv: Sequence[str], plan: LaunchPlan, logs: str) -> None:
         rdzv_handler=handler,
         max_restarts=plan.max_restarts,
         monitor_interval=0.1,
-        local_addr=parameters.local_addr,
+        local_addr=address,
     )
     agent = _Agent(
         spec=spec,
-        logs_specs=_outputs(plan, logs),
+        logs_specs=_outputs(plan, str(folder)),
         exit_barrier_timeout=60,
         log_line_prefix_template="[${rank}] " if plan.tagged else None,
         shutdown_timeout=plan.grace,
@@ -208,6 +246,11 @@ def _outputs(plan: LaunchPlan, logs: str) -> DefaultLogsSpecs:
     return DefaultLogsSpecs(log_dir=logs, local_ranks_filter=only)
 
 
+def _heard() -> list[signal.Signals]:
+    """The signals that end the job; one that the caller ignores (nohup and SIGHUP) stays ignored."""
+    return [one for one in SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
+
+
 @contextlib.contextmanager
 def _environment(variables: dict[str, str]) -> Iterator[None]:
     """The agent hands its own environment to the workers: set ours, and put everything back afterwards."""
@@ -215,7 +258,9 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
     os.environ.update(variables)
     # A worker must find this package however the caller found it.
     os.environ["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(one.name for one in SIGNALS)
+    # Else the agent opens one of torch's stores for the workers, on all interfaces.
+    os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(one.name for one in _heard())
     try:
         yield
     finally:
@@ -248,7 +293,7 @@ def _signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in SIGNALS}
+    before = {number: signal.getsignal(number) for number in _heard()}
     try:
         yield
     finally:

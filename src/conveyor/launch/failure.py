@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conveyor.errors import INTERRUPTED, USER_ERROR, UserError
+from conveyor.files import parse_json, write_atomically
 
 OWN_ERROR = 1
 LOST_PEER = 75
@@ -109,14 +110,15 @@ def record(error: BaseException, environment: Mapping[str, str]) -> int:
     if path:
         trace = "".join(traceback.format_exception(error))
         extra = {"py_callstack": trace, "timestamp": f"{int(time.time())}", "when": time.time()}
-        Path(path).write_text(json.dumps({"message": {"message": text, "extraInfo": extra}}), encoding="utf-8")
+        # The agent reads it whenever another worker ends: half a file would end the job.
+        write_atomically(Path(path), json.dumps({"message": {"message": text, "extraInfo": extra}}))
     return code
 
 
 def read(rank: int, code: int, error_file: str) -> Failure:
     """What is known of a worker that ended with `code`."""
     try:
-        message = json.loads(Path(error_file).read_text(encoding="utf-8"))["message"]
+        message = parse_json(Path(error_file).read_text(encoding="utf-8"))["message"]
         extra = message["extraInfo"]
         return Failure(
             rank, code, message["message"], extra["py_callstack"], float(extra.get("when", extra["timestamp"]))

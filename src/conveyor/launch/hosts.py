@@ -1,7 +1,9 @@
 """A whole job: on this machine, or on many through ssh. `run` is what `conveyor launch` and poprun stand on."""
 
+import contextlib
 import dataclasses
 import logging
+import os
 import socket
 import subprocess
 import threading
@@ -10,10 +12,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conveyor.errors import UserError
+from conveyor.launch import secret
 from conveyor.launch.plan import DEFAULT_PORT, LaunchPlan, host_command, local_host_index, ssh_command
 from conveyor.programs import of_module
 
 log = logging.getLogger(__name__)
+
+END_SECONDS = 40.0
+"""More than a worker has to save and end after a signal."""
 
 
 def commands(argv: Sequence[str], plan: LaunchPlan) -> list[tuple[str, list[str]]]:
@@ -32,6 +38,7 @@ def run(argv: Sequence[str], plan: LaunchPlan) -> None:
     """
     if not argv:
         raise UserError("there is nothing to start: give the command of a worker after --.")
+    from conveyor.launch.agent import JobInterruptedError
     from conveyor.launch.agent import run as run_here
 
     if plan.num_hosts == 1 or plan.this_host is not None:
@@ -40,13 +47,20 @@ def run(argv: Sequence[str], plan: LaunchPlan) -> None:
     here = local_host_index(plan.hosts)
     if here == 0:
         plan = dataclasses.replace(plan, port=_usable_port(plan.port))
+    known = plan.secret or (secret.load(os.environ, plan.secret_file).decode() if plan.secret_file else secret.new())
+    plan = dataclasses.replace(plan, secret=known, secret_file=None)
     others = _start_others(argv, plan, here)
+    grace = 0.0
     try:
         if here is not None:
             run_here(argv, dataclasses.replace(plan, this_host=here))
         _wait(others)
+    except JobInterruptedError:
+        # The workers have agreed to save and leave: the other hosts are about to end by themselves.
+        grace = plan.grace
+        raise
     finally:
-        _end(others)
+        _end(others, grace)
 
 
 def _usable_port(port: int) -> int:
@@ -70,12 +84,16 @@ def _usable_port(port: int) -> int:
 def _start_others(
     argv: Sequence[str], plan: LaunchPlan, here: int | None
 ) -> list[tuple[str, "subprocess.Popen[bytes]"]]:
-    """The shares of the other hosts, each behind an ssh of its own."""
+    """The shares of the other hosts, each behind an ssh of its own.
+
+    They read the secret from standard input, where nobody else sees it; its end tells them that this process is gone.
+    """
+    plan = dataclasses.replace(plan, secret_file="-")
     program = of_module("conveyor")
     if argv[0] == "conveyor":
         # A shell behind ssh does not have this environment on its path.
         argv = [*program, *argv[1:]]
-    started = []
+    started: list[tuple[str, subprocess.Popen[bytes]]] = []
     for index, host in enumerate(plan.hosts):
         if index == here:
             continue
@@ -83,12 +101,17 @@ def _start_others(
         if local_host_index([host]) is None:
             command = ssh_command(host, command, str(Path.cwd()))
         try:
-            started.append((host, subprocess.Popen(command, stdin=subprocess.DEVNULL)))
+            process = subprocess.Popen(command, stdin=subprocess.PIPE)
         except FileNotFoundError:
             _end(started)
             raise UserError(
                 "ssh is not installed here: run the commands that --print shows on each host, or use --emit slurm or k8s."
             ) from None
+        started.append((host, process))
+        with contextlib.suppress(OSError):
+            assert process.stdin is not None
+            process.stdin.write(plan.secret.encode() + b"\n")
+            process.stdin.flush()
         log.info("started the share of %s", host)
     return started
 
@@ -108,15 +131,22 @@ def _wait(others: Sequence[tuple[str, "subprocess.Popen[bytes]"]]) -> None:
         threading.Event().wait(0.1)
 
 
-def _end(others: Sequence[tuple[str, "subprocess.Popen[bytes]"]], grace: float = 10.0) -> None:
-    """ssh with a terminal passes its own end on to what it started."""
+def _end(others: Sequence[tuple[str, "subprocess.Popen[bytes]"]], grace: float = 0.0) -> None:
+    """Wait `grace` seconds, then end what still runs: without its input each share saves and leaves."""
+    if not _ended(others, grace):
+        for _, process in others:
+            with contextlib.suppress(OSError):
+                process.stdin.close()  # type: ignore[union-attr]
+        _ended(others, END_SECONDS)
     for _, process in others:
-        if process.poll() is None:
-            process.terminate()
-    until = time.monotonic() + grace
-    for _, process in others:
-        try:
-            process.wait(max(0.1, until - time.monotonic()))
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        process.kill()
+        process.wait()
+
+
+def _ended(others: Sequence[tuple[str, "subprocess.Popen[bytes]"]], seconds: float) -> bool:
+    until = time.monotonic() + seconds
+    while any(process.poll() is None for _, process in others):
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.05)
+    return True

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from conveyor.errors import UserError
+from conveyor.launch import secret
 from conveyor.launch.plan import DEFAULT_PORT, LaunchPlan, host_command
 
 KINDS = ("slurm", "k8s", "jobset")
@@ -46,7 +47,10 @@ def emit(kind: str, argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> 
     import yaml
 
     make = {"k8s": pytorch_job, "jobset": job_set}[kind]
-    return str(yaml.safe_dump(make(argv, plan, cluster), sort_keys=False))
+    manifests = [make(argv, plan, cluster)]
+    if cluster.num_hosts > 1:
+        manifests.insert(0, job_secret(plan, cluster))
+    return str(yaml.safe_dump_all(manifests, sort_keys=False))
 
 
 def slurm(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> str:
@@ -64,7 +68,8 @@ def slurm(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> str:
     if cluster.time:
         if not re.fullmatch(r"\d+|(\d+-)?\d{1,2}(:\d{2}){0,2}", cluster.time):
             raise UserError(f"--time {cluster.time!r} is not a time of SLURM, such as 90, 2:00:00 or 1-12:00:00.")
-        lines.append(f"#SBATCH --time={cluster.time}")
+        # A minute before the limit every worker is asked to save and leave.
+        lines += [f"#SBATCH --time={cluster.time}", "#SBATCH --signal=USR1@60"]
     if cluster.partition:
         lines.append(f"#SBATCH --partition={_name(cluster.partition)}")
     # A node that dies brings the job back into the queue; it goes on from its last checkpoint.
@@ -72,17 +77,43 @@ def slurm(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> str:
     # Since SLURM 22.05 a step does not take this over from the job by itself.
     lines += ["export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"]
     lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(_variables(plan).items())]
+    # srun hands the environment on; nobody else can read it, as they could a command line.
+    lines += [f"export {secret.VARIABLE}=$(od -An -v -N32 -tx1 /dev/urandom | tr -d ' \\n')"]
     if plan.interface:
+        if "/" in plan.interface:
+            raise UserError(
+                f"--interface {plan.interface}: an emitted job needs the interface's name, not its network."
+            )
         lines += [f"export GLOO_SOCKET_IFNAME={plan.interface} NCCL_SOCKET_IFNAME={plan.interface}"]
     label = " --label" if plan.tagged else ""
     lines += [f"srun --kill-on-bad-exit=1{label} {shlex.join(argv)}", ""]
     return "\n".join(lines)
 
 
+def job_secret(plan: LaunchPlan, cluster: Cluster) -> dict[str, Any]:
+    """A fresh secret for the pods of a job."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": {"name": _name(plan.job), "namespace": _name(cluster.namespace)},
+        "type": "Opaque",
+        "stringData": {"secret": secret.new()},
+    }
+
+
 def pytorch_job(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> dict[str, Any]:
-    """A PyTorchJob of the Kubeflow training operator: torchrun on each pod, elastic between min and max hosts."""
+    """A PyTorchJob of the Kubeflow training operator: our launcher on each pod, elastic between min and max hosts.
+
+    Not torchrun: its rendezvous asks for no secret.
+    """
     per_host = plan.num_workers // cluster.num_hosts
-    command = ["torchrun", "--no-python", *argv]
+    hosts = [f"{_name(plan.job)}-worker-{index}" for index in range(cluster.num_hosts)]
+    template = _pod(_command(argv, plan, cluster, hosts, "$(REPLICA_INDEX)"), plan, cluster, per_host, name="pytorch")
+    # The operator labels each pod with its number.
+    label = "metadata.labels['training.kubeflow.org/replica-index']"
+    template["spec"]["containers"][0]["env"] += [
+        {"name": "REPLICA_INDEX", "valueFrom": {"fieldRef": {"fieldPath": label}}}
+    ]
     return {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
@@ -100,7 +131,7 @@ def pytorch_job(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> dict
                 "Worker": {
                     "replicas": cluster.num_hosts,
                     "restartPolicy": "OnFailure",
-                    "template": _pod(command, plan, cluster, per_host, name="pytorch"),
+                    "template": template,
                 }
             },
         },
@@ -110,15 +141,9 @@ def pytorch_job(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> dict
 def job_set(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> dict[str, Any]:
     """A JobSet: one indexed job whose pods find each other by name."""
     name = _name(plan.job)
-    hosts = tuple(f"{name}-workers-0-{index}.{name}" for index in range(cluster.num_hosts))
+    hosts = [f"{name}-workers-0-{index}.{name}" for index in range(cluster.num_hosts)]
     per_host = plan.num_workers // cluster.num_hosts
-    if cluster.num_hosts > 1:
-        shared = dataclasses.replace(plan, hosts=hosts, port=plan.port or DEFAULT_PORT, min_hosts=cluster.min_hosts)
-        command = host_command(shared, 0, argv)
-        # Kubernetes replaces $(NAME) in arguments by the variable's value.
-        command[command.index("--host-index") + 1] = "$(JOB_COMPLETION_INDEX)"
-    else:
-        command = ["conveyor", "launch", "--instances", str(plan.num_workers), "--", *argv]
+    command = _command(argv, plan, cluster, hosts, "$(JOB_COMPLETION_INDEX)")
     template = _pod(command, plan, cluster, per_host, name="worker")
     template["spec"]["restartPolicy"] = "Never"
     return {
@@ -147,6 +172,19 @@ def job_set(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> dict[str
     }
 
 
+def _command(
+    argv: Sequence[str], plan: LaunchPlan, cluster: Cluster, hosts: Sequence[str], index: str
+) -> Sequence[str]:
+    """What each pod runs; Kubernetes replaces `$(NAME)` in `index` by the variable's value."""
+    if cluster.num_hosts == 1:
+        return ["conveyor", "launch", "--instances", str(plan.num_workers), "--", *argv]
+    port = plan.port or DEFAULT_PORT
+    shared = dataclasses.replace(plan, hosts=tuple(hosts), port=port, min_hosts=cluster.min_hosts)
+    command = host_command(shared, 0, argv)
+    command[command.index("--host-index") + 1] = index
+    return command
+
+
 def _pod(command: Sequence[str], plan: LaunchPlan, cluster: Cluster, per_host: int, name: str) -> dict[str, Any]:
     if not re.fullmatch(r"\d+(\.\d+)?(Ki|Mi|Gi|Ti|K|M|G|T)?", cluster.memory):
         raise UserError(f"--memory {cluster.memory!r} is not an amount such as 4Gi or 512Mi.")
@@ -161,11 +199,15 @@ def _pod(command: Sequence[str], plan: LaunchPlan, cluster: Cluster, per_host: i
     if cluster.min_hosts is not None:
         # Pods that come and go take up the run that they find.
         variables["CONVEYOR_ELASTIC"] = "1"
+    env: list[dict[str, Any]] = [{"name": key, "value": value} for key, value in sorted(variables.items())]
+    if cluster.num_hosts > 1:
+        held = {"secretKeyRef": {"name": plan.job, "key": "secret"}}
+        env.append({"name": secret.VARIABLE, "valueFrom": held})
     container = {
         "name": name,
         "image": cluster.image,
         "command": list(command),
-        "env": [{"name": key, "value": value} for key, value in sorted(variables.items())],
+        "env": env,
         "resources": {"requests": amounts, "limits": dict(amounts)},
     }
     return {"spec": {"containers": [container]}}

@@ -3,13 +3,14 @@
 Pure functions of an environment; importing this module does not import torch.
 """
 
-import json
 import re
+import socket
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 from conveyor.errors import UserError
+from conveyor.files import parse_json
 
 LOOPBACK = "127.0.0.1"
 TF_CONFIG_EXAMPLE = '{"cluster": {"worker": ["host0:3636", "host1:3636"]}, "task": {"type": "worker", "index": 0}}'
@@ -43,6 +44,11 @@ def detect(environment: Mapping[str, str]) -> Place | None:
         if place is not None:
             return place
     return None
+
+
+def loopback() -> str:
+    """The name of the loopback interface."""
+    return next((name for _, name in socket.if_nameindex() if name in ("lo", "lo0")), "lo")
 
 
 def job_port(job: str) -> int:
@@ -141,7 +147,7 @@ def _tf_config(environment: Mapping[str, str]) -> Place | None:
     if not text:
         return None
     try:
-        config = json.loads(text)
+        config = parse_json(text)
         workers = list(config["cluster"]["worker"])
         index = environment.get("OMPI_COMM_WORLD_RANK") or config.get("task", {}).get("index")
         hosts = [str(worker).rpartition(":")[0] for worker in workers]

@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 from conveyor.errors import UserError
 from conveyor.launch.cores import Budget, available_cores, deal_cores, numa_nodes
-from conveyor.launch.place import LOOPBACK
+from conveyor.launch.interface import addresses, interface_of
+from conveyor.launch.place import LOOPBACK, loopback
 
 DEFAULT_PORT = 29400
 
@@ -34,7 +35,11 @@ class LaunchPlan:
     port: int = 0
     """Where the first host's rendezvous listens; 0 lets the system choose (one host only)."""
     interface: str | None = None
-    """Network interface of the workers' traffic."""
+    """Network interface of the workers' traffic, or a network that it belongs to."""
+    secret_file: str | None = None
+    """The secret of a job on several machines; default: the user's own, see `launch.secret`."""
+    secret: str = field(default="", repr=False)
+    """The secret itself, where the launcher of the whole job has handed it over."""
     numa: bool = False
     threads: int | None = None
     max_restarts: int = 0
@@ -47,8 +52,8 @@ class LaunchPlan:
     job: str = "conveyor"
     timeout: float = 300.0
     """Seconds to wait for the other hosts."""
-    grace: int = 5
-    """Seconds a worker has between SIGTERM and SIGKILL."""
+    grace: int = 30
+    """Seconds a worker has to save and end after a signal, before SIGKILL."""
 
     def __post_init__(self) -> None:
         hosts = max(1, len(self.hosts))
@@ -114,7 +119,7 @@ class LaunchPlan:
         if self.replicas is not None:
             variables["CONVEYOR_REPLICAS"] = str(self.replicas)
             variables["CONVEYOR_DEVICES_PER_REPLICA"] = str(self.devices_per_replica)
-        interface = self.interface or ("lo" if self.num_hosts == 1 else None)
+        interface = interface_of(self.interface) if self.interface else loopback() if self.num_hosts == 1 else None
         if interface:
             variables["GLOO_SOCKET_IFNAME"] = interface
             variables["NCCL_SOCKET_IFNAME"] = interface
@@ -124,6 +129,7 @@ class LaunchPlan:
 def local_host_index(hosts: Sequence[str]) -> int | None:
     """Which entry of `hosts` names this machine; None when it is not among them."""
     names = {"localhost", LOOPBACK, socket.gethostname(), socket.gethostname().partition(".")[0]}
+    names |= {address for found in addresses().values() for address in found}
     for index, host in enumerate(hosts):
         if host.rpartition("@")[2] in names:
             return index
@@ -145,6 +151,8 @@ def host_command(
         command += ["--min-hosts", str(plan.min_hosts)]
     if plan.interface:
         command += ["--interface", plan.interface]
+    if plan.secret_file:
+        command += ["--secret-file", plan.secret_file]
     if plan.threads:
         command += ["--threads", str(plan.threads)]
     if plan.max_restarts:
@@ -156,5 +164,5 @@ def host_command(
 
 
 def ssh_command(host: str, command: Sequence[str], folder: str) -> list[str]:
-    """`command` through ssh, in the same folder. `-tt` so that ending ssh ends what it started."""
-    return ["ssh", "-tt", "-o", "BatchMode=yes", host, f"cd {shlex.quote(folder)} && exec {shlex.join(command)}"]
+    """`command` through ssh, in the same folder; its standard input stays ours."""
+    return ["ssh", "-o", "BatchMode=yes", host, f"cd {shlex.quote(folder)} && exec {shlex.join(command)}"]

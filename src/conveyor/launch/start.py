@@ -9,11 +9,12 @@ import importlib
 import json
 import logging
 import os
-import tempfile
-from collections.abc import Callable, Collection, Mapping
+import signal
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from conveyor import scratch
 from conveyor.errors import USER_ERROR, UserError
 from conveyor.launch import failure
 from conveyor.launch.cores import describe
@@ -21,6 +22,7 @@ from conveyor.launch.place import Place, detect
 from conveyor.launch.plan import LaunchPlan
 from conveyor.layout import Machine, lanes_per_span
 from conveyor.options import Options
+from conveyor.parent import end_with_parent
 from conveyor.programs import of_module
 from conveyor.training import ahead
 from conveyor.training.spec import RunSpec, resolve
@@ -34,12 +36,19 @@ Run = Callable[[RunSpec, World], Any]
 TRAIN = "conveyor.training.worker:run"
 
 
-def start(options: Options, *, run: str = TRAIN) -> Any:
-    """Run `options` on the layout that fits; returns what the main worker's `run` returned."""
+def start(options: Options, *, run: str = TRAIN, after: Sequence[Options] = ()) -> Any:
+    """Run `options` on the layout that fits; returns what the main worker's `run` returned.
+
+    `after` are further phases, each begun when the one before has come to its end. Workers of a foreign launcher run
+    all phases in one process group: they could not meet a second time, the first meeting's addresses being still there.
+    """
     place = detect(os.environ)
     if place is not None:
+        if "TORCHELASTIC_RUN_ID" in os.environ and not os.environ.get("CONVEYOR_STORE"):
+            # torchrun dies of the signals it does not know (SIGUSR1), and its workers would go on alone.
+            end_with_parent(signal.SIGTERM)
         try:
-            return _joined(options, place, run)
+            return _joined(options, place, run, after)
         except Exception as error:
             # The launcher shows the first failing worker's error and starts again after the loss of a peer.
             code = failure.record(error, os.environ)
@@ -47,10 +56,18 @@ def start(options: Options, *, run: str = TRAIN) -> Any:
                 log.warning("worker %d: another worker is gone", place.rank)
                 raise SystemExit(code) from None
             raise
-    spec = resolve(options)
-    if spec.layout.workers == 1:
-        return load(run)(spec, World.single(device_for(options.layout)))
-    return _launched(spec, run)
+    for phase in (options, *after):
+        spec = resolve(phase)
+        alone = spec.layout.workers == 1
+        result = load(run)(spec, World.single(device_for(phase.layout))) if alone else _launched(spec, run)
+        if not _ended(result):
+            break
+    return result
+
+
+def _ended(result: Any) -> bool:
+    """Whether a run came to its end, so that what follows it may begin."""
+    return bool(result) and result["reason"] not in ("interrupted", "time") if isinstance(result, dict) else False
 
 
 def check_names(options: Options, named: Collection[str]) -> None:
@@ -59,38 +76,69 @@ def check_names(options: Options, named: Collection[str]) -> None:
         ahead.check_names(resolve(options.replace(layout="1x1", device="cpu")), named)
 
 
-def _joined(options: Options, place: Place, run: str) -> Any:
-    """This process is one of several that a launcher started."""
+def _joined(
+    options: Options,
+    place: Place,
+    run: str,
+    after: Sequence[Options] = (),
+    chosen: tuple[str, str] | None = None,
+) -> Any:
+    """This process is one of several that a launcher started; our own one says which layout it chose, and its note."""
+    world: World | None = None
+    for phase in (options, *after):
+        result, world = _phase(phase, place, run, world, chosen)
+        # After an error the groups are left as they are: the process ends at once, and its peers see that.
+        world.barrier()
+        if not _ended(result):
+            break
+    assert world is not None
+    world.close()
+    return result if world.is_main else None
+
+
+def _phase(
+    options: Options, place: Place, run: str, before: World | None, chosen: tuple[str, str] | None
+) -> tuple[Any, World]:
+    """One phase: what `run` returned on this worker, and the world it ran in; the process group of `before` serves on."""
     options = under_launcher(options, os.environ)
     if goes_on(place, os.environ):
         options = options.replace(resume="auto")
     machine = machine_of(options, place, os.environ)
-    spec = resolve(options, workers=place.size, machine=machine)
+    asked = options.layout.layout
+    spec = resolve(options.replace(layout=chosen[0] if chosen else asked), workers=place.size, machine=machine)
+    # The run is stored as it was asked for: the next machine has other cores.
+    options = spec.options.replace(layout=asked)
+    spec = spec.replace(options=options, layout_note=chosen[1] if chosen else spec.layout_note)
     if place.size == 1:
         # Alone for now: machines may join, and must find the same folder.
         if run == TRAIN:
-            spec = spec.replace(options=options.replace(run_dir=_run_folder(spec, place)))
-        return load(run)(spec, World.single(device_for(options.layout)))
-    from conveyor.launch.world import join
+            spec = spec.replace(options=spec.options.replace(run_dir=_run_folder(spec, place)))
+        world = World.single(device_for(options.layout))
+        return load(run)(spec, world), world
+    from conveyor.launch.interface import follow_mpi
+    from conveyor.launch.world import ProcessWorld, join
+
+    follow_mpi(os.environ)
 
     note = os.environ.get("CONVEYOR_BUDGET", "")
     if note:
         spec = spec.replace(layout_note=f"{spec.layout_note}; {note}")
     layout = spec.layout
     sharing = lanes_per_span(spec.topology.slots, layout.lanes, options.model.bn_span)
-    world = join(place, layout.lanes, layout.depth, device_for(options.layout).type, options.layout.device_ids, sharing)
+    if before is None:
+        kind, devices = device_for(options.layout).type, options.layout.device_ids
+        world = join(place, layout.lanes, layout.depth, kind, devices, sharing)
+    else:
+        meeting = before.meeting if isinstance(before, ProcessWorld) else None
+        world = ProcessWorld(layout.lanes, layout.depth, before.device, sharing, meeting)
     if run == TRAIN:
         folder = world.broadcast_object(_run_folder(spec, place) if world.is_main else None)
-        spec = spec.replace(options=options.replace(run_dir=folder))
+        spec = spec.replace(options=spec.options.replace(run_dir=folder))
         if world.is_main and goes_on(place, os.environ):
             _note_lost_run(Path(folder))
     if layout.depth > 1:
-        spec = _cut(spec, world, machine)
-    result = load(run)(spec, world)
-    # After an error the groups are left as they are: the process ends at once, and its peers see that.
-    world.barrier()
-    world.close()
-    return result if world.is_main else None
+        spec = _cut(spec, world)
+    return load(run)(spec, world), world
 
 
 def machine_of(options: Options, place: Place, environment: Mapping[str, str]) -> Machine | None:
@@ -107,7 +155,7 @@ def machine_of(options: Options, place: Place, environment: Mapping[str, str]) -
     return Machine(share * place.size)
 
 
-def _cut(spec: RunSpec, world: World, machine: Machine | None) -> RunSpec:
+def _cut(spec: RunSpec, world: World) -> RunSpec:
     """The same run with its stages named: as the main worker chooses them, if nobody has."""
     from conveyor.training import autosplit
 
@@ -116,8 +164,8 @@ def _cut(spec: RunSpec, world: World, machine: Machine | None) -> RunSpec:
     folder = spec.options.run.run_dir
     found = autosplit.choose(spec, Path(folder) if folder else None, world.device) if world.is_main else None
     names, note = world.broadcast_object(found)
-    named = resolve(spec.options.replace(splits=tuple(names)), workers=world.size, machine=machine)
-    return named.replace(layout_note=spec.layout_note, notes=(*spec.notes, note))
+    options = spec.options.replace(splits=tuple(names))
+    return spec.replace(options=options, split_points=tuple(names), notes=(*spec.notes, note))
 
 
 def _note_lost_run(folder: Path) -> None:
@@ -145,19 +193,23 @@ def _launched(spec: RunSpec, run: str) -> Any:
     layout, options = spec.layout, spec.options
     plan = LaunchPlan(
         instances=layout.workers,
-        threads=options.layout.threads,
+        threads=layout.threads,
         max_restarts=options.layout.max_restarts,
         all_output=False,
         grace=20,
     )
     plan = dataclasses.replace(plan, environment={"CONVEYOR_BUDGET": describe(plan.budgets())})
-    fixed = options.replace(layout=str(layout))
     if run == TRAIN:
-        fixed = fixed.replace(run_dir=_run_folder(spec))
-    with tempfile.TemporaryDirectory(prefix="conveyor-job-") as folder:
-        result = Path(folder) / "result.json"
-        job = {"options": fixed.to_yaml(), "run": run, "result": str(result)}
-        path = Path(folder) / "job.json"
+        options = options.replace(run_dir=_run_folder(spec))
+    with scratch.folder("job") as folder:
+        result = folder / "result.json"
+        job = {
+            "options": options.to_yaml(),
+            "layout": (str(layout), spec.layout_note),
+            "run": run,
+            "result": str(result),
+        }
+        path = folder / "job.json"
         path.write_text(json.dumps(job), encoding="utf-8")
         try:
             run_agent(of_module("conveyor.launch.worker", str(path)), plan)
@@ -187,17 +239,11 @@ def _run_folder(spec: RunSpec, place: Place | None = None) -> str:
     if place is not None and place.job:
         return str(Path(DEFAULT_PARENT) / default_name(spec, place.job))
     folder = str(choose(spec))
-    return folder if place is None or place.launcher != "torchrun" else _kept_by_torchrun(folder, place)
-
-
-def _kept_by_torchrun(folder: str, place: Place) -> str:
-    """The folder that the first start of a torchrun job chose: its agent's store outlives the workers."""
-    if os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True":
+    if place is None or place.launcher != "torchrun":
         return folder
-    from torch.distributed import TCPStore  # type: ignore[attr-defined]
+    from conveyor.launch.meeting import has_torchrun_store, kept_by_torchrun
 
-    store = TCPStore(place.address, place.port, is_master=False, wait_for_workers=False)
-    return str(store.compare_set("conveyor/run_folder", "", folder).decode())
+    return kept_by_torchrun(place, folder) if has_torchrun_store() else folder
 
 
 def work(job: Mapping[str, Any]) -> None:
@@ -208,7 +254,7 @@ def work(job: Mapping[str, Any]) -> None:
     from conveyor.options.file import parse_mapping
 
     options = Options.from_mapping(parse_mapping(job["options"], "the job file"), where="the job file")
-    result = _joined(options, place, job["run"])
+    result = _joined(options, place, job["run"], chosen=job["layout"])
     if place.rank == 0:
         Path(job["result"]).write_text(json.dumps(result, default=str), encoding="utf-8")
 

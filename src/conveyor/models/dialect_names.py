@@ -34,6 +34,18 @@ def dialect_names(model: nn.Module) -> Names:
         yield from _squeezenet(model)
 
 
+def names_in(model: nn.Module, dialect: str) -> Names:
+    """The names that one dialect's program has for the layers of `model`; none where it goes by module paths."""
+    if dialect == "tensorflow1" and isinstance(model, ResNet):
+        yield from _tensorflow1_resnet(model)
+    elif dialect == "tensorflow1" and isinstance(model, EfficientNet):
+        yield from _tensorflow1_efficientnet(model)
+    elif dialect == "tensorflow2" and isinstance(model, ResNet):
+        yield from _keras_small_resnet(model) if model.maxpool is None else _keras_resnet(model)
+    elif dialect == "pytorch" and isinstance(model, EfficientNet):
+        yield from _efficientnet_pytorch(model)
+
+
 def mobile_blocks(model: nn.Module) -> list[tuple[int, int, str, nn.Module]]:
     """(stage, index in the stage, path, block) of an EfficientNet or MobileNet, in order."""
     stages = model.get_submodule("blocks")

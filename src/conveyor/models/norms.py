@@ -44,6 +44,7 @@ class BatchNorm(nn.BatchNorm2d):
     second pass over the deviations from the mean.
 
     `fused` (see `fuse`): norm, residual and activation run as one operation where the tensors allow it.
+    `frozen`: it stays in evaluation mode.
     """
 
     running_mean: Tensor
@@ -59,9 +60,15 @@ class BatchNorm(nn.BatchNorm2d):
         self.stable = stable
         self.span_group: Any = None
         self.fused = False
+        self.frozen = False
         self.register_buffer("pending_mean", torch.zeros(channels), persistent=False)
         self.register_buffer("pending_var", torch.zeros(channels), persistent=False)
         self.register_buffer("pending_count", torch.zeros(1), persistent=False)
+
+    def train(self, mode: bool = True) -> "BatchNorm":
+        """Like that of any module, but a frozen norm stays in evaluation mode."""
+        super().train(mode and not self.frozen)
+        return self
 
     def forward(self, x: Tensor, residual: Tensor | None = None, act: str = "none") -> Tensor:
         """act(norm(x) + residual): [N, C, H, W] to the same shape, type and memory format."""
@@ -142,6 +149,10 @@ def fuse(model: nn.Module) -> bool:
         return False
     for norm in batch_norms(model):
         norm.fused = not norm.stable
+    for module in model.modules():
+        if type(module) is nn.SiLU:
+            # A pipeline may be cut between the norm and this; the two forms must give the same bits.
+            module.forward = fused.silu  # type: ignore[method-assign, assignment]
     return True
 
 

@@ -35,6 +35,8 @@ class Unit:
     activation_bytes: int
     crossing_bytes: int
     multiply_adds: int
+    within: tuple[str, ...] = ()
+    """Where it stands in the dialects' blocks: `b2/0/conv1` is in `b2/0`."""
 
 
 def trace(model: nn.Module, image_size: int, in_channels: int = 3) -> list[Unit]:
@@ -50,10 +52,13 @@ def trace(model: nn.Module, image_size: int, in_channels: int = 3) -> list[Unit]
         for node in [*inputs, *nodes]
     }
     names: dict[int, list[str]] = {}
+    within: dict[int, list[str]] = {}
     for alias, path in [*_containers(paths), *dialect_names(model)]:
-        index = next((i for i, unit_path in enumerate(paths) if _inside(unit_path, path)), None)
-        if index is not None and alias != paths[index]:
-            names.setdefault(index, []).append(alias)
+        held = [index for index, unit_path in enumerate(paths) if is_inside(unit_path, path)]
+        if held and alias != paths[held[0]]:
+            names.setdefault(held[0], []).append(alias)
+        for index in held if alias != path else ():
+            within.setdefault(index, []).append(alias + paths[index].removeprefix(path).replace(".", "/"))
     units = []
     for index, (node, path) in enumerate(zip(nodes, paths, strict=True)):
         module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
@@ -73,6 +78,7 @@ def trace(model: nn.Module, image_size: int, in_channels: int = 3) -> list[Unit]
                 activation_bytes=_bytes(shapes[node]),
                 crossing_bytes=crossing,
                 multiply_adds=layer_multiply_adds(module, shapes[node]),
+                within=tuple(within.get(index, [])),
             )
         )
     return units
@@ -137,7 +143,8 @@ def _paths(nodes: list[fx.Node]) -> Iterator[str]:
         yield path if seen[path] == 1 else f"{path}:{seen[path]}"
 
 
-def _inside(unit_path: str, path: str) -> bool:
+def is_inside(unit_path: str, path: str) -> bool:
+    """Whether a unit is the module at `path`, or in it."""
     return unit_path == path or unit_path.startswith(path + ".")
 
 

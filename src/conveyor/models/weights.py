@@ -85,6 +85,8 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor], where: str, replac
         if name.endswith("num_batches_tracked"):
             found.setdefault(name, own[name])
     model.load_state_dict({**found, **{name: own[name] for name in fresh}})
+    if fresh:
+        _start_small(model.get_submodule(head))
     _note_differences(model, state)
     return fresh
 
@@ -107,6 +109,22 @@ def head_name(model: nn.Module) -> str:
     """The path of the last layer with a weight: the one whose output are the classes."""
     layers = [name for name, module in model.named_modules() if isinstance(module, nn.Linear | nn.Conv2d)]
     return layers[-1] if layers else ""
+
+
+@torch.no_grad()
+def _start_small(head: nn.Module) -> None:
+    """Scale a new head's weights down until none exceeds 1 / sqrt(inputs), and clear its bias.
+
+    Some families draw them within 1 / sqrt(classes): with few classes the logits would be random and large, and the first
+    updates would spoil the features that were loaded. Not zero: a ReLU behind the head (SqueezeNet) would stay closed.
+    """
+    assert isinstance(head, nn.Linear | nn.Conv2d)
+    if head.weight.is_meta:
+        return
+    bound = head.weight[0].numel() ** -0.5
+    head.weight.mul_(min(1.0, bound / max(float(head.weight.abs().max()), bound)))
+    if head.bias is not None:
+        head.bias.zero_()
 
 
 def _differs(name: str, own: Mapping[str, Tensor], found: Mapping[str, Tensor], head: str) -> bool:

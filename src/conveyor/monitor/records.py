@@ -13,6 +13,7 @@ A record is a plain `dict[str, float | int | str]`. Keys that do not apply are l
     images_per_second   since the last log point, events excluded
     peak_share          that throughput's share (0..1) of the machine's measured float32 GEMM rate
     update_seconds      mean time of one update since the last log point
+    weights             digest of the weights and norm statistics: equal for equal bits (`conveyor compare`)
     seconds             since the start of training, over all resumed parts
     loss_scale          when loss scaling is on
     skipped_updates     updates skipped so far because of a non-finite gradient
@@ -42,6 +43,7 @@ TRAINING_COLUMNS = (
     "loss_batch",
     "accuracy",
     "accuracy_batch",
+    "weights",
     "images_per_second",
     "update_seconds",
     "seconds",

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypedDict
 
-from conveyor.files import write_atomically
+from conveyor.files import parse_json, write_atomically
 
 IDLE_PHASES = frozenset({"wait", "receive", "idle"})
 
@@ -87,7 +87,7 @@ def read(folder: Path) -> list[Span]:
     """The spans of all workers in a run folder, counted from the first start."""
     spans: list[Span] = []
     for path in sorted(folder.glob("timeline*.json")):
-        spans += json.loads(path.read_text(encoding="utf-8"))
+        spans += parse_json(path.read_text(encoding="utf-8"))
     origin = min((span["start"] for span in spans), default=0.0)
     for span in spans:
         span["start"], span["end"] = span["start"] - origin, span["end"] - origin

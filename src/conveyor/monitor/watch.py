@@ -61,7 +61,9 @@ class Watch:
         self._done = True
         if timeline.here.enabled:
             timeline.here.enabled = False
-            timeline.write(self._folder / f"timeline-{self._worker}.json", timeline.here.spans)
+            # A run folder that was removed is not made anew for a picture.
+            if self._folder.is_dir():
+                timeline.write(self._folder / f"timeline-{self._worker}.json", timeline.here.spans)
 
     def close(self) -> None:
         """The run is over: write what there is."""

@@ -26,7 +26,7 @@ from torch.nn import functional as F
 from conveyor.numerics.native.build import library
 
 PATCH_FLOATS = 2**19
-"""Floats in a block of patches, for each thread: 2 MiB."""
+"""Floats in a block of patches: 2 MiB."""
 FEWEST_CHANNELS = 64
 """Below so many input or output channels the matrices are too narrow to gain much.
 
@@ -88,8 +88,11 @@ def way(weight: Tensor, geometry: Geometry) -> str:
 
 
 def _chosen(x: Tensor, weight: Tensor, geometry: Geometry) -> str:
-    """`way`, where x allows it: Winograd's tiles of 4 x 4 must be at least half full."""
-    if not _fits(x):
+    """`way`, where x allows it: Winograd's tiles of 4 x 4 must be at least half full, and there must be an image.
+
+    Without any, no kernel would write the gradient of the weights, whose memory is not cleared.
+    """
+    if not _fits(x) or not x.numel():
         return "library"
     height, width = x.shape[2:]
     found = way(weight, geometry)
@@ -254,9 +257,9 @@ def _weights_by_patches(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometr
     values = kernel_h * kernel_w * channels
     total = torch.empty(out_channels, values)
     dy = dy.permute(0, 2, 3, 1)
-    room = PATCH_FLOATS * torch.get_num_threads()
-    images = max(1, room // (height * width * values))
-    lines = height if images > 1 else max(1, min(height, room // (width * values)))
+    # Not more with more threads: the sum over blocks must not depend on their number.
+    images = max(1, PATCH_FLOATS // (height * width * values))
+    lines = height if images > 1 else max(1, min(height, PATCH_FLOATS // (width * values)))
     block = torch.empty(images, lines, width, kernel_h, kernel_w * channels)
     first = True
     for start in range(0, batch, images):

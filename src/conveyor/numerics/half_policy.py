@@ -19,10 +19,13 @@ class HalfPolicy:
     half_partials: bool = False
 
     def round(self, values: Tensor, label: str, key: context.Key | None) -> Tensor:
-        """`values` (float32) as half numbers; `label` and `key` name the random numbers of stochastic rounding."""
-        if not self.stochastic:
+        """`values` (float32) as half numbers; `label` and `key` name the random numbers of stochastic rounding.
+
+        Without a key, in a validation, values are rounded to nearest: the answer must not depend on chance.
+        """
+        if not self.stochastic or key is None:
             return round_nearest(values, self.dtype, saturate=self.saturate)
-        state = None if key is None else keyed.state_of(key.seed, key.update, *key.slots, label)
+        state = keyed.state_of(key.seed, key.update, *key.slots, label)
         return stochastic_round(values, self.dtype, key=state, saturate=self.saturate)
 
     def is_native(self, device: torch.device) -> bool:

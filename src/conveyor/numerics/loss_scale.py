@@ -54,7 +54,7 @@ class LossScale:
         """Continue from `state`; what another form of loss scale wrote beside the common fields is passed over."""
         for field in dataclasses.fields(self):
             if field.name in state:
-                setattr(self, field.name, state[field.name])
+                setattr(self, field.name, type(getattr(self, field.name))(state[field.name]))
 
 
 # A class with slots is made twice, so `super()` without arguments does not find its parent: the others name it.

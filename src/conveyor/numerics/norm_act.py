@@ -47,6 +47,31 @@ def norm_act(
     return y, mean, var
 
 
+def silu(x: Tensor) -> Tensor:
+    """z sigmoid(z), with the bits that `norm_act` has for it; PyTorch's own where the kernels cannot take x."""
+    if not (torch.is_grad_enabled() and fits(x) and available()):
+        return torch.nn.functional.silu(x)
+    return _Silu.apply(x)
+
+
+class _Silu(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, z: Tensor) -> Tensor:
+        ctx.save_for_backward(z)
+        y = torch.empty_like(z)
+        _kernels().conveyor_silu(z.data_ptr(), y.data_ptr(), z.numel())
+        return y
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        (z,) = ctx.saved_tensors
+        dy = gradients[0].contiguous(memory_format=torch.channels_last)
+        dz = torch.empty_like(z)
+        _kernels().conveyor_silu_backward(z.data_ptr(), dy.data_ptr(), dz.data_ptr(), z.numel())
+        return dz
+
+
 class _NormAct(torch.autograd.Function):
     @staticmethod
     def forward(

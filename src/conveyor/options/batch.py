@@ -37,6 +37,12 @@ class BatchOptions:
     split_exclude: tuple[str, ...] = option(
         (), "Automatic splits never at names containing one of these.", changes_result=False
     )
+    pass_slots: str = option(
+        "auto",
+        "Slots (micro-batches) that share one pass through the network, or auto: some when they are small. Part of the run: the "
+        "same on every layout.",
+        metavar="N|auto",
+    )
     recompute: tuple[str, ...] = option(
         (),
         "Recompute activations in the backward pass: stage, block, or regular expressions over module names.",
@@ -54,7 +60,10 @@ class LayoutOptions:
     device: str = option("auto", "auto, cpu or cuda.", choices=("auto", "cpu", "cuda"), changes_result=False)
     device_ids: tuple[int, ...] = option((), "Devices to use; default: all.", minimum=0, changes_result=False)
     threads: int | None = option(
-        None, "Threads of each worker; default: the cores divided among the workers.", minimum=1, changes_result=False
+        None,
+        "Threads of each worker; default: the cores divided among the groups of an update. A run that goes on keeps its number.",
+        minimum=1,
+        changes_result=False,
     )
     bucket_size: str = option(
         "25MiB",

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import reprlib
 import types
 import typing
 from fractions import Fraction
@@ -13,6 +14,8 @@ from conveyor.options.units import Duration, format_fraction, frequency
 
 TRUE_WORDS = ("true", "yes", "on", "1", "t", "y")
 FALSE_WORDS = ("false", "no", "off", "0", "f", "n")
+LARGEST = 2**64
+"""Whole numbers beyond this are nobody's intention, and longer than Python prints."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -46,7 +49,7 @@ def coerce(name: str, kind: Kind, about: About, value: Any) -> Any:
         parts = value if isinstance(value, list | tuple) else [value]
         return tuple(_one(name, kind, about, part) for part in parts)
     if isinstance(value, list | tuple | dict):
-        raise UserError(f"{name} takes one value{_expected(kind, about)}, not {value!r}")
+        raise UserError(f"{name} takes one value{_expected(kind, about)}, not {_shown(value)}")
     return _one(name, kind, about, value)
 
 
@@ -67,9 +70,9 @@ def _one(name: str, kind: Kind, about: About, value: Any) -> Any:
     except UserError as error:
         raise UserError(f"{name}: {error}") from None
     except (ValueError, TypeError, ArithmeticError):
-        raise UserError(f"{name} is {value!r}{_expected(kind, about, 'but should be')}") from None
-    if about.choices and result not in about.choices:
-        raise UserError(f"{name} cannot be {value!r}{did_you_mean(str(value), about.choices)}")
+        raise UserError(f"{name} is {_shown(value)}{_expected(kind, about, 'but should be')}") from None
+    if about.choices and about.read is None and result not in about.choices:
+        raise UserError(f"{name} cannot be {_shown(value)}{did_you_mean(str(value)[:100], about.choices)}")
     if isinstance(result, int | float) and not isinstance(result, bool):
         _check_range(name, about, result)
     return result
@@ -91,8 +94,8 @@ def _convert(item: type, value: Any, about: About) -> Any:
     text = str(value)
     if about.choices:
         folded = {choice.lower(): choice for choice in about.choices}
-        return folded.get(text.lower(), text)
-    if about.read is not None:
+        text = folded.get(text.lower(), text)
+    if about.read is not None and text not in about.choices:
         about.read(text)
     return text
 
@@ -110,6 +113,13 @@ def to_bool(value: Any) -> bool:
 
 
 def _to_int(value: Any) -> int:
+    number = _whole(value)
+    if abs(number) > LARGEST:
+        raise UserError("the number is too large")
+    return number
+
+
+def _whole(value: Any) -> int:
     if isinstance(value, int):
         return value
     if isinstance(value, float) or (isinstance(value, str) and not value.strip().lstrip("+-").isdigit()):
@@ -134,6 +144,15 @@ def _check_range(name: str, about: About, value: float) -> None:
         raise UserError(f"{name} is {value:g}{unit}; give a number above {about.above:g}{unit}")
     if about.below is not None and value >= about.below:
         raise UserError(f"{name} is {value:g}{unit}; give a number below {about.below:g}{unit}")
+
+
+def _shown(value: Any) -> str:
+    """The value for a message: short, whatever it holds."""
+    shown = reprlib.Repr()
+    shown.maxlevel, shown.maxstring, shown.maxother = 3, 80, 80
+    if isinstance(value, int) and abs(value) > LARGEST:
+        return "a number that is too large"
+    return shown.repr(value)
 
 
 def _expected(kind: Kind, about: About, words: str = "of the form") -> str:

@@ -3,7 +3,9 @@
 from dataclasses import dataclass
 
 from conveyor.options.field import option
-from conveyor.options.units import cache_budget, size_from_epoch
+from conveyor.options.units import NORMALIZATIONS, cache_budget, normalization, size_from_epoch
+
+INTERPOLATIONS = ("bilinear", "bicubic")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -89,12 +91,20 @@ class DataOptions:
         "Image size by epoch, as EPOCH:SIZE pairs such as 0:96 10:128 20:160; validation keeps --image-size.",
         read=size_from_epoch,
     )
+    interpolation: str | None = option(
+        None,
+        "How photographs are resized in validation, prediction and serving. Default: bilinear, or as the file "
+        "config.json beside --weights says.",
+        choices=INTERPOLATIONS,
+    )
     normalization: str | None = option(
         None,
         "imagenet: (x/255 - mean)/std of ImageNet; cifar: likewise of CIFAR-10; mean: subtract ImageNet's channel means "
-        "only; centred: (x - 127)/128; per-image: zero mean and unit deviation for each image; "
-        "unit: x/255; none. Default: by data set, and on photographs centred for EfficientNet-Lite.",
-        choices=("imagenet", "cifar", "mean", "centred", "per-image", "unit", "none"),
+        "only; centred: (x - 127)/128; per-image: zero mean and unit deviation for each image; unit: x/255; none; or "
+        "numbers, MEAN,MEAN,MEAN/STD,STD,STD of x/255. Default: by data set, and on photographs centred for "
+        "EfficientNet-Lite, or as the file config.json beside --weights says.",
+        choices=NORMALIZATIONS,
+        read=normalization,
     )
     normalize_on: str = option(
         "device",

@@ -9,12 +9,15 @@ from typing import Any
 from conveyor.errors import UserError, did_you_mean
 
 BASE_KEY = "base"
+MOST_BYTES, MOST_NODES, MOST_LEVELS = 1 << 20, 20_000, 50
+"""Bounds of a YAML file: its size, its values and its nesting once every alias stands for a copy."""
 
 
 def read_mapping(path: str | Path) -> dict[str, Any]:
     """The mapping at the top of a YAML file; a UserError names the file and the line of a mistake."""
     try:
-        text = Path(path).read_text(encoding="utf-8")
+        with open(path, "rb") as file:
+            text = file.read(MOST_BYTES + 1).decode("utf-8")
     except FileNotFoundError:
         raise UserError(f"there is no file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
@@ -23,14 +26,7 @@ def read_mapping(path: str | Path) -> dict[str, Any]:
 
 
 def parse_mapping(text: str, where: str) -> dict[str, Any]:
-    import yaml
-
-    try:
-        found = yaml.load(text, Loader=_loader())
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)
-        line = f", line {mark.line + 1}" if mark is not None else ""
-        raise UserError(f"{where}{line} is not valid YAML: {getattr(error, 'problem', None) or error}") from None
+    found = parse(text, where)
     if found is None:
         return {}
     if not isinstance(found, dict):
@@ -38,13 +34,58 @@ def parse_mapping(text: str, where: str) -> dict[str, Any]:
     return found
 
 
+def parse(text: str, where: str) -> Any:
+    """What a YAML text holds, in bounded time and memory; a UserError names the place of a mistake."""
+    import yaml
+
+    if len(text) > MOST_BYTES:
+        raise UserError(f"{where} is too large for a file of options: at most {MOST_BYTES} bytes are read")
+    try:
+        return yaml.load(text, Loader=_loader())
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)
+        line = f", line {mark.line + 1}" if mark is not None else ""
+        problem = getattr(error, "problem", None) or str(error).splitlines()[0]
+        raise UserError(f"{where}{line} is not valid YAML: {problem}") from None
+    except (ValueError, OverflowError) as error:  # numbers and dates that there are not
+        raise UserError(f"{where} is not valid YAML: {str(error)[:200]}") from None
+
+
 @functools.cache
 def _loader() -> Any:
-    """YAML's safe loader that refuses a key given twice, which plain YAML drops in silence."""
+    """YAML's safe loader with two more refusals: a key given twice, which plain YAML drops in silence, and a text that grows.
+
+    An alias costs three letters and stands for all that its anchor holds: ten lines of ten aliases each are 10^10 values,
+    which merging (`<<`), printing or comparing would make. So each value knows what it holds when every alias is a copy.
+    """
     import yaml
 
     class Loader(yaml.SafeLoader):
-        pass
+        def __init__(self, text: str) -> None:
+            super().__init__(text)
+            self._inside = self._composed = 0
+            self._held: dict[int, tuple[int, int]] = {}
+
+        def compose_node(self, parent: Any, index: Any) -> Any:
+            """`_held` gets (values, levels) of each node once it is complete."""
+            mark, alias = self.peek_event().start_mark, self.check_event(yaml.AliasEvent)
+            self._inside += 1
+            self._composed += 1
+            _bound(self._composed <= MOST_NODES, f"it holds more than {MOST_NODES} values", mark)
+            _bound(self._inside <= MOST_LEVELS, "it is nested too deeply", mark)
+            node = super().compose_node(parent, index)
+            self._inside -= 1
+            if not alias:
+                entries = node.value if isinstance(node, yaml.CollectionNode) else ()
+                parts = [part for entry in entries for part in (entry if isinstance(entry, tuple) else (entry,))]
+                held = [self._held[id(part)] for part in parts]
+                depth = max((below for _, below in held), default=0)
+                self._held[id(node)] = (1 + sum(count for count, _ in held), 1 + depth)
+            _bound(id(node) in self._held, "an alias stands inside its own anchor", mark)
+            values, levels = self._held[id(node)]
+            _bound(values <= MOST_NODES, f"its aliases stand for more than {MOST_NODES} values", mark)
+            _bound(levels <= MOST_LEVELS, "its aliases are nested too deeply", mark)
+            return node
 
     def mapping(loader: Any, node: Any, deep: bool = False) -> dict[Any, Any]:
         seen: set[str] = set()
@@ -60,6 +101,13 @@ def _loader() -> Any:
 
     Loader.add_constructor(yaml.resolver.BaseResolver.DEFAULT_MAPPING_TAG, mapping)
     return Loader
+
+
+def _bound(kept: bool, problem: str, mark: Any) -> None:
+    import yaml
+
+    if not kept:
+        raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
 class Configurations:

@@ -47,6 +47,10 @@ class OptimizerOptions:
         "Train these parameters alone (names as in --decay-exclude, such as ^layer4 ^fc); the others keep their values. "
         "The running statistics of all norms go on.",
     )
+    frozen_norms: bool = option(
+        False,
+        "Batch norms that --train-only leaves out normalise with their running statistics, which stay as they are.",
+    )
     muon_normalize: bool = option(
         False, "Scale filters to the norm sqrt(rows) before each muon step; for filters that a norm follows."
     )

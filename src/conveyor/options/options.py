@@ -127,7 +127,8 @@ class Options:
         """The command line that gives these options: `conveyor`, the sub-command and what differs from the defaults."""
         words = ["conveyor", name]
         for key, value in self.changed().items():
-            words += arguments_of(specs()[key], value)
+            if (name, key) != ("validate", "training"):
+                words += arguments_of(specs()[key], value)
         return words
 
     def command_text(self, name: str = "train") -> str:

@@ -115,6 +115,13 @@ def add_options(
             _add(group, spec)
 
 
+def add_checkpoint(parser: argparse.ArgumentParser, default: str = "last") -> None:
+    """Add `--checkpoint`, which chooses one of a run's."""
+    parser.add_argument(
+        "--checkpoint", metavar="{best,last,N}", help=f"Of a run: its best, its last, or that of update N. [{default}]"
+    )
+
+
 def add_config(parser: argparse.ArgumentParser) -> None:
     """Add `--config`, which may be given several times; later ones win, the command line wins over all."""
     parser.add_argument(

@@ -40,6 +40,9 @@ class EventOptions:
     )
     first_checkpoint_epoch: float = option(0.0, "No checkpoint before this epoch.", minimum=0.0, changes_result=False)
     checkpoint_at_start: bool = option(False, "Also save the initial weights.", changes_result=False)
+    checkpoint_every: str | None = option(
+        None, "Also save whenever this time has gone by, such as 10min.", changes_result=False, read=seconds
+    )
     checkpoints_to_keep: int | None = option(
         None, "Keep the newest N besides the best; default: all.", minimum=1, changes_result=False
     )

@@ -5,11 +5,12 @@ import math
 import re
 from fractions import Fraction
 
-from conveyor.errors import UserError
+from conveyor.errors import UserError, did_you_mean
 
 _DURATION = re.compile(r"^\s*([0-9.]+(?:e-?[0-9]+)?(?:/[0-9]+)?)\s*(ep|epochs?|up|updates?|img|images?|%|s|min|h)?\s*$")
 _DURATION_UNITS = {"epoch": "ep", "epochs": "ep", "update": "up", "updates": "up", "image": "img", "images": "img"}
 _DECIMAL = r"([0-9]+\.?[0-9]*|\.[0-9]+)"
+NORMALIZATIONS = ("imagenet", "cifar", "mean", "centred", "per-image", "unit", "none")
 _SIZE = re.compile(rf"^\s*{_DECIMAL}\s*([kmgt]?i?b?)\s*$", re.IGNORECASE)
 
 
@@ -97,6 +98,28 @@ def rate_factor(pair: str) -> tuple[str, float]:
     if not name or factor is None:
         raise UserError(f"{pair!r} is not NAME:FACTOR with a factor above 0, such as bias:64")
     return name, factor
+
+
+def normalization(text: str) -> str | tuple[tuple[float, ...], tuple[float, ...]]:
+    """A name as it is, or `0.5,0.5,0.5/0.25,0.25,0.25` as (means, deviations) of x / 255, one for each colour."""
+    if text in NORMALIZATIONS:
+        return text
+    means, slash, deviations = (part.split(",") for part in text.partition("/"))
+    try:
+        if slash != ["/"]:
+            raise ValueError
+        found = tuple(float(one) for one in means), tuple(float(one) for one in deviations)
+    except ValueError:
+        hint = did_you_mean(text, NORMALIZATIONS)
+        raise UserError(f"there is no normalisation {text!r}{hint}, nor is it MEAN,MEAN,MEAN/STD,STD,STD") from None
+    if (
+        len(found[0]) != 3
+        or len(found[1]) != 3
+        or not all(map(math.isfinite, found[0] + found[1]))
+        or min(found[1]) <= 0
+    ):
+        raise UserError(f"{text!r}: give three means and three deviations above 0, of red, green and blue")
+    return found
 
 
 def size_from_epoch(pair: str) -> tuple[int, int]:

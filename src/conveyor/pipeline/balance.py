@@ -32,7 +32,7 @@ def automatic_splits(
     """Indices of the first units of stages 1, 2, ...; `costs` are measured ones (seconds of an image), else estimates.
 
     A stage also pays for what it sends and receives. Only units with a name that contains one of `include` (if any
-    are given) and none of `exclude` may begin a stage.
+    are given) and none of `exclude` may begin a stage; a unit in a block also answers to the block's names.
     """
     allowed = [unit.index for unit in units[1:] if _may_split(unit, include, exclude)]
     if len(allowed) < stages - 1:
@@ -47,7 +47,7 @@ def automatic_splits(
 
 
 def _may_split(unit: Unit, include: Sequence[str], exclude: Sequence[str]) -> bool:
-    names = names_of(unit)
+    names = (*names_of(unit), *unit.within)
     if any(part in name for part in exclude if part for name in names):
         return False
     return not include or any(part in name for part in include for name in names)

@@ -21,7 +21,8 @@ class Pipeline:
     """All stages of a model on the workers of one lane; this worker keeps only its own.
 
     `stages` are the stages of the whole model in order (tuples in, tuples out), `parts` says who runs which; `group`
-    holds the lane's workers in order. Shapes are fixed by tracing on the meta device, so the library never makes a dry
+    holds the lane's workers in order. `on_forward(part, number)` and `on_backward(part, number)` follow each pass of a micro-batch
+    through one of this worker's parts, the latter when its weights have their gradients. Shapes are fixed by tracing on the meta device, so the library never makes a dry
     run of a stage on uninitialised memory.
     """
 
@@ -35,6 +36,8 @@ class Pipeline:
         schedule: str,
         group: Any,
         device: torch.device,
+        on_forward: Callable[[int, int], None] = lambda part, number: None,
+        on_backward: Callable[[int, int], None] = lambda part, number: None,
         on_last_backward: Callable[[], None] = lambda: None,
     ) -> None:
         self.parts, self.worker, self.depth = list(parts), worker, depth
@@ -42,7 +45,7 @@ class Pipeline:
         self._stages = stages
         self._known_shapes: dict[tuple[Any, ...], list[tuple[Tensor, ...]]] = {}
         self._schedules: dict[tuple[Any, ...], tuple[Any, list[KeyedStage]]] = {}
-        self._on_last_backward = on_last_backward
+        self._on_forward, self._on_backward, self._on_last_backward = on_forward, on_backward, on_last_backward
         last = len(self.parts) - 1
         self.mine = [index for index, part in enumerate(self.parts) if part.worker == worker]
         self.wagons = {
@@ -76,6 +79,7 @@ class Pipeline:
             schedule, stages = self._prepared(size, tuple(images), dtype)
             for stage in stages:
                 stage.context, stage.first_micro_batch = context, done
+                stage.on_forward, stage.on_backward = self._on_forward, self._on_backward
                 stage.on_last_backward = self._last_backward if number == len(calls) - 1 else _nothing
             schedule.conveyor_loss.function = loss
             if self.holds_first:

@@ -54,6 +54,8 @@ class KeyedStage(PipelineStage):
     """
 
     context: Context
+    on_forward: Callable[[int, int], None]
+    on_backward: Callable[[int, int], None]
     on_last_backward: Callable[[int], None]
     first_micro_batch = 0
     """Number of the update's micro-batch that is chunk 0 of this call of the schedule."""
@@ -61,7 +63,9 @@ class KeyedStage(PipelineStage):
     def forward_one_chunk(self, fwd_chunk_id: int, *args: Any, **kwargs: Any) -> Any:
         number = self.first_micro_batch + fwd_chunk_id
         with self.context(number), timeline.here.span("forward", stage=self.stage_index, slot=number):
-            return super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+            result = super().forward_one_chunk(fwd_chunk_id, *args, **kwargs)
+        self.on_forward(self.stage_index, number)
+        return result
 
     def backward_one_chunk(
         self, bwd_chunk_id: int, loss: Any = None, full_backward: bool = True, last_backward: bool = False
@@ -71,11 +75,14 @@ class KeyedStage(PipelineStage):
         number = self.first_micro_batch + bwd_chunk_id
         with self.context(number), timeline.here.span("backward", stage=self.stage_index, slot=number):
             super().backward_one_chunk(bwd_chunk_id, loss, full_backward, last_backward)
+        if full_backward:
+            self.on_backward(self.stage_index, number)
 
     def backward_weight_one_chunk(self, bwd_chunk_id: int, last_backward: bool = False) -> None:
         number = self.first_micro_batch + bwd_chunk_id
         with self.context(number), timeline.here.span("backward", stage=self.stage_index, slot=number):
             super().backward_weight_one_chunk(bwd_chunk_id, last_backward)
+        self.on_backward(self.stage_index, number)
 
 
 NUMBER = torch.zeros(1, dtype=torch.int64)

@@ -3,11 +3,11 @@
 import os
 import statistics
 import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
+from conveyor import scratch
+from conveyor.data.subject import Subject
 from conveyor.errors import UserError
 from conveyor.monitor.csvfile import CsvFile
 from conveyor.monitor.records import readable_rate
@@ -16,7 +16,6 @@ from conveyor.plan import planner, text
 from conveyor.plan.choose import Proposal, Wanted, propose
 from conveyor.plan.costs import Model
 from conveyor.plan.hardware import Hardware
-from conveyor.plan.planner import Subject
 from conveyor.programs import of_module
 
 UPDATES = 8
@@ -96,8 +95,8 @@ def environment() -> dict[str, str]:
 
 def measure(options: Options, about: Subject, one: Proposal, updates: int = UPDATES) -> float:
     """Images per second of a real run on random images: the median over the updates without the first."""
-    with tempfile.TemporaryDirectory(prefix="conveyor-plan-") as folder:
-        run_dir = Path(folder) / "run"
+    with scratch.folder("plan") as folder:
+        run_dir = folder / "run"
         run = planner.run_options(options, about).replace(
             updates=updates, updates_per_log=1, run_dir=str(run_dir), **one.train_options()
         )

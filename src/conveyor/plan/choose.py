@@ -11,23 +11,14 @@ from dataclasses import dataclass, replace
 
 from conveyor.errors import UserError
 from conveyor.monitor.timeline import Span
+from conveyor.options.optimizer import OptimizerOptions
 from conveyor.plan.costs import Model, StageCost
 from conveyor.plan.hardware import Hardware
 from conveyor.plan.splits import split_model
-from conveyor.plan.timetable import Timetable, in_flight, simulate
+from conveyor.plan.timetable import LIKE, Timetable, in_flight, simulate
 
 MAX_SHOWN_SLOTS = 64
 """Longer timetables are extrapolated from two shorter ones: in the steady state every slot adds the same time."""
-
-OPTIMISER_COPIES = {
-    "sgd": 0.0,
-    "momentum": 1.0,
-    "nesterov": 1.0,
-    "lars": 1.0,
-    "rmsprop": 2.0,
-    "adam": 2.0,
-    "adamw": 2.0,
-}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +72,7 @@ class Proposal:
     def spans(self, slots: int) -> list[Span]:
         """The timetable of one lane with at most `slots` slots, without the time to send."""
         count = min(slots, -(-self.slots // self.lanes))
-        return _lane_timetable(self.stages, self.schedule, count, 1.0, 0.0).spans()
+        return _lane_timetable(self.stages, LIKE.get(self.schedule, self.schedule), count, 1.0, 0.0).spans()
 
     def train_options(self) -> dict[str, object]:
         """The options of `conveyor train` that run it: every lane is a replica of its own."""
@@ -132,7 +123,7 @@ def propose(
     slots = wanted.global_batch // micro_batch
     per_lane = -(-slots // lanes)
     # A lane of one worker runs one micro-batch after the other, whatever the schedule.
-    order = schedule if depth > 1 else "sequential"
+    order = LIKE.get(schedule, schedule) if depth > 1 else "sequential"
     held = in_flight(order, depth, per_lane)
     link = hardware.network.inner if lanes * depth <= hardware.network.devices_per_host else hardware.network.outer
     if cuts is None:
@@ -156,7 +147,7 @@ def propose(
     data = wanted.data_seconds_per_image * micro_batch * per_lane * slowdown
     seconds = passes + data + exposed + largest * wanted.update_seconds_per_byte * slowdown
     memory = tuple(stage.memory(many, wanted.weight_copies) for stage, many in zip(stages, held, strict=True))
-    limit = wanted.memory if wanted.memory is not None else hardware.memory
+    limit = wanted.memory if wanted.memory is not None else hardware.memory_of_worker(lanes * depth)
     return Proposal(
         lanes=lanes,
         depth=depth,
@@ -212,11 +203,14 @@ def sizes(global_batch: int, smallest: int = 1, largest: int = 128) -> list[int]
     return [size for size in found if smallest <= size <= min(largest, global_batch)] or [global_batch]
 
 
-def optimiser_copies(name: str) -> float:
-    """Copies of the weights: themselves, their gradients, and the optimiser's state."""
-    if name not in OPTIMISER_COPIES:
-        return 4.0
-    return 2.0 + OPTIMISER_COPIES[name]
+def optimiser_copies(chosen: OptimizerOptions) -> float:
+    """Copies of the weights: themselves, their gradients, the state of the update rule, and an average of them."""
+    from conveyor.optim.optimizer import make_rule
+
+    kept = len(make_rule(chosen).state)
+    if chosen.optimizer in ("lars", "muon"):  # one moment per weight, also without momentum
+        kept = max(1, kept)
+    return 2.0 + kept + (chosen.ema_decay is not None)
 
 
 def no_proposal(model: Model, wanted: Wanted, hardware: Hardware) -> UserError:

@@ -5,6 +5,7 @@ from collections.abc import Container
 from dataclasses import dataclass, replace
 
 from conveyor.data import catalogue as datasets
+from conveyor.data.subject import Subject, planned
 from conveyor.errors import UserError
 from conveyor.models.splits import resolve
 from conveyor.models.units import Unit, trace
@@ -12,10 +13,10 @@ from conveyor.options import Options
 from conveyor.options.batch import BatchOptions
 from conveyor.plan.choose import proposals
 from conveyor.plan.costs import Model, StageCost
-from conveyor.plan.planner import Subject, subject, wanted
+from conveyor.plan.planner import wanted
 from conveyor.plan.pod import Pod
 from conveyor.plan.splits import split_model
-from conveyor.plan.timetable import SCHEDULES, in_flight
+from conveyor.plan.timetable import LIKE, in_flight
 from conveyor.topology import Topology
 
 DEFAULT_EPOCHS = 90.0
@@ -37,8 +38,8 @@ class Case:
 def case_of(options: Options, cluster: Pod, model: Model, devices: int | None, given: Container[str]) -> Case:
     """Stages as the options name them, else the best for the cluster; replicas fill the devices unless they are given."""
     batch = options.batch
-    schedule = batch.pipeline_schedule if batch.pipeline_schedule in SCHEDULES else "1f1b"
-    notes = () if schedule == batch.pipeline_schedule else (f"{batch.pipeline_schedule} is simulated as 1f1b",)
+    schedule = LIKE.get(batch.pipeline_schedule, batch.pipeline_schedule)
+    notes = () if schedule == batch.pipeline_schedule else (f"{batch.pipeline_schedule} is simulated as {schedule}",)
     count = devices or cluster.total
     if not any(key in given for key in ("splits", "stages", "micro_batch_size")):
         asked = wanted(options, count, cluster.memory, given)
@@ -48,7 +49,7 @@ def case_of(options: Options, cluster: Pod, model: Model, devices: int | None, g
                 f"{count} devices with {cluster.memory / 2**30:.1f} GiB each cannot hold the model: give more memory="
             )
         best = found[0]
-        schedule = best.schedule if best.depth > 1 else schedule
+        schedule = LIKE.get(best.schedule, best.schedule) if best.depth > 1 else schedule
         return Case(best.stages, best.split_names, best.micro_batch, best.lanes, asked.global_batch, schedule, notes)
     topology, _ = Topology.from_options(replace(batch, device_mapping=()))
     recompute = "stage" if "stage" in batch.recompute else "block" if batch.recompute else "none"
@@ -68,7 +69,7 @@ def _cuts(
     options: Options, batch: BatchOptions, topology: Topology, model: Model, schedule: str, cluster: Pod, recompute: str
 ) -> tuple[int, ...]:
     if batch.splits and batch.splits != ("auto",):
-        about = subject(options)
+        about = planned(options)
         return (0, *resolve(about.name, _units(options, about), batch.splits), len(model))
     held = in_flight(schedule, topology.stages, min(64, topology.accumulation))
     split = split_model(

@@ -12,6 +12,10 @@ THREAD_GAIN = 0.55
 """What a second thread adds to a convolution in one process, against a second process with its own micro-batch: 1."""
 
 
+TENSOR_SHARE = 0.8
+"""Of a machine's memory: the rest is for the system, the programs themselves and what is not tensors."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hardware:
     """One kind of device: operations per second sustained in convolutions, bytes per second to its memory, and its links.
@@ -24,6 +28,7 @@ class Hardware:
     bandwidth: float
     network: Network
     memory: float | None = None
+    """Bytes of one device; of a CPU, which its workers share, of all of them."""
     overhead: float = 1e-5
     cores: int = 0
     thread_gain: float = THREAD_GAIN
@@ -38,6 +43,12 @@ class Hardware:
             return 1.0
         threads = max(1, self.cores // workers)
         return max(1.0, workers / self.cores) / (1 + self.thread_gain * (threads - 1))
+
+    def memory_of_worker(self, workers: int) -> float | None:
+        """What one of `workers` workers may take for tensors; those of a CPU share it."""
+        if self.memory is None or not self.cores:
+            return self.memory
+        return TENSOR_SHARE * self.memory / workers
 
     @property
     def overlaps(self) -> bool:

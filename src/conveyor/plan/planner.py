@@ -2,53 +2,23 @@
 
 import dataclasses
 from collections.abc import Container, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from conveyor.data import catalogue as datasets
+from conveyor.data.subject import Subject
 from conveyor.errors import UserError
-from conveyor.layout import Machine, parse_layout
-from conveyor.models import catalogue as models
-from conveyor.models import own
+from conveyor.layout import Machine, parse_layout, usable_memory
 from conveyor.options import Options
 from conveyor.plan.choose import Proposal, Wanted, no_proposal, optimiser_copies, proposals
 from conveyor.plan.costs import RECOMPUTE, Model
 from conveyor.plan.hardware import Hardware, accelerator, this_cpu
-from conveyor.topology import Topology
+from conveyor.topology import Topology, group_slots
 
 if TYPE_CHECKING:
     from conveyor.plan.measure import Measured
 
-DEFAULT_MODEL = "resnet50"
 DEFAULT_GLOBAL_BATCH = 256
 MEASURED_BATCH = 8
 SMALL_BATCH = 4
-
-
-@dataclass(frozen=True, slots=True)
-class Subject:
-    """The network that is planned for."""
-
-    name: str
-    image_size: int
-    num_classes: int
-    in_channels: int
-
-    def arguments(self) -> dict[str, object]:
-        return {"name": self.name, "num_classes": self.num_classes, "in_channels": self.in_channels, "image_size": self.image_size}  # fmt: skip
-
-
-def subject(options: Options) -> Subject:
-    """The model of the options with its own image size, unless the options or their data set say otherwise."""
-    name = options.model.model or DEFAULT_MODEL
-    entry = None if ":" in name or name in own.registered() else models.entry(name)
-    size, classes, channels = (entry.image_size, entry.num_classes, 3) if entry else (224, 1000, 3)
-    if options.data.data is not None:
-        info = datasets.info(options.data)
-        size = size if info.kind == "files" else info.image_size
-        classes, channels = info.num_classes, info.channels
-    chosen = options.model
-    return Subject(name, chosen.image_size or size, chosen.num_classes or classes, chosen.in_channels or channels)
 
 
 def hardware_here(options: Options) -> Hardware:
@@ -61,7 +31,7 @@ def hardware_here(options: Options) -> Hardware:
     if machine.accelerators and torch.cuda.is_available():
         device = torch.device("cuda")
         return accelerator(gemm_rate(device), float(torch.cuda.get_device_properties(0).total_memory))
-    return this_cpu(machine.cores, gemm_rate(torch.device("cpu"), 1))
+    return this_cpu(machine.cores, gemm_rate(torch.device("cpu"), 1), float(usable_memory()))
 
 
 def cost_model(
@@ -105,7 +75,6 @@ def _measured(
     from conveyor.models.registry import build_from
     from conveyor.numerics.threads import using_threads
     from conveyor.plan import measure
-    from conveyor.training.passes import spans_per_pass
 
     if not hardware.cores:
         raise UserError("units are measured on a CPU only: leave out --measure to estimate them for accelerators")
@@ -113,10 +82,10 @@ def _measured(
         real = measure.ready(build_from(options.model, **about.arguments()), run_options(options, about))
 
         def joined(size: int) -> int:
-            """Slots that a lane runs in one pass, as `training.passes` has it."""
+            """Slots of a micro-batch of `size` that share one pass when one replica accumulates `total` images."""
             if staged or total is None:
                 return 1
-            return min(spans_per_pass(real, size, about.image_size), max(1, total // (workers * size)))
+            return group_slots(Topology(size, max(1, total // size)), 1, about.image_size)
 
         others = min(workers, hardware.cores) - 1
         with measure.others_busy(options.model, about.arguments(), about.image_size, batch, others):
@@ -161,17 +130,17 @@ def wanted(options: Options, devices: int, memory: float | None, given: Containe
     recompute: tuple[str, ...] = RECOMPUTE
     if batch.recompute:
         recompute = tuple("stage" if name == "stage" else "block" for name in batch.recompute[:1])
+    elif batch.pipeline_schedule == "zero-bubble":
+        recompute = ("none",)  # it runs the backward pass in two parts, which recomputation does not survive
     return Wanted(
         devices=devices,
         global_batch=total,
         memory=memory,
         micro_batches=(batch.micro_batch_size,) if "micro_batch_size" in given else (),
         depths=depths,
-        schedules=(batch.pipeline_schedule,)
-        if batch.pipeline_schedule in ("1f1b", "sequential")
-        else ("1f1b", "gpipe"),
+        schedules=(batch.pipeline_schedule,) if "pipeline_schedule" in given else ("1f1b", "gpipe"),
         recompute=recompute,
-        weight_copies=optimiser_copies(options.optimizer.optimizer),
+        weight_copies=optimiser_copies(options.optimizer),
     )
 
 

@@ -18,6 +18,8 @@ from conveyor.errors import UserError, did_you_mean
 from conveyor.monitor.timeline import Span
 
 SCHEDULES = ("gpipe", "1f1b", "sequential")
+LIKE = {"interleaved-1f1b": "1f1b", "zero-bubble": "1f1b", "looped-bfs": "gpipe"}
+"""Schedules without a timetable of their own here, and the one by which they are timed: it is not faster."""
 Pass = tuple[str, int]
 Times = npt.NDArray[np.float64]
 

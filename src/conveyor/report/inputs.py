@@ -8,7 +8,7 @@ validation.csv    a row per validation, columns as `validation` records there
 timing.json       {"data": seconds, "forward": ..., "backward": ..., "wait": ..., "reduce": ..., "update": ...} of the main worker
                   of the time in each phase of the whole run; further phases ("validate", "checkpoint", "start",
                   "other") are shown as well
-confusion.json    of the last validation: {"classes": [names], "matrix": [[count]]}, rows true class, columns predicted;
+confusion.json    of the last validation: {"classes": [names], "update": n, "matrix": [[count]]}, rows true, columns predicted;
                   or for many classes {"classes": [names], "counts": [[true, predicted, count], ...]} without the zeros
 mistakes/         `mistakes.json`, a list of {"file": "0001.png", "label": class number, "predicted": class number,
                   "confidence": 0..1, "sample": image number}, most confident first, and the PNG files it names, each at
@@ -17,16 +17,15 @@ timeline-N.json   a list of {"worker", "stage", "slot", "phase", "start", "end"}
 profile/          what `monitor.profile` leaves: operators.json, layers.json, trace-<worker>.json.gz
 """
 
-import json
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from conveyor.errors import UserError
+from conveyor.files import parse_json
 from conveyor.monitor import timeline
 from conveyor.monitor.csvfile import CsvFile
+from conveyor.options.file import read_mapping
 
 Row = dict[str, float | str]
 
@@ -37,6 +36,8 @@ class Confusion:
 
     classes: list[str]
     counts: dict[tuple[int, int], int]
+    update: int | None = None
+    """The update whose weights it is of."""
 
     def totals(self) -> list[int]:
         """Images of each true class."""
@@ -138,7 +139,7 @@ def _json(path: Path, default: Any) -> Any:
     if not path.exists():
         return default
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_text(encoding="utf-8"))
     except (ValueError, OSError) as error:
         raise UserError(f"{path} cannot be read ({error}): remove it to report the rest") from None
 
@@ -147,9 +148,9 @@ def _yaml(path: Path) -> dict[str, Any]:
     if not path.exists():
         return {}
     try:
-        loaded = yaml.safe_load(path.read_text(encoding="utf-8")) or {}
-    except yaml.YAMLError as error:
-        raise UserError(f"{path} cannot be read ({str(error).splitlines()[0]}): remove it to report the rest") from None
+        loaded = read_mapping(path)
+    except UserError as error:
+        raise UserError(f"{error}; remove the file to report the rest") from None
     flat: dict[str, Any] = {}
     for key, value in loaded.items():
         if isinstance(value, dict):
@@ -171,7 +172,7 @@ def _confusion(raw: Any) -> Confusion | None:
         }
     else:
         counts = {(int(truth), int(predicted)): int(count) for truth, predicted, count in raw["counts"] if count}
-    return Confusion([str(name) for name in raw["classes"]], counts)
+    return Confusion([str(name) for name in raw["classes"]], counts, raw.get("update"))
 
 
 def _mistakes(folder: Path) -> list[Mistake]:

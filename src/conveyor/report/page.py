@@ -21,21 +21,29 @@ PARTS = (
 """Values of the template that a page may lack."""
 
 
-def write_report(folders: Sequence[str | Path], target: str | Path | None = None) -> Path:
-    """Report one run, or compare several; returns the file written (default: report.html in the first run's folder)."""
+def write_report(
+    folders: Sequence[str | Path], target: str | Path | None = None, checkpoint: str | None = None
+) -> Path:
+    """Report one run, or compare several; returns the file written (default: report.html in the first run's folder).
+
+    `checkpoint` (`best`, `last` or an update) is the one whose accuracy stands at the top: by default the one that
+    `serve`, `load` and `export` take by default.
+    """
     if not folders:
         raise UserError("a report needs at least one run folder")
     runs = [read_run(folder) for folder in folders]
     path = Path(target) if target else runs[0].folder / ("report.html" if len(runs) == 1 else "comparison.html")
-    write_atomically(path, render(runs))
+    if checkpoint is not None and len(runs) > 1:
+        raise UserError("--checkpoint is for the report of one run: a comparison shows the best and the last of each")
+    write_atomically(path, render(runs, checkpoint=checkpoint))
     return path
 
 
-def render(runs: Sequence[Run], now: datetime.datetime | None = None) -> str:
+def render(runs: Sequence[Run], now: datetime.datetime | None = None, checkpoint: str | None = None) -> str:
     """The HTML text, with as many of the misclassified images as the limit of its size allows."""
     budget = IMAGE_BUDGET
     while True:
-        page = _fill(sections.of_run(runs[0], budget) if len(runs) == 1 else compare.of_runs(runs), now)
+        page = _fill(sections.of_run(runs[0], budget, checkpoint) if len(runs) == 1 else compare.of_runs(runs), now)
         if len(page.encode()) < SIZE_LIMIT or budget == 0:
             return page
         budget = 0 if budget < 20_000 else budget // 2

@@ -6,15 +6,16 @@ from typing import Any
 
 from markupsafe import Markup
 
+from conveyor.checkpoint import choice
 from conveyor.errors import UserError
-from conveyor.layout import deal_slots, parse_layout
+from conveyor.layout import deal, parse_layout
 from conveyor.monitor.gantt import PHASE_COLOURS
 from conveyor.monitor.gantt import gantt as draw_gantt
 from conveyor.monitor.records import readable_rate, readable_time
 from conveyor.options import specs
 from conveyor.options.coerce import to_plain
 from conveyor.report import cells, pictures, svg
-from conveyor.report.inputs import Confusion, Mistake, Run
+from conveyor.report.inputs import Confusion, Mistake, Row, Run
 
 PHASE_NAMES = {
     "data": "waiting for data", "wait": "waiting for other stages", "reduce": "gradient exchange", "update": "optimiser", "validate": "validation",
@@ -22,7 +23,7 @@ PHASE_NAMES = {
 }  # fmt: skip
 
 
-def of_run(run: Run, image_budget: int) -> dict[str, Any]:
+def of_run(run: Run, image_budget: int, checkpoint: str | None = None) -> dict[str, Any]:
     """The template's values for one run."""
     spec = run.spec
     made_of = [
@@ -33,7 +34,7 @@ def of_run(run: Run, image_budget: int) -> dict[str, Any]:
     return {
         "title": run.name,
         "subtitle": " · ".join([part for part in made_of if part] + [state]),
-        "tiles": tiles(run),
+        "tiles": tiles(run, checkpoint),
         "charts": charts(run),
         "time_split": time_split(run),
         "layout": layout(run),
@@ -73,17 +74,45 @@ def summary(run: Run) -> dict[str, float | None]:
     }
 
 
-def tiles(run: Run) -> list[dict[str, str]]:
+def accuracy_tile(run: Run, checkpoint: str | None) -> tuple[str, str] | None:
+    """(accuracy, whose it is): of the checkpoint that the other commands deliver, with the best beside it."""
+    rows = [row for row in run.validations if isinstance(row.get("accuracy"), float)]
+    by_name = {_named(row): row for row in rows}
+    try:
+        name = choice.find(run.folder, checkpoint).name
+    except UserError:
+        if checkpoint is not None:
+            raise
+        name = _named(rows[-1]) if rows else ""  # a run without checkpoints shows what it validated last
+    known = summary(run)
+    if name not in by_name:
+        if checkpoint is not None:
+            raise UserError(f"checkpoint {name} of {run.name} was not validated: validate it with conveyor validate")
+        return None if known["last"] is None else (f"{known['last']:.2f} %", "last validation")
+    shown = by_name[name]
+    why = f"{checkpoint or choice.DEFAULT} checkpoint" if not (checkpoint or "").isdecimal() else "checkpoint"
+    epoch = f", epoch {shown['epoch']:.4g}" if isinstance(shown.get("epoch"), float) else ""
+    note = f"{why} (update {name}{epoch})"
+    if known["best"] is not None and known["best"] != shown["accuracy"]:
+        note += f"; best {known['best']:.2f} % at epoch {known['best_epoch'] or 0:.4g}"
+    return f"{shown['accuracy']:.2f} %", note
+
+
+def _named(row: Row) -> str:
+    name = row.get("name", row.get("update", ""))
+    return f"{name:.0f}" if isinstance(name, float) else str(name)
+
+
+def tiles(run: Run, checkpoint: str | None = None) -> list[dict[str, str]]:
     """The figures at the top."""
     known, spec, made = summary(run), run.spec, []
 
     def tile(label: str, value: str, note: str = "") -> None:
         made.append({"label": label, "value": value, "note": note})
 
-    if known["best"] is not None:
-        at = f"epoch {known['best_epoch']:.4g}" if known["best_epoch"] is not None else ""
-        last = f"last {known['last']:.2f} %" if known["last"] not in (None, known["best"]) else ""
-        tile("Validation accuracy", f"{known['best']:.2f} %", ", ".join(part for part in (at, last) if part))
+    accuracy = accuracy_tile(run, checkpoint)
+    if accuracy is not None:
+        tile("Validation accuracy", *accuracy)
     if known["loss"] is not None:
         tile("Training loss", f"{known['loss']:.4f}", "last log point")
     if known["rate"] is not None:
@@ -156,8 +185,10 @@ def layout(run: Run) -> dict[str, Any] | None:
     except UserError:
         return None
     stages, slots = int(spec.get("stages", 1)), int(spec.get("slots", 1))
+    span = int(run.options.get("bn_span", 1))
+    dealt = deal(slots, int(spec.get("group_slots", span)), lanes, span)
     picture = pictures.layout_picture(
-        lanes=lanes, depth=depth, stages=stages, slots=deal_slots(slots, lanes),
+        lanes=lanes, depth=depth, stages=stages, slots=[dealt.slots_of(lane) for lane in range(lanes)],
         split_points=[str(name) for name in spec.get("split_points", []) if name != "auto"], threads=int(spec.get("threads", 1)),
     )  # fmt: skip
     note = (
@@ -206,7 +237,9 @@ def classes(confusion: Confusion | None) -> dict[str, Any] | None:
         (cells.text(confusion.classes[truth]), cells.text(confusion.classes[predicted]), cells.count(count))
         for count, (truth, predicted) in worst
     ]
+    whose = "" if confusion.update is None else f"Of the weights after update {confusion.update}, the last validated."
     return {
+        "whose": whose,
         "matrix": Markup(pictures.confusion_matrix(confusion)),
         "head": [("class", False), ("right", True), ("images", True), ("most often taken for", False)],
         "rows": rows,

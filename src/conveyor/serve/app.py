@@ -4,6 +4,7 @@ import asyncio
 import logging
 import time
 from importlib import resources
+from pathlib import PurePath
 from typing import Any
 
 import orjson
@@ -15,16 +16,22 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from conveyor.serve import http_tf, http_v2
 from conveyor.serve.arrays import softmax
+from conveyor.serve.hosts import Hosts
 from conveyor.serve.limit import Limit
 from conveyor.serve.metrics import CONTENT_TYPE
 from conveyor.serve.refused import Refused, TooLarge, TooSlow, Unauthenticated, Unsupported
 from conveyor.serve.service import Service
 
-OPEN_PATHS = ("/", "/v2/health/live", "/v2/health/ready", "/favicon.ico")
+PAGE_FILES = {"/": "page.html", "/page.js": "page.js", "/page.css": "page.css"}
+OPEN_PATHS = (*PAGE_FILES, "/v2/health/live", "/v2/health/ready", "/favicon.ico")
 """Paths that need no token: the page itself (its requests do need it) and what a load balancer asks."""
-PAGE_POLICY = (
-    "default-src 'none'; style-src 'unsafe-inline'; script-src 'unsafe-inline'; img-src blob: data:; connect-src 'self'"
-)
+PAGE_HEADERS = {
+    "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src blob: data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "X-Content-Type-Options": "nosniff",
+    "Referrer-Policy": "no-referrer",
+}
+PAGE_TYPES = {".html": "text/html", ".js": "text/javascript", ".css": "text/css"}
 _logger = logging.getLogger(__name__)
 
 
@@ -32,7 +39,7 @@ def make_app(service: Service) -> ASGIApp:
     """The whole HTTP interface of a server."""
     http = Http(service)
     routes = [
-        Route("/", http.page),
+        *(Route(path, http.page) for path in PAGE_FILES),
         Route("/classify", http.classify, methods=["POST"]),
         Route("/metrics", http.metrics),
         Route("/v2", http.server_metadata),
@@ -60,15 +67,13 @@ class Http:
 
     def __init__(self, service: Service) -> None:
         self._service = service
-        self._page = resources.files("conveyor.serve").joinpath("page.html").read_text()
+        folder = resources.files("conveyor.serve")
+        self._page = {path: folder.joinpath(file).read_text() for path, file in PAGE_FILES.items()}
 
     async def page(self, request: Request) -> Response:
-        headers = {
-            "Content-Security-Policy": PAGE_POLICY,
-            "X-Content-Type-Options": "nosniff",
-            "Referrer-Policy": "no-referrer",
-        }
-        return Response(self._page, media_type="text/html", headers=headers)
+        path = request.url.path
+        media_type = PAGE_TYPES[PurePath(PAGE_FILES[path]).suffix]
+        return Response(self._page[path], media_type=media_type, headers=PAGE_HEADERS)
 
     async def live(self, request: Request) -> Response:
         return _json({"live": True})
@@ -171,10 +176,10 @@ class Body:
 
 
 class Gate:
-    """In front of everything: the token, the word that the server is leaving, and a last net for our own bugs."""
+    """In front of everything: whom the request is meant for, the token, and the last catch of our own bugs."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
-        self._app, self._service = app, service
+        self._app, self._service, self._hosts = app, service, Hosts(service.settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
@@ -192,6 +197,7 @@ class Gate:
             await send(message)
 
         try:
+            self._hosts.check(scope["method"], scope["headers"])
             if not self._allowed(scope):
                 raise Unauthenticated("a bearer token is needed: send the header 'Authorization: Bearer TOKEN'")
             await self._app(scope, receive, passing)

@@ -5,7 +5,6 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +12,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conveyor import scratch
 from conveyor.errors import UserError, did_you_mean
 from conveyor.infer.preprocessing import Preprocessing
-from conveyor.infer.statistics import Latency
+from conveyor.monitor.latency import Latency
 from conveyor.options import Options
 from conveyor.programs import of_module
 from conveyor.serve.callers import PROTOCOLS
@@ -120,8 +120,8 @@ class LoadReport:
 def run_load(settings: LoadSettings, images: NDArray[np.uint8]) -> LoadReport:
     """Send `images` (uint8 [N, H, W, C], used in turn) with many client processes after a warm-up and a barrier."""
     settings.check()
-    with tempfile.TemporaryDirectory(prefix="conveyor-request-") as folder:
-        file = Path(folder) / "images.npy"
+    with scratch.folder("request") as folder:
+        file = folder / "images.npy"
         np.save(file, images)
         order = json.dumps({**dataclasses.asdict(settings), "images": str(file)})
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GRPC_VERBOSITY": "NONE"}
@@ -184,6 +184,7 @@ def export_and_request(
     *,
     name: str,
     checkpoint: str | None = None,
+    form: str = "onnx",
     host: str = "127.0.0.1",
     port: int = 0,
     batch_size: int = 1,
@@ -193,7 +194,7 @@ def export_and_request(
     verbose: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> LoadReport:
-    """Export the model of `options` as `folder/001` (an old one is removed), serve it, send requests, report.
+    """Export the model of `options` as `folder/001` in `form` (an old one is removed), serve it, send requests, report.
 
     The model's batch is the micro-batch of the options. When requests have another size, the server joins and pads
     them to exactly that batch (500 microseconds, 1000 waiting batches); otherwise each request is one batch.
@@ -208,7 +209,7 @@ def export_and_request(
         say("note: no checkpoint was given, so the weights are random")
     target = Path(folder) / "001"
     shutil.rmtree(target, ignore_errors=True)
-    say(export(loaded, target, "onnx", batch=model_batch).text())
+    say(export(loaded, target, form, batch=model_batch).text())
     images = _images(options, loaded.preprocessing)
     # Clients that are refused for want of room send their images again and again, which costs the engines their cores.
     held = _under_way(clients, batch_size, use_async=use_async) * images[0].nbytes

@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import socket
 import struct
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
@@ -28,6 +29,8 @@ class LimitedProtocol(HttpToolsProtocol):
 
     _in_head = False
     _heads = _head_bytes = 0
+    _running: Any = None
+    """The request that is being answered; `cycle`, the library's, is the last one whose head has come."""
 
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes = True, 0
@@ -40,6 +43,19 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.close()
             return
         super().on_headers_complete()
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        self._running = cycle
+        super()._start_asgi_task(cycle, app)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The library tells only the last of several requests that nobody waits any more; the others would go on to write."""
+        for cycle in (self._running, *(waiting for waiting, _ in self.pipeline)):
+            if cycle is not None and not cycle.response_complete:
+                cycle.disconnected = True
+                cycle.message_event.set()
+        self.pipeline.clear()
+        super().connection_lost(exc)
 
     def on_response_complete(self) -> None:
         super().on_response_complete()
@@ -56,12 +72,16 @@ class LimitedProtocol(HttpToolsProtocol):
                 self.send_400_response("The request head is too large.")
 
 
-async def sweep(http: uvicorn.Server, patience: float) -> None:
-    """Close connections that neither bring a whole request head nor take their answer: they would be held for ever."""
+async def sweep(http: uvicorn.Server, patience: float, also: Callable[[], None] = lambda: None) -> None:
+    """Close connections that neither bring a whole request head nor take their answer: they would be held for ever.
+
+    `also` is called each time.
+    """
     first_seen: dict[tuple[Any, int], float] = {}
     clock = asyncio.get_running_loop().time
     while True:
         await asyncio.sleep(min(5.0, patience))
+        also()
         waiting = {(each, _not_taken(each)) for each in http.server_state.connections if _silent(each)}
         first_seen = {each: first_seen.get(each, clock()) for each in waiting}
         for (connection, not_taken), since in first_seen.items():

@@ -1,5 +1,6 @@
 """Files for many machines: a Dockerfile and Kubernetes or KServe manifests. No torch here."""
 
+import dataclasses
 import json
 import math
 import re
@@ -74,10 +75,14 @@ def arguments(settings: ServeSettings) -> list[str]:
         value = getattr(settings, option)
         if value != getattr(ServeSettings(path=""), option):
             words += [f"--{option.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
+    if settings.checkpoint:
+        words += ["--checkpoint", settings.checkpoint]
     if settings.name:
         words += ["--name", settings.name]
     if settings.batch_sizes:
         words += ["--batch-sizes", *(str(size) for size in settings.batch_sizes)]
+    if settings.host_names:
+        words += ["--host-name", *settings.host_names]
     if settings.workers:
         words += ["--workers", str(settings.workers)]
     if settings.threads:
@@ -111,7 +116,7 @@ def _container(name: str, settings: ServeSettings, image: str) -> dict[str, Any]
     return {
         "name": "conveyor",
         "image": image,
-        "args": arguments(settings),
+        "args": arguments(dataclasses.replace(settings, host_names=_names(name, settings))),
         "env": [token],
         "ports": [{"name": "http", "containerPort": PORT}, {"name": "grpc", "containerPort": GRPC_PORT}],
         "resources": {"requests": {"cpu": "2", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "4Gi"}},
@@ -130,6 +135,13 @@ def _container(name: str, settings: ServeSettings, image: str) -> dict[str, Any]
             {"name": "tmp", "mountPath": "/tmp"},
         ],
     }
+
+
+def _names(name: str, settings: ServeSettings) -> tuple[str, ...]:
+    """What other pods call the service; not NAME.NAMESPACE: a name of two parts may be anybody's outside the cluster."""
+    called = (name, f"{name}-predictor")
+    inside = (f"{each}.*.svc{domain}" for each in called for domain in ("", ".cluster.local"))
+    return (*settings.host_names, *called, *inside)
 
 
 def _volumes(name: str) -> list[dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -12,6 +13,7 @@ from numpy.typing import NDArray
 
 from conveyor.serve import http_v2
 from conveyor.serve.arrays import as_images, checked_shape, from_bytes, join_strings, softmax, split_strings
+from conveyor.serve.arrivals import Arrivals
 from conveyor.serve.limit import Limit
 from conveyor.serve.model import ServedModel
 from conveyor.serve.protos import HEALTH_SERVICE, INFERENCE_SERVICE, LARGE_MESSAGES, MESSAGES, PREDICTION_SERVICE
@@ -47,6 +49,7 @@ def make_server(service: Service) -> Any:
         ("grpc.max_receive_message_length", settings.max_body),
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),
+        ("grpc.server_handshake_timeout_ms", max(1, round(settings.timeout * 1000))),
         *LARGE_MESSAGES,
         ("grpc.max_concurrent_streams", max(64, settings.queue)),
     ]
@@ -79,7 +82,7 @@ class Rpc:
     def handlers(self, service_name: str, **methods: Method) -> Any:
         """A generic handler for a service whose methods have messages called NAMERequest and NAMEResponse."""
         table = {}
-        arriving = asyncio.Semaphore(MOST_ARRIVING)  # one for each service: health is told whatever the others do
+        arriving = Arrivals(MOST_ARRIVING)  # one for each service: health is told whatever the others do
         for name, method in methods.items():
             request = {"Check": "HealthCheckRequest"}.get(name, f"{name}Request")
             # On the wire a stream of one message is the same as a message; but we say when it is taken in.
@@ -90,9 +93,12 @@ class Rpc:
         return grpc.method_handlers_generic_handler(service_name, table)
 
     def _guarded(
-        self, method: Method, message: Any, arriving: asyncio.Semaphore, *, open_to_all: bool
+        self, method: Method, message: Any, arriving: Arrivals, *, open_to_all: bool
     ) -> Callable[[Any, Any], Awaitable[Any]]:
         async def call(_: Any, context: Any) -> Any:
+            if self._service.refuses_calls_at is not None:
+                self._service.refuses_calls_at = time.monotonic()
+                await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping: ask another one")
             wish, most = context.time_remaining(), self._service.settings.timeout
             if not open_to_all and not self._allowed(context):
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a bearer token is needed in 'authorization'")
@@ -202,10 +208,10 @@ class Rpc:
             return response
 
 
-async def _arrived(context: Any, arriving: asyncio.Semaphore, limit: Limit) -> bytes:
+async def _arrived(context: Any, arriving: Arrivals, limit: Limit) -> bytes:
     """The message of a call, taken in when there is room for it; one that does not come in time is not waited for."""
     try:
-        async with arriving:
+        async with arriving.place():
             content = await context.read()
     except asyncio.CancelledError:
         if limit.up:

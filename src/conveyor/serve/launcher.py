@@ -5,12 +5,12 @@ import dataclasses
 import json
 import signal
 import subprocess
-import tempfile
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from conveyor import scratch
 from conveyor.errors import UserError
 from conveyor.programs import of_module
 from conveyor.serve.settings import ServeSettings
@@ -45,8 +45,8 @@ class Running:
 def running(settings: ServeSettings, ready_seconds: float = READY_SECONDS) -> Iterator[Running]:
     """A server for the body of a `with` statement; its words go to a file that an error quotes."""
     settings.check()
-    with tempfile.TemporaryDirectory(prefix="conveyor-serve-") as folder:
-        ready, log = Path(folder) / "ready.json", Path(folder) / "server.log"
+    with scratch.folder("serve") as folder:
+        ready, log = folder / "ready.json", folder / "server.log"
         settings = dataclasses.replace(settings, path=str(Path(settings.path).absolute()), ready_file=str(ready))
         with open(log, "w") as output:
             process = subprocess.Popen(

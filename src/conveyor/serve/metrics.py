@@ -36,6 +36,14 @@ class Metrics:
         self.bad_versions = Counter(
             "conveyor_model_rejects", "New versions that could not be loaded.", registry=self.registry
         )
+        self.retries = Counter(
+            "conveyor_model_retries", "Further tries to load such a version that failed too.", registry=self.registry
+        )
+        self.retry_pause = Gauge(
+            "conveyor_model_retry_seconds",
+            "Pause before a version that could not be loaded is tried again; 0: there is none.",
+            registry=self.registry,
+        )
         self.model = Gauge(
             "conveyor_model", "1 for the version in service.", ["name", "version", "engine"], registry=self.registry
         )

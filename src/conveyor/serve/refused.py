@@ -11,6 +11,10 @@ class Refused(Exception):  # noqa: N818 - an answer, not a mistake of ours
     outcome = "invalid"
 
 
+class Forbidden(Refused):
+    status, code, outcome = 403, grpc.StatusCode.PERMISSION_DENIED, "invalid"
+
+
 class NotFound(Refused):
     status, code, outcome = 404, grpc.StatusCode.NOT_FOUND, "invalid"
 
@@ -27,6 +31,12 @@ class TooSlow(Refused):
     """The client took too long to send its request."""
 
     status, code, outcome = 408, grpc.StatusCode.DEADLINE_EXCEEDED, "timeout"
+
+
+class Misdirected(Refused):
+    """The request was meant for a server of another name."""
+
+    status, code, outcome = 421, grpc.StatusCode.PERMISSION_DENIED, "invalid"
 
 
 class Overloaded(Refused):

@@ -21,9 +21,11 @@ from PIL import Image
 
 from conveyor.errors import UserError
 from conveyor.files import write_atomically
+from conveyor.serve import log
 from conveyor.serve.app import make_app
 from conveyor.serve.connections import LimitedProtocol, close_door, sweep
 from conveyor.serve.grpc_server import make_server
+from conveyor.serve.hosts import Hosts
 from conveyor.serve.service import Service
 from conveyor.serve.settings import NO_GRPC, ServeSettings
 
@@ -31,6 +33,8 @@ Say = Callable[[str], None]
 BACKLOG = 2048
 CLOCK_SECONDS = 0.05
 """A timer may fire this much too early."""
+QUIET_SECONDS, MOST_QUIET_SECONDS = 0.2, 2.0
+"""How long no call has come before gRPC stops, and how long that is waited for."""
 
 
 def serve(settings: ServeSettings, say: Say = lambda text: None) -> int:
@@ -39,12 +43,12 @@ def serve(settings: ServeSettings, say: Say = lambda text: None) -> int:
     _check_files(settings)
     # The size of an image is checked against our own limit right after its header is read.
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)
-    os.environ.setdefault("GRPC_VERBOSITY", "ERROR")
-    try:
-        import uvloop
-    except ImportError:
-        return asyncio.run(_serve(settings, say))
-    return uvloop.run(_serve(settings, say))
+    with log.to_standard_error() as lines:
+        try:
+            import uvloop
+        except ImportError:
+            return asyncio.run(_serve(settings, say, lines))
+        return uvloop.run(_serve(settings, say, lines))
 
 
 def _check_files(settings: ServeSettings) -> None:
@@ -69,7 +73,19 @@ def _check_files(settings: ServeSettings) -> None:
             raise UserError(f"--ready-file {settings.ready_file} cannot be written: {error.strerror}") from None
 
 
-async def _serve(settings: ServeSettings, say: Say) -> int:
+async def _stop_grpc(service: Service, server: Any, drain: float) -> None:
+    """Turn new calls away in so many words until none come; then stop.
+
+    The library cancels calls that reach it while it stops, and their callers could not tell that nothing was done.
+    """
+    begun = service.refuses_calls_at = time.monotonic()
+    ends = begun + min(MOST_QUIET_SECONDS, drain)
+    while time.monotonic() < min(ends, service.refuses_calls_at + QUIET_SECONDS):
+        await asyncio.sleep(QUIET_SECONDS / 10)
+    await server.stop(grace=max(0.0, begun + drain - time.monotonic()))
+
+
+async def _serve(settings: ServeSettings, say: Say, lines: log.LogLines) -> int:
     leave = asyncio.Event()
     loop = asyncio.get_running_loop()
     for name in (signal.SIGTERM, signal.SIGINT):
@@ -94,9 +110,9 @@ async def _serve(settings: ServeSettings, say: Say) -> int:
         listener.close()
         await service.close()
         raise
-    http = _Http(uvicorn.Config(make_app(service), **_uvicorn_settings(settings)))
+    http = _Http(uvicorn.Config(make_app(service), **_uvicorn_settings(settings)), settings.timeout)
     running = loop.create_task(http.serve(sockets=[listener]))
-    sweeping = loop.create_task(sweep(http, settings.timeout))
+    sweeping = loop.create_task(sweep(http, settings.timeout, lines.sum_up))
     while not http.started and not running.done():
         await asyncio.sleep(0.01)
     gc.collect()
@@ -112,7 +128,7 @@ async def _serve(settings: ServeSettings, say: Say) -> int:
     service.patience_ends = time.monotonic() + settings.drain - CLOCK_SECONDS
     stopping = [running]
     if grpc_server is not None:
-        stopping.append(loop.create_task(grpc_server.stop(grace=settings.drain)))
+        stopping.append(loop.create_task(_stop_grpc(service, grpc_server, settings.drain)))
     await asyncio.gather(*stopping)
     await service.close()
     say(
@@ -123,7 +139,29 @@ async def _serve(settings: ServeSettings, say: Say) -> int:
 
 
 class _Http(uvicorn.Server):
-    """uvicorn without signal handlers: the signals are ours."""
+    """uvicorn without signal handlers (the signals are ours), and with our time limit for TLS handshakes."""
+
+    def __init__(self, config: uvicorn.Config, timeout: float) -> None:
+        super().__init__(config)
+        self._tls_timeout = timeout if config.is_ssl else None
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        def protocol() -> LimitedProtocol:
+            return LimitedProtocol(config=self.config, server_state=self.server_state, app_state={})
+
+        loop = asyncio.get_running_loop()
+        self.servers = [
+            await loop.create_server(
+                protocol,
+                sock=each,
+                ssl=self.config.ssl,
+                backlog=BACKLOG,
+                ssl_handshake_timeout=self._tls_timeout,
+                ssl_shutdown_timeout=self._tls_timeout,
+            )
+            for each in sockets or ()
+        ]
+        self.started = True
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -160,7 +198,7 @@ def _uvicorn_settings(settings: ServeSettings) -> dict[str, Any]:
     return {
         "log_config": None, "access_log": False, "lifespan": "off", "server_header": False, "backlog": BACKLOG,
         "timeout_keep_alive": 30, "timeout_graceful_shutdown": max(1, math.ceil(settings.drain)), "ws": "none",
-        "http": LimitedProtocol, "proxy_headers": False, "ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key,
+        "proxy_headers": False, "ssl_certfile": settings.tls_cert, "ssl_keyfile": settings.tls_key,
     }  # fmt: skip
 
 
@@ -192,10 +230,14 @@ def _announce(service: Service, port: int, grpc_port: int | None, say: Say) -> N
     settings, model = service.settings, service.model()
     scheme = "https" if settings.tls_cert else "http"
     address = f"{scheme}://{'[' + settings.host + ']' if ':' in settings.host else settings.host}:{port}"
-    if model.described["note"]:
-        say(model.described["note"])
+    for line in (model.described["chosen"], model.described["note"]):
+        if line:
+            say(line)
     if settings.host not in ("127.0.0.1", "::1", "localhost") and settings.token is None:
-        say(f"note: {settings.host} can be reached from other machines and no token is set; see --token-file")
+        say(
+            f"note: {settings.host} can be reached from other machines and no token is set (see --token-file); by name only "
+            f"as {', '.join(Hosts(settings).names[2:])} (see --host-name)"
+        )
     grpc_text = f", gRPC port {grpc_port}" if grpc_port else ""
     say(
         f"serving {model.name} version {model.version} at {address}{grpc_text}: engine {model.described['engine']}, "

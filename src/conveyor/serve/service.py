@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from conveyor.data import fused
 from conveyor.errors import UserError
 from conveyor.serve import images as pictures
 from conveyor.serve import versions
@@ -25,6 +26,8 @@ from conveyor.serve.settings import ServeSettings
 DECODERS = min(32, (os.cpu_count() or 1) + 4)
 """Requests whose photographs are decoded at the same time: as many as there are threads, so that none waits inside the
 library, which would keep its bytes even when its caller is gone."""
+SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
+"""Seconds before a version that could not be loaded is tried again; doubled each time."""
 _logger = logging.getLogger(__name__)
 
 
@@ -42,6 +45,8 @@ class Service:
         self.settings = settings
         self.metrics = Metrics()
         self.draining = False
+        self.refuses_calls_at: float | None = None
+        """From when on gRPC calls are turned away; each that comes moves it on (monotonic seconds)."""
         self.accepted = self.answered = self.refused = self.cancelled = 0
         self.patience_ends: float | None = None
         """When a stopping server breaks off what is still under way (monotonic seconds)."""
@@ -53,7 +58,8 @@ class Service:
 
     async def start(self) -> None:
         """Load the newest version; afterwards look for newer ones."""
-        self._current = await self._open(versions.newest(Path(self.settings.path)))
+        await asyncio.to_thread(fused.library)  # compiled once, before the first request waits for it
+        self._current = await self._open(versions.newest(Path(self.settings.path), self.settings.checkpoint))
         self._announce(None, self._current)
         if self.settings.poll > 0:
             self._watcher = asyncio.get_running_loop().create_task(self._watch())
@@ -180,31 +186,45 @@ class Service:
     async def _open(self, version: versions.Version) -> ServedModel:
         """A version, started. The name of the first one stays: callers have it in their addresses."""
         model = ServedModel(version, self.settings, self.metrics)
-        await model.start(self._current.name if self._current is not None else None)
+        try:
+            await model.start(self._current.name if self._current is not None else None)
+        except BaseException:
+            await model.pool.stop()
+            raise
         return model
 
     async def _watch(self) -> None:
-        """Take newer versions into service; one that cannot be loaded is named once and left alone until it changes."""
+        """Take newer versions into service; one that cannot be loaded is tried again, with growing pauses.
+
+        It may be broken for good, or its engine was killed for want of memory that is there a minute later.
+        """
         assert self._current is not None
-        seen, trouble = self._current.stamp, ""
+        clock = asyncio.get_running_loop().time
+        failed, pause, again, trouble = self._current.stamp, 0.0, 0.0, ""
         while True:
             await asyncio.sleep(self.settings.poll)
             try:
-                found = await asyncio.to_thread(versions.newest, Path(self.settings.path))
+                found = await asyncio.to_thread(versions.newest, Path(self.settings.path), self.settings.checkpoint)
             except (UserError, OSError) as error:  # moved away or out of reach: nothing that could be refused
                 if str(error) != trouble:
                     _logger.warning("the version in service stays: %s", error)
                 trouble = str(error)
                 continue
             trouble = ""
-            if found.stamp == seen:
+            if found.stamp == self._current.stamp:
+                self.metrics.retry_pause.set(0)
                 continue
-            seen = found.stamp
+            if found.stamp == failed and clock() < again:
+                continue
             try:
                 fresh = await self._open(found)
-            except (UserError, OSError) as error:
-                self.metrics.bad_versions.inc()
-                _logger.warning("a new version was not taken into service: %s", error)
+            except Exception as error:  # whatever a broken version brings about, this one goes on
+                known = found.stamp == failed
+                (self.metrics.retries if known else self.metrics.bad_versions).inc()
+                failed, pause = found.stamp, min(2 * pause, LONGEST_PAUSE) if known else SHORTEST_PAUSE
+                again = clock() + pause
+                self.metrics.retry_pause.set(pause)
+                _logger.warning("%s was not taken into service: %s; next try in %g s", found.path, _words(error), pause)
                 continue
             old, self._current = self._current, fresh
             self.metrics.swaps.inc()
@@ -218,6 +238,10 @@ class Service:
             self.metrics.model.remove(old.name, old.version, old.described["engine"])
             _logger.warning("version %s of %s is in service, %s leaves", new.version, new.name, old.version)
         self.metrics.model.labels(new.name, new.version, new.described["engine"]).set(1)
+
+
+def _words(error: Exception) -> str:
+    return str(error) if isinstance(error, UserError | OSError) else f"{type(error).__name__}: {error}"
 
 
 class Account:

@@ -19,9 +19,13 @@ class ServeSettings:
     """Everything `conveyor serve` can be told; the defaults are safe on a laptop."""
 
     path: str
+    checkpoint: str | None = None
+    """Of a run: `best`, `last` or an update; none: `checkpoint.choice.DEFAULT`."""
     name: str | None = None
     """Name of the model in addresses; none: the name in the run or export."""
     host: str = "127.0.0.1"
+    host_names: tuple[str, ...] = ()
+    """Further names (or patterns such as `*.example.org`) that callers without a token may reach this server by."""
     port: int = 8502
     """HTTP; 0 takes a free one."""
     grpc_port: int | None = None
@@ -110,5 +114,6 @@ class ServeSettings:
     @classmethod
     def from_json(cls, text: str) -> "ServeSettings":
         document: dict[str, Any] = json.loads(text)
-        document["batch_sizes"] = tuple(document.get("batch_sizes", ()))
+        for name in ("batch_sizes", "host_names"):
+            document[name] = tuple(document.get(name, ()))
         return cls(**document)

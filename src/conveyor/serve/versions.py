@@ -3,6 +3,7 @@
 import dataclasses
 from pathlib import Path
 
+from conveyor.checkpoint import choice
 from conveyor.errors import UserError
 from conveyor.infer import metadata
 
@@ -14,9 +15,13 @@ class Version:
     path: Path
     stamp: tuple[str, int]
 
+    def text(self) -> str:
+        """Which checkpoint of a run it is; empty for an export."""
+        return "" if metadata.is_export(self.path) else choice.text(self.path)
 
-def newest(path: Path) -> Version:
-    """The newest complete version at `path`: the highest numbered export, the export itself, or the newest checkpoint.
+
+def newest(path: Path, which: str | None = None) -> Version:
+    """The version to serve at `path`: the export itself, the highest numbered one, or the checkpoint that `which` means.
 
     A folder whose marker file (`export.json`, `manifest`) is missing is still being written and is passed over.
     """
@@ -24,15 +29,13 @@ def newest(path: Path) -> Version:
         raise UserError(f"there is nothing at {path}: give a run, a checkpoint or an export")
     if path.is_file():
         path = path.parent
-    for marker in (metadata.METADATA, "manifest"):
-        if (path / marker).is_file():
-            return _version(path, marker)
-    for folder, marker in ((path, metadata.METADATA), (path / "checkpoints", "manifest"), (path, "manifest")):
-        numbered = [entry for entry in folder.iterdir() if entry.name.isdecimal()] if folder.is_dir() else []
-        complete = [entry for entry in numbered if (entry / marker).is_file()]
-        if complete:
-            return _version(max(complete, key=lambda entry: (int(entry.name), entry.name)), marker)
-    raise UserError(f"there is no complete model in {path}: give a run with a checkpoint, a checkpoint or an export")
+    numbered = [entry for entry in path.iterdir() if entry.name.isdecimal() and metadata.is_export(entry)]
+    if not numbered and not metadata.is_export(path):
+        return _version(choice.find(path, which), choice.MANIFEST)
+    if which is not None:
+        raise UserError(f"{path} is an export, which has no checkpoints: leave out --checkpoint {which}")
+    export = path if metadata.is_export(path) else max(numbered, key=lambda entry: (int(entry.name), entry.name))
+    return _version(export, metadata.METADATA)
 
 
 def _version(path: Path, marker: str) -> Version:

@@ -67,6 +67,7 @@ def _open(order: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         "preprocessing": loaded.preprocessing.to_json(),
         "engine": name,
         "note": note,
+        "chosen": loaded.spec.get("chosen", ""),
         "sizes": sizes,
     }
     return engine, described

@@ -1,12 +1,14 @@
 """After the last update: averages, validation of all checkpoints, and the files that the report reads."""
 
+import contextlib
 import json
 import signal
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
-from conveyor.checkpoint import store
+from conveyor.checkpoint import choice
+from conveyor.errors import UserError
 from conveyor.files import write_atomically
 from conveyor.monitor.observers import Observer
 from conveyor.monitor.progress import say
@@ -28,6 +30,8 @@ class Result(TypedDict):
     best_accuracy: float | None
     best_update: int | None
     signal: int | None
+    restarts: int
+    updates_repeated: int
 
 
 def finish(
@@ -51,6 +55,8 @@ def finish(
         best_accuracy=stopping.best_accuracy if validated else None,
         best_update=stopping.best_update if validated else None,
         signal=None if received is None else int(received),
+        restarts=session.restarts,
+        updates_repeated=session.updates_repeated,
     )
     if session.world.is_main:
         _write_files(session, folder, events, validation)
@@ -81,9 +87,10 @@ def _write_files(session: Session, folder: Path, events: Events, validation: Val
     """What the report reads besides the observers' files."""
     write_atomically(folder / "timing.json", json.dumps(session.timing.seconds))
     if events.last_result is not None and events.last_result.confusion is not None:
-        write_confusion(folder, events.last_result.confusion, session.spec.data.class_names)
+        write_confusion(folder, events.last_result.confusion, session.spec.data.class_names, session.validated_at)
     if validation is not None:
-        write_mistakes(folder, validation.mistakes.kept)
+        # Averages that were validated since then have mistakes of their own.
+        write_mistakes(folder, (events.last_mistakes or validation.mistakes).kept)
 
 
 def _last_record(session: Session, result: Result) -> dict[str, Any]:
@@ -94,6 +101,8 @@ def _last_record(session: Session, result: Result) -> dict[str, Any]:
         "seconds": session.stopping.seconds,
         "images_per_second": session.meter.mean_rate(),
         "reason": result["reason"],
+        "restarts": session.restarts,
+        "updates_repeated": session.updates_repeated,
     }
     if result["accuracy"] is not None:
         record["accuracy"] = result["accuracy"]
@@ -104,9 +113,7 @@ def _last_record(session: Session, result: Result) -> dict[str, Any]:
 
 def best_checkpoint(folder: Path) -> Path | None:
     """The checkpoint with the best validation, else the newest one."""
-    best = store.read_best(folder)
-    path = folder / store.CHECKPOINTS / str(best[0]) if best is not None else None
-    if path is not None and path.is_dir():
-        return path
-    numbered = store.numbered(folder)
-    return numbered[-1] if numbered else None
+    for which in (choice.BEST, choice.LAST):
+        with contextlib.suppress(UserError):
+            return choice.find(folder, which)
+    return None

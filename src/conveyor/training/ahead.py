@@ -22,8 +22,13 @@ if TYPE_CHECKING:
 def check_start(spec: RunSpec, named: Collection[str] = ()) -> None:
     """Refuse what the run would refuse when it starts. `named` are the options that the user gave, see `check_names`."""
     options = spec.options
-    cut = options.batch.splits not in ((), ("auto",)) or spec.layout.depth > 1
-    begins = options.model.weights is not None or options.run.checkpoint_path is not None
+    run, batch = options.run, options.batch
+    folder = run.run_dir
+    if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
+        raise UserError(f"cannot write to the run folder {folder} (File exists): choose another --run-dir")
+    filtered = spec.topology.stages > 1 and bool(batch.split_include or batch.split_exclude)
+    cut = batch.splits not in ((), ("auto",)) or spec.layout.depth > 1 or filtered
+    begins = options.model.weights is not None or run.checkpoint_path is not None or run.resume == "auto"
     if not (cut or begins or _asked(options, named)):
         return
     from conveyor.training import build
@@ -112,10 +117,11 @@ def _stored(spec: RunSpec) -> "State | None":
     """The checkpoint that the run would go on from."""
     from conveyor.checkpoint import store
     from conveyor.training import rundir
+    from conveyor.training.start import resumed
 
     run = spec.options.run
     if run.resume == "auto" and run.run_dir is not None and rundir.holds_run(Path(run.run_dir)):
-        return store.load_newest(run.run_dir)[1] if store.numbered(run.run_dir) else None
+        return resumed(spec, Path(run.run_dir))[1] if store.numbered(run.run_dir) else None
     if run.checkpoint_path is not None and spec.options.events.training:
         return store.load_newest(run.checkpoint_path)[1]
     return None

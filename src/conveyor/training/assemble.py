@@ -11,8 +11,8 @@ from conveyor.checkpoint.state import State
 from conveyor.data import open_dataset
 from conveyor.data.batch import Batch, Dataset
 from conveyor.data.feed import TrainingFeed
+from conveyor.data.identity import Identity
 from conveyor.data.prepare import Prepare
-from conveyor.layout import deal_slots
 from conveyor.numerics.allocator import keep_freed_memory
 from conveyor.numerics.loss_scale import make_loss_scale
 from conveyor.numerics.precision import Precision
@@ -53,7 +53,9 @@ def make_prepare(spec: RunSpec, world: World) -> Prepare:
 def make_session(spec: RunSpec, world: World, own: Own, state: State | None, prepare: Prepare) -> Session:
     """The run in memory, standing where `state` was saved."""
     options, timing = spec.options, Timing()
+    identity = Identity.of(options.data, spec.data)
     if state is not None:
+        identity.check(state.progress.get("data", state.progress))
         check_fits(state, spec)
     if world.device.type == "cpu":
         keep_freed_memory()
@@ -78,9 +80,10 @@ def make_session(spec: RunSpec, world: World, own: Own, state: State | None, pre
             options.optimizer.clip_norm,
             None if decay is None else Ema(lane.module, decay),
         ),
-        meter=Meter(world.device, world, timing),
+        meter=Meter(world.device, world, timing, spec.dealt(world.lanes), lane.tallies),
         stopping=Stopping.from_options(options),
         timing=timing,
+        identity=identity,
         flops=flops,
     )
     if state is not None:
@@ -100,7 +103,7 @@ def make_feed(
         dataset,
         spec.topology,
         updates_per_epoch=spec.updates_per_epoch,
-        slots=deal_slots(spec.topology.slots, world.lanes, options.model.bn_span)[world.lane],
+        slots=spec.dealt(world.lanes).slots_of(world.lane),
         start_update=start_update,
         stop_update=spec.updates_total,
         seed=options.run.seed,
@@ -116,5 +119,6 @@ def make_validation(spec: RunSpec, world: World, own: Own, prepare: Prepare) -> 
     """The validation set, if there is one and it is wanted."""
     if not spec.options.events.validation or (spec.validation_images == 0 and own.validation_data is None):
         return None
-    dataset = own.validation_data or open_dataset(spec.options, "validation", spec.image_size, spec.in_channels)
+    options = spec.options.replace(max_validation_images=spec.validation_images or None)
+    dataset = own.validation_data or open_dataset(options, "validation", spec.image_size, spec.in_channels)
     return Validation(spec, world, dataset, prepare, own.model)

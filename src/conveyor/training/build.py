@@ -9,7 +9,6 @@ from torch import nn
 from conveyor import models
 from conveyor.checkpoint.state import State
 from conveyor.data.prepare import Prepare
-from conveyor.layout import deal_slots
 from conveyor.models import norms, splits, units
 from conveyor.numerics import convolution, recompute
 from conveyor.numerics.precision import Precision
@@ -20,7 +19,6 @@ from conveyor.training.lane import Lane
 from conveyor.training.loss import Loss
 from conveyor.training.meter import Timing
 from conveyor.training.norms import adopt_norms
-from conveyor.training.passes import spans_per_pass
 from conveyor.training.spec import RunSpec
 from conveyor.training.step import FoldedLane
 from conveyor.training.weights import load_into, start_weights
@@ -66,7 +64,7 @@ def check_splits(model: nn.Module, spec: RunSpec) -> None:
     batch = spec.options.batch
     if batch.splits and batch.splits != ("auto",):
         splits.resolve(spec.model_name, units.trace(model, spec.image_size, spec.in_channels), batch.splits)
-    elif spec.layout.depth > 1:
+    elif spec.topology.stages > 1:
         found = units.trace(model, spec.image_size, spec.in_channels)
         automatic_splits(found, spec.topology.stages, include=batch.split_include, exclude=batch.split_exclude)
 
@@ -75,6 +73,9 @@ def place_model(model: nn.Module, spec: RunSpec, device: torch.device, *, train:
     """Freezing, memory format, precision, fast kernels and recomputation, in this order; the model is changed in place."""
     if train:
         kinds.freeze(model.named_parameters(), spec.options.optimizer.train_only)
+        for norm in norms.batch_norms(model) if spec.options.optimizer.frozen_norms else ():
+            norm.frozen = not norm.weight.requires_grad
+            norm.train(norm.training)
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     Precision.from_options(spec.options.precision).apply(model)
     if train and device.type == "cpu" and spec.options.precision.precision == "32.32":
@@ -87,29 +88,22 @@ def place_model(model: nn.Module, spec: RunSpec, device: torch.device, *, train:
 
 def build_lane(spec: RunSpec, world: World, model: nn.Module, prepare: Prepare, timing: Timing) -> Lane:
     """What runs this worker's slots: the whole model, or its stage of a pipeline."""
-    options, topology = spec.options, spec.topology
-    span = options.model.bn_span
-    slots = deal_slots(topology.slots, world.lanes, span)[world.lane]
+    options = spec.options
     loss = Loss.from_options(options, spec.num_classes)
     for norm in norms.batch_norms(model):
         norm.span_group = world.span_group
     if world.depth > 1:
         from conveyor.training.pipelined import StageLane
 
-        return StageLane(spec=spec, world=world, model=model, slots=slots, loss=loss, prepare=prepare, timing=timing)
-    # Rounding at random is keyed by the slots of a pass, so it must not depend on which of them a lane happens to have.
-    joinable = options.precision.stochastic_rounding != "all" and world.span_group is None
-    spans = spans_per_pass(model, span * topology.micro_batch, spec.image_size) if joinable else 1
-    reducer = world.reducer(model.parameters(), size_in_bytes(options.layout.bucket_size))
+        return StageLane(spec=spec, world=world, model=model, loss=loss, prepare=prepare, timing=timing)
     return FoldedLane(
         model,
-        slots,
-        total_slots=topology.slots,
-        span=span,
-        spans_per_pass=spans,
+        world,
+        spec.dealt(world.lanes),
+        span=options.model.bn_span,
         loss=loss,
         prepare=prepare,
-        reducer=reducer,
+        bucket_bytes=size_in_bytes(options.layout.bucket_size),
         timing=timing,
         seed=options.run.seed,
         metrics=not options.events.disable_metrics,

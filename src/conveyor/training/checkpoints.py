@@ -5,11 +5,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
+from conveyor.checkpoint import choice, store
 from conveyor.checkpoint import folder as one
-from conveyor.checkpoint import store
 from conveyor.checkpoint.state import State
+from conveyor.errors import UserError
 from conveyor.monitor.observers import Observer
 from conveyor.training.session import Session
+from conveyor.training.validate import check_answers
 from conveyor.training.validation import Validation
 
 _logger = logging.getLogger(__name__)
@@ -24,13 +26,26 @@ def readable(paths: Sequence[Path]) -> Iterator[tuple[Path, State]]:
             _logger.warning("%s", problem)
 
 
-def records(paths: Sequence[Path], validation: Validation, repeat: int = 1) -> Iterator[tuple[dict[str, Any], State]]:
-    """Validate the checkpoints in their order, each `repeat` times; every worker runs this in step."""
+def records(
+    paths: Sequence[Path], validation: Validation, repeat: int = 1, *, strict: bool = False
+) -> Iterator[tuple[dict[str, Any], State]]:
+    """Validate the checkpoints in their order, each `repeat` times; every worker runs this in step.
+
+    One whose answers are not finite is named and passed over; with `strict` it is an error.
+    """
     for path, state in readable(paths):
         model = validation.loaded(state)
         update = state.update if store.is_numbered(path) else -1
         for _ in range(repeat):
-            yield validation.measure(model).record(path.name, update, float(state.progress.get("epoch", 0.0))), state
+            found = validation.measure(model)
+            try:
+                check_answers(found, model, f"the checkpoint {path.name}")
+            except UserError as problem:
+                if strict:
+                    raise
+                _logger.warning("%s", problem)
+                break
+            yield found.record(path.name, update, float(state.progress.get("epoch", 0.0))), state
 
 
 def validate_checkpoints(
@@ -42,8 +57,8 @@ def validate_checkpoints(
         if record["update"] >= 0:
             session.last_accuracy = record["accuracy"]
             session.stopping.judge(record["accuracy"], state.update)
-            best = store.read_best(folder)
+            best = choice.read_best(folder)
             if session.world.is_main and (best is None or record["accuracy"] > best[1]):
-                store.write_best(folder, state.update, record["accuracy"])
+                choice.write_best(folder, state.update, record["accuracy"])
         for observer in observers:
             observer.validation(record)

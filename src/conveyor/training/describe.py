@@ -8,6 +8,8 @@ from conveyor.training.spec import RunSpec
 def describe(spec: RunSpec) -> str:
     """The plan that `--dry-run` prints for a person."""
     topology, events, options = spec.topology, spec.events, spec.options
+    if not options.events.training:
+        return _validation(spec)
     rate = f"{options.schedule.lr_schedule}, peak {spec.peak_lr:.6g}"
     if spec.warmup_updates:
         rate += f", warm-up {spec.warmup_updates} updates ({options.schedule.warmup_mode})"
@@ -16,7 +18,7 @@ def describe(spec: RunSpec) -> str:
     batch += (
         f" = {topology.global_batch} per update, {topology.stages} stage{'s' if topology.stages > 1 else ''}{splits}"
     )
-    periods = f"log every {_every(events.updates_per_log)}, checkpoint every {_every(events.updates_per_checkpoint)}"
+    periods = f"log {_every(events.updates_per_log)}, checkpoint {_every(events.updates_per_checkpoint)}"
     lines = [
         f"model       {spec.model_name}, {spec.image_size}x{spec.image_size}x{spec.in_channels}, {spec.num_classes} classes",
         f"data        {spec.data.name}: {spec.data.train_images:,} images, {spec.validation_images:,} for validation",
@@ -34,6 +36,21 @@ def describe(spec: RunSpec) -> str:
     return "\n".join(lines)
 
 
+def _validation(spec: RunSpec) -> str:
+    options = spec.options
+    what = options.run.checkpoint_path or options.model.weights or "random weights"
+    lines = [
+        f"validate    {what}",
+        f"model       {spec.model_name}, {spec.image_size}x{spec.image_size}x{spec.in_channels}, {spec.num_classes} classes",
+        f"data        {spec.data.name}: {spec.validation_images:,} images in batches of {spec.validation_batch}",
+        f"precision   {options.precision.precision}",
+        spec.layout_note.replace("layout ", "layout      ", 1),
+        *(f"note        {note}" for note in spec.notes),
+        f"command     {options.command_text('validate')}",
+    ]
+    return "\n".join(lines)
+
+
 def opening_lines(spec: RunSpec, parameters: int, precision: str) -> list[str]:
     """What a run says when it starts."""
     topology = spec.topology
@@ -46,7 +63,7 @@ def opening_lines(spec: RunSpec, parameters: int, precision: str) -> list[str]:
 
 
 def _every(updates: int) -> str:
-    return f"{updates} updates" if updates else "never"
+    return f"every {updates} updates" if updates else "never"
 
 
 def plot_schedule(spec: RunSpec, path: str) -> None:

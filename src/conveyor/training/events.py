@@ -1,15 +1,20 @@
 """What happens between updates: log points, validations, checkpoints. Counted over the whole run, never within an epoch."""
 
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from conveyor.checkpoint import store
+from conveyor.checkpoint import choice, store
+from conveyor.checkpoint.lock import RunLock
 from conveyor.checkpoint.state import State
 from conveyor.checkpoint.writer import BackgroundWriter
 from conveyor.monitor.histograms import histograms
 from conveyor.monitor.observers import Observer
+from conveyor.options.units import seconds
+from conveyor.training.digest import digest
+from conveyor.training.mistakes import Mistakes
 from conveyor.training.session import Session
 from conveyor.training.validate import Accuracy
 from conveyor.training.validation import Validation
@@ -25,13 +30,17 @@ class Events:
         observers: Sequence[Observer],
         validation: Validation | None,
         peak_share: Callable[[float], float | None] | None = None,
+        lock: RunLock | None = None,
     ) -> None:
-        self._session, self._folder, self._observers = session, folder, observers
+        self._session, self.folder, self._observers = session, folder, observers
+        self._lock = lock
         self._validation = validation
         self._peak_share = peak_share
         self.writer = BackgroundWriter(after=self._after_save)
         self.last_result: Accuracy | None = None
+        self.last_mistakes: Mistakes | None = None
         self._saved_at: int | None = None
+        self._saved_when = time.monotonic()
 
     def __enter__(self) -> "Events":
         return self
@@ -41,16 +50,31 @@ class Events:
     ) -> None:
         self.writer.wait()
 
+    def folder_is_gone(self) -> bool:
+        """Whether somebody removed the run folder; only the main worker knows."""
+        return self._lock is not None and not self._lock.stands()
+
     def catch_up(self) -> None:
-        """The validation that a run left out because it was told to leave at that very update: its end may hang on it."""
+        """What an earlier part of the run left undone after its last update.
+
+        A worker may have died in the middle of it; a run that is told to leave at that very update skips the validation.
+        """
         session = self._session
+        if session.events_due:
+            self.after_update(session.spec.schedule.rate(session.update - 1))
+            session.events_due = False
         due = self._validates_at(session.update, session.update == session.spec.updates_total)
         if session.update > 0 and session.validated_at != session.update and due:
             with session.meter.paused():
                 self.validate()
                 self.save()
 
-    def after_update(self, rate: float) -> None:
+    def save_is_due(self) -> bool:
+        """Whether `--checkpoint-every` has gone by since the last checkpoint."""
+        every = self._session.spec.options.events.checkpoint_every
+        return every is not None and time.monotonic() - self._saved_when >= seconds(every)
+
+    def after_update(self, rate: float, *, save: bool = False) -> None:
         """The log point, histograms, validation and checkpoint that are due now, in this order."""
         session = self._session
         spec, update = session.spec, session.update
@@ -66,7 +90,7 @@ class Events:
         if self._validates_at(update, last):
             with session.meter.paused():
                 self.validate()
-        if self._saves_at(update, last):
+        if save or self._saves_at(update, last):
             with session.meter.paused():
                 self.save()
 
@@ -76,6 +100,8 @@ class Events:
         record |= session.meter.read(
             session.spec.topology.global_batch, not session.spec.options.events.disable_metrics
         )
+        if session.world.lane == 0:
+            record["weights"] = digest(session.lane.module.state_dict(), session.world)
         record["seconds"] = session.stopping.seconds
         if updater.loss_scale.dynamic or updater.loss_scale.value != 1.0:
             record["loss_scale"] = updater.loss_scale.value
@@ -109,6 +135,7 @@ class Events:
         session = self._session
         assert self._validation is not None
         result = self.last_result = self._validation.of_session(session)
+        self.last_mistakes = self._validation.mistakes
         session.last_accuracy = result.top1
         session.validated_at = session.update
         verdict = session.stopping.judge(result.top1, session.update)
@@ -132,12 +159,13 @@ class Events:
             return
         state = session.state()
         if session.world.is_main:
-            self.writer.save(self._folder / store.CHECKPOINTS / str(session.update), state)
+            self.writer.save(self.folder / store.CHECKPOINTS / str(session.update), state)
         self._saved_at = session.update
+        self._saved_when = time.monotonic()
 
     def _after_save(self, folder: Path, state: State) -> None:
         """In the writer's thread: remember the best, delete what need not be kept."""
-        accuracy, best = state.progress["last_accuracy"], store.read_best(self._folder)
+        accuracy, best = state.progress["last_accuracy"], choice.read_best(self.folder)
         if state.progress["validated_at"] == state.update and (best is None or accuracy > best[1]):
-            store.write_best(self._folder, state.update, accuracy)
-        store.prune(self._folder, self._session.spec.options.events.checkpoints_to_keep)
+            choice.write_best(self.folder, state.update, accuracy)
+        store.prune(self.folder, self._session.spec.options.events.checkpoints_to_keep)

@@ -16,7 +16,7 @@ from conveyor.training.ahead import check_names
 from conveyor.training.assemble import Own
 from conveyor.training.own import OwnData, adopt
 from conveyor.training.spec import OWN_MODEL, RunSpec, resolve
-from conveyor.training.stored import is_weights_file, options_for_checkpoint
+from conveyor.training.stored import options_for_validation, with_plain_weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,11 +73,11 @@ def validate(
     options: Options, model: nn.Module | None = None, dataset: OwnData | None = None
 ) -> Sequence[dict[str, Any]]:
     """Validate in this process; one record per checkpoint."""
+    options = with_plain_weights(options)
     path = options.run.checkpoint_path
-    if path is not None and model is None and not is_weights_file(Path(path)):
-        stored = options_for_checkpoint(Path(path))
-        options = stored.updated(options.changed()) if stored is not None else options
-    spec, own = _with_own(options, model, dataset)
+    if path is not None and model is None:
+        options = options_for_validation(Path(path)).updated(options.changed())
+    spec, own = _with_own(options.replace(training=False), model, dataset)
     return validating.run(spec, own=own)
 
 

@@ -20,13 +20,18 @@ class Lane(Protocol):
         """Whether this worker needs the images: all do but the later stages of a pipeline."""
         ...
 
-    def gradients(self, batches: Iterator[Batch], update: int, loss_scale: float) -> Tensor:
-        """Run the lane's slots of one update.
+    @property
+    def tallies(self) -> bool:
+        """Whether this worker fills the table of `gradients`: the one that sees the labels does."""
+        ...
 
-        Adds to each `p.grad` the sum over the slots of d(loss_scale / A R x loss of the slot), reduced over the lanes
-        when this returns. Batch norms hold their pending statistics. The result is the tally of the slots, float64 [5]:
-        sums of loss, top-1 hits, top-5 hits, samples, and 1 for each slot whose loss was not finite; zeros on a stage
-        that does not see the labels.
+    def gradients(self, batches: Iterator[Batch], update: int, loss_scale: float) -> Tensor:
+        """Run the lane's groups of one update.
+
+        When this returns, each `p.grad` is the sum over all slots of d(loss_scale / A R x loss of the slot), and batch
+        norms hold the pending statistics of all slots: of all lanes, added in the order of the tree. The result is the
+        table of tallies, float64 [groups, 5]: sums of loss, top-1 hits, top-5 hits, samples, and 1 for each slot whose
+        loss was not finite; zeros for groups of other lanes, and on a stage that does not see the labels.
         """
         ...
 

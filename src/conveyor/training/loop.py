@@ -6,37 +6,51 @@ import torch
 
 from conveyor.data.batch import Batch
 from conveyor.training.events import Events
+from conveyor.training.handover import Handover
 from conveyor.training.health import check_finite, watched
 from conveyor.training.loss import BAD
+from conveyor.training.rescue import rescue
 from conveyor.training.session import Session
 from conveyor.training.signals import Signals
 
+FOLDER_GONE = "folder gone"
 
-def train(session: Session, batches: Iterator[Batch], events: Events, signals: Signals) -> None:
+
+def train(session: Session, batches: Iterator[Batch], events: Events, signals: Signals, handover: Handover) -> None:
     """Run `session` to its last update, or until it has a reason to stop. Events happen after updates, never inside."""
     spec, world, updater = session.spec, session.world, session.updater
     session.lane.module.train()
     session.stopping.start()
-    leave = torch.zeros(3, dtype=torch.float64, device=world.device)
+    leave = torch.zeros(5, dtype=torch.float64, device=world.device)
     while session.update < spec.updates_total and session.reason is None:
         rate = spec.schedule.rate(session.update)
         with watched(session):
             tally = session.lane.gradients(batches, session.update, updater.loss_scale.value)
 
-        # What the workers must agree on: a loss that is not finite, a signal, the time. On a GPU reading it would make
-        # the host wait for the device, so there it is read once per host call.
-        leave[0] += tally[BAD]
+        # What the workers must agree on: a loss that is not finite, a signal, the time, a removed run folder, a checkpoint
+        # that is due. On a GPU reading it would make the host wait for the device, so there it is read once per host call.
+        leave[0] += tally[:, BAD].sum()
+        save = False
         if world.device.type == "cpu" or (session.update + 1) % spec.events.updates_per_call == 0:
             leave[1] = float(signals.received is not None)
             leave[2] = float(world.is_main and session.stopping.out_of_time())
-            world.sum_over_all([leave])
-            not_finite, interrupted, out_of_time = leave.tolist()
+            leave[3] = float(events.folder_is_gone())
+            leave[4] = float(world.is_main and events.save_is_due())
+            world.sum_over_all([leave, tally] if world.device.type == "cpu" else [leave])
+            not_finite, interrupted, out_of_time, gone, save = leave.tolist()
             check_finite(not_finite, session, rate)
-            session.reason = "interrupted" if interrupted else "time" if out_of_time else None
+            if interrupted:
+                signals.agree(world)
+            session.reason = FOLDER_GONE if gone else "interrupted" if interrupted else "time" if out_of_time else None
             leave.zero_()
 
         updater.apply(session.update, rate)
         session.timing.mark("update")
         session.meter.add(tally)
         session.update += 1
-        events.after_update(rate)
+        updater.changing = False
+        handover.after_update()
+        if session.reason == FOLDER_GONE:
+            rescue(session, events.folder)
+        events.after_update(rate, save=bool(save))
+        handover.after_events()

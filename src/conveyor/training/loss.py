@@ -11,6 +11,7 @@ from conveyor.errors import UserError
 from conveyor.options import Options
 
 LOSS, TOP1, TOP5, SAMPLES, BAD = range(5)
+TALLY = 5
 """The places of a tally, float64 [5]: sums of loss and hits over the samples, samples, slots with a non-finite loss."""
 
 

@@ -8,10 +8,12 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from conveyor import tree
 from conveyor.monitor.memory import peak_resident
 from conveyor.monitor.watch import Watch
-from conveyor.training.loss import LOSS, SAMPLES, TOP1
+from conveyor.training.loss import LOSS, SAMPLES, TALLY, TOP1
 from conveyor.training.world import World
+from conveyor.tree import Dealt
 
 PHASES = ("data", "forward", "backward", "wait", "reduce", "update")
 """`wait`: for other stages of a pipeline."""
@@ -47,9 +49,13 @@ class Timing:
 class Meter:
     """Tallies on the device, times on the host. Events (validation, checkpoints) do not count as training time."""
 
-    def __init__(self, device: torch.device, world: World, timing: Timing) -> None:
+    def __init__(self, device: torch.device, world: World, timing: Timing, dealt: Dealt, tallies: bool = True) -> None:
         self._world, self._timing = world, timing
-        self._sum = torch.zeros(5, dtype=torch.float64, device=device)
+        self._dealt, self._tallies = dealt, tallies
+        # On a CPU the loop shares every update's table anyway; on a GPU each worker adds up its own rows until they are read.
+        self._shared = device.type == "cpu"
+        # Kept apart by group until they are read: sums over updates first, then over groups, on every layout.
+        self._sum = torch.zeros(dealt.groups, TALLY, dtype=torch.float64, device=device)
         self._last = torch.zeros_like(self._sum)
         self._updates = 0
         self._mark = time.perf_counter()
@@ -57,7 +63,7 @@ class Meter:
         self._rates: list[tuple[float, float]] = []
 
     def add(self, tally: Tensor) -> None:
-        """One more update."""
+        """One more update: the table of all workers on a CPU, of this worker on a GPU."""
         self._sum += tally
         self._last = tally
         self._updates += 1
@@ -76,8 +82,8 @@ class Meter:
         both = torch.stack([self._sum, self._last])
         memory = torch.zeros(self._world.size, dtype=both.dtype, device=both.device)
         memory[self._world.rank] = peak_memory(both.device)
-        self._world.sum_over_all([both, memory])
-        total, last = both.tolist()
+        self._world.sum_over_all([memory] if self._shared else [both, memory])
+        total, last = self._over_groups(both[0]), self._over_groups(both[1])
         elapsed = max(time.perf_counter() - self._mark, 1e-9)
         images = self._updates * global_batch
         waited = self._timing.seconds["data"] - self._data_mark
@@ -103,16 +109,33 @@ class Meter:
         counted = self._rates[1:] or self._rates
         return sum(images for images, _ in counted) / max(1e-9, sum(elapsed for _, elapsed in counted))
 
-    def state(self) -> dict[str, Any]:
-        """The open period's sums over all workers, for the checkpoint."""
+    def _over_groups(self, table: Tensor) -> list[float]:
+        nodes = [(group, group + 1) for group in range(self._dealt.groups)]
+        return tree.total(self._dealt.groups, nodes, table.cpu().unbind(), torch.add).tolist()
+
+    def state(self, *, local: bool = False) -> dict[str, Any]:
+        """The open period's sums by group, for the checkpoint; nothing right after a log point."""
         total = self._sum.clone()
-        self._world.sum_over_all([total])
-        return {"sum": total.tolist(), "updates": self._updates}
+        if not self._shared and not local:
+            self._world.sum_over_all([total])
+        sums = total.tolist() if total.any() else []
+        # A log point that was cut short is made again, and tells of the last update by itself.
+        return {"sums": sums, "updates": self._updates, **({"last": self._last.tolist()} if local else {})}
 
     def load(self, state: dict[str, Any]) -> None:
-        """Go on in the open period; the main worker holds the sums of all."""
-        if self._world.is_main:
-            self._sum.copy_(torch.tensor(state["sum"], dtype=torch.float64))
+        """Go on in the open period: every worker takes the rows that it will add to."""
+        mine = range(self._dealt.groups) if self._shared else self._dealt.lanes[self._world.lane]
+        # Before sums were kept apart by group there was one row of them.
+        stored = torch.tensor(state["sums"] if "sums" in state else [state["sum"]], dtype=torch.float64)
+        if "sums" not in state:
+            stored = torch.cat([stored, stored.new_zeros(self._dealt.groups - 1, TALLY)])
+        if stored.numel() and stored.shape != self._sum.shape:
+            raise ValueError(f"sums of shape {tuple(stored.shape)}, not {tuple(self._sum.shape)}")
+        if (self._tallies or self._shared) and mine and stored.numel():
+            self._sum[mine.start : mine.stop] = stored[mine.start : mine.stop].to(self._sum.device)
+            last = torch.tensor(state.get("last", []), dtype=torch.float64)
+            if last.shape == self._sum.shape:
+                self._last[mine.start : mine.stop] = last[mine.start : mine.stop].to(self._sum.device)
         # The time of the interrupted period is lost, so its updates do not count towards the throughput.
         self._updates = 0
         self._data_mark = self._timing.seconds["data"]

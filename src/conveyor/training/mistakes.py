@@ -85,10 +85,10 @@ def write_mistakes(folder: Path, mistakes: list[Mistake]) -> None:
     write_atomically(home / "mistakes.json", json.dumps(entries, indent=1))
 
 
-def write_confusion(folder: Path, confusion: Tensor, class_names: tuple[str, ...]) -> None:
-    """`confusion.json`: rows are true classes, columns answers; without the zeros when there are many classes."""
+def write_confusion(folder: Path, confusion: Tensor, class_names: tuple[str, ...], update: int) -> None:
+    """`confusion.json` of the weights after `update`: rows are true classes, columns answers; of many without zeros."""
     classes = list(class_names) or [str(number) for number in range(len(confusion))]
-    document: dict[str, Any] = {"classes": classes}
+    document: dict[str, Any] = {"classes": classes, "update": update}
     if len(confusion) <= 32:
         document["matrix"] = confusion.tolist()
     else:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from conveyor.files import cache_folder, write_atomically
+from conveyor.files import cache_folder, parse_json, write_atomically
 from conveyor.numerics.threads import using_threads
 from conveyor.training.meter import wait_for
 
@@ -44,7 +44,7 @@ def gemm_rate(device: torch.device, threads: int = 0) -> float:
 def _known(path: Path) -> dict[str, tuple[float, int]]:
     """Machine key -> best rate so far, number of measurements; a damaged or older file is as good as none."""
     try:
-        return {key: (float(rate), int(times)) for key, (rate, times) in json.loads(path.read_text()).items()}
+        return {key: (float(rate), int(times)) for key, (rate, times) in parse_json(path.read_text()).items()}
     except (OSError, ValueError, AttributeError, TypeError):
         return {}
 

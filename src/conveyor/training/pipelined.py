@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from conveyor.data.batch import Batch, Target
 from conveyor.data.prepare import Prepare
 from conveyor.errors import UserError
-from conveyor.models import splits, stochastic, units
+from conveyor.models import norms, splits, stochastic, units
 from conveyor.monitor import timeline
 from conveyor.numerics import finite, recompute
 from conveyor.options.units import size_in_bytes
@@ -20,9 +20,9 @@ from conveyor.pipeline.assign import Part, assign
 from conveyor.pipeline.balance import automatic_splits
 from conveyor.pipeline.cut import Stage, cut, shared_parameters
 from conveyor.pipeline.runtime import Pipeline
-from conveyor.training.loss import Loss, tally
+from conveyor.pipeline.statistics import StatisticsSum
+from conveyor.training.loss import TALLY, Loss, tally
 from conveyor.training.meter import Timing
-from conveyor.training.passes import slots_of_passes
 from conveyor.training.spec import RunSpec
 from conveyor.training.step import joined_inputs
 from conveyor.training.world import World
@@ -129,7 +129,6 @@ class StageLane:
         spec: RunSpec,
         world: World,
         model: nn.Module,
-        slots: Sequence[int],
         loss: Loss,
         prepare: Prepare,
         timing: Timing,
@@ -148,14 +147,23 @@ class StageLane:
             schedule=schedule,
             group=group,
             device=world.device,
-            on_last_backward=lambda: self._reducer.start(),
+            on_forward=self._end_forward,
+            on_backward=self._end_backward,
+            on_last_backward=lambda: self._sum.start(),
         )
-        mine = [number for index in self.pipeline.mine for number in parts[index].stages]
-        self.module = together([stages[number] for number in mine])
+        # Each part of this worker ends its groups by itself, so its gradients and statistics are a section of their own.
+        sections = [together([stages[number] for number in parts[index].stages]) for index in self.pipeline.mine]
+        self.module = together(sections)
         self.split_names = options.batch.splits
         self.pipeline.release_others()
-        self._reducer = world.reducer(self.module.parameters(), size_in_bytes(options.layout.bucket_size))
-        self._groups = slots_of_passes(slots, options.model.bn_span)
+        self._dealt = spec.dealt(world.lanes)
+        self._groups = self._dealt.passes_of(world.lane)
+        self._first_group = self._dealt.lanes[world.lane].start
+        self._sum = world.gradient_sum(
+            [list(section.parameters()) for section in sections], size_in_bytes(options.layout.bucket_size), self._dealt
+        )
+        self._statistics = [StatisticsSum(norms.batch_norms(one), self._dealt) for one in sections]
+        self._norm_batches = max(1, self._dealt.group_slots // options.model.bn_span)
         self._topology, self._loss, self._prepare, self._timing = topology, loss, prepare, timing
         self._seed, self._metrics = options.run.seed, not options.events.disable_metrics
         self._updates_per_epoch = spec.updates_per_epoch
@@ -170,9 +178,20 @@ class StageLane:
         """Whether this worker needs the images."""
         return self.pipeline.holds_first
 
+    @property
+    def tallies(self) -> bool:
+        """Whether this worker sees the labels."""
+        return self.pipeline.holds_last
+
+    def _end_forward(self, part: int, number: int) -> None:
+        self._statistics[self.pipeline.mine.index(part)].leaf(self._first_group + number)
+
+    def _end_backward(self, part: int, number: int) -> None:
+        self._sum.leaf(self._first_group + number, self.pipeline.mine.index(part))
+
     def gradients(self, batches: Iterator[Batch], update: int, loss_scale: float) -> Tensor:
-        """See `Lane.gradients`; the tally is that of the worker with the last stage."""
-        total = torch.zeros(5, dtype=torch.float64, device=self._world.device)
+        """See `Lane.gradients`; the table is filled by the worker with the last stage."""
+        table = torch.zeros(self._dealt.groups, TALLY, dtype=torch.float64, device=self._world.device)
         groups = self._groups
         self.recent = []
         self.pipeline.drain()
@@ -191,26 +210,27 @@ class StageLane:
             target = self._receive_target(number)
             value = self._loss(logits, target)
             count = len(groups[number])
-            total.add_(tally(value, logits, target.labels, slots=count, accuracy=self._metrics))
+            table[self._first_group + number] = tally(value, logits, target.labels, slots=count, accuracy=self._metrics)
             return value * (loss_scale * count / self._topology.slots)
 
         epoch = update // self._updates_per_epoch
         size = self._prepare.size(epoch, True)
-        # All groups of a lane have the same number of slots: a span is cut evenly or not at all.
-        rows = self._topology.micro_batch * (len(groups[0]) if groups else 1)
+        rows = self._topology.micro_batch * self._dealt.group_slots
         self.pipeline.run(
             len(groups),
             (rows, self._prepare.channels, size, size),
             self._prepare.dtype,
             fetch,
             loss,
-            lambda number: stochastic.keyed(self._seed, update, groups[number]),
+            lambda number: stochastic.keyed(self._seed, update, groups[number], norm_batches=self._norm_batches),
         )
         self._share_out(time.perf_counter() - started, before)
         self._wait_for_labels()
-        self._reducer.finish()
+        self._sum.finish()
+        for statistics in self._statistics:
+            statistics.give(self._world.sum_parts(statistics.parts(), self._dealt))
         self._timing.mark("reduce")
-        return total
+        return table
 
     def _share_out(self, whole: float, before: Mapping[str, float]) -> None:
         """The time of a pipeline's passes by phase; what no phase has claimed was waiting for the neighbours."""

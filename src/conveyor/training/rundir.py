@@ -4,6 +4,7 @@ import os
 import time
 from pathlib import Path
 
+from conveyor.checkpoint.lock import RunLock
 from conveyor.checkpoint.store import listing
 from conveyor.errors import UserError
 from conveyor.files import write_atomically
@@ -45,6 +46,23 @@ def refuse_taken(folder: Path) -> None:
         raise UserError(f"{folder} already holds a run: choose another --run-dir, or go on with it by --resume auto")
 
 
+def move_aside(folder: Path) -> Path:
+    """Rename the folder of a run that is over, so that its name is free: `run` becomes `run-1`; where it is now."""
+    number, whole = 1, folder.resolve()
+    while (aside := folder.with_name(f"{folder.name}-{number}")).exists():
+        number += 1
+    with RunLock(folder):
+        if whole in (Path.cwd(), *Path.cwd().parents):
+            raise UserError(f"{folder} holds a run already and is the folder that you are in: choose another folder")
+        try:
+            folder.rename(aside)
+        except OSError as problem:
+            raise UserError(
+                f"{folder} holds a run already and cannot be renamed ({problem.strerror}): choose another folder"
+            ) from None
+    return aside
+
+
 def resolved_options(spec: RunSpec, folder: Path) -> Options:
     """The options with every default that depends on something else written out, so that they rerun the run exactly."""
     changes: dict[str, object] = {
@@ -54,6 +72,8 @@ def resolved_options(spec: RunSpec, folder: Path) -> Options:
         "in_channels": spec.in_channels,
         "run_dir": os.fspath(folder),
     }
+    if spec.options.data.data_dir is not None:
+        changes["data_dir"] = str(Path(spec.options.data.data_dir).expanduser().absolute())
     if spec.model_name != OWN_MODEL:
         changes["model"] = spec.model_name
     if spec.options.length.updates is None:

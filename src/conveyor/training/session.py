@@ -1,11 +1,15 @@
 """All that changes while a run goes on, as one object that can be saved and restored."""
 
+import math
+import os
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 
 from conveyor.checkpoint.state import State
+from conveyor.data.identity import Identity
+from conveyor.errors import UserError
 from conveyor.options.coerce import to_plain
 from conveyor.training.lane import Lane
 from conveyor.training.meter import Meter, Timing
@@ -13,6 +17,12 @@ from conveyor.training.spec import RunSpec
 from conveyor.training.stopping import Stopping
 from conveyor.training.update import Updater
 from conveyor.training.world import World
+
+
+def starts() -> int:
+    """How often the launcher has started this job's workers again."""
+    text = os.environ.get("CONVEYOR_STARTS") or os.environ.get("TORCHELASTIC_RESTART_COUNT") or "0"
+    return int(text) if text.isdigit() else 0
 
 
 @dataclass(slots=True)
@@ -26,6 +36,8 @@ class Session:
     meter: Meter
     stopping: Stopping
     timing: Timing
+    identity: Identity
+    """The data as they were when this worker started."""
     flops: float = 0.0
     """Floating-point operations to train on one image; known to the main worker."""
     update: int = 0
@@ -33,6 +45,12 @@ class Session:
     reason: str | None = None
     """Why the run ends before its last update."""
     last_accuracy: float | None = None
+    restarts: int = 0
+    """How often the workers were started again because one was lost."""
+    updates_repeated: int = 0
+    """Updates that had to be computed twice because of that."""
+    events_due: bool = False
+    """Whether what follows the last update was cut short and is to be done again."""
     validated_at: int = -1
     """The update after which `last_accuracy` was measured."""
 
@@ -45,42 +63,75 @@ class Session:
         """The whole model under its full names, on every worker of the lane."""
         return self.world.full_state(dict(self.lane.module.state_dict()))
 
-    def state(self) -> State:
-        """Everything, for a checkpoint; every worker must call it."""
-        updater = self.updater
-        progress = {
+    def progress(self, *, local: bool = False) -> dict[str, Any]:
+        """The clock and all that is not a tensor. Every worker must call it, unless what it knows itself is enough."""
+        return {
             "update": self.update,
             "epoch": self.epoch,
             "updates_total": self.spec.updates_total,
             "updates_per_epoch": self.spec.updates_per_epoch,
             "layout": str(self.spec.layout),
-            "class_names": list(self.spec.data.class_names),
-            "loss_scale": updater.loss_scale.state(),
-            "meter": self.meter.state(),
+            "threads": self.spec.layout.threads,
+            "class_names": list(self.identity.class_names),
+            "data": self.identity.to_json(),
+            "loss_scale": self.updater.loss_scale.state(),
+            "meter": self.meter.state(local=local),
             "timing": dict(self.timing.seconds),
             "stopping": self.stopping.state(),
             "last_accuracy": self.last_accuracy,
             "validated_at": self.validated_at,
             "reason": self.reason,
+            "job": [os.environ.get("CONVEYOR_JOB", ""), starts()],
+            "restarts": self.restarts,
+            "updates_repeated": self.updates_repeated,
         }
+
+    def local_state(self) -> State:
+        """The tensors that this worker holds, under their full names; not copied."""
+        updater = self.updater
         return State(
-            model=self.model_state(),
-            optimizer=self.world.full_state(updater.optimizer.state_dict()),
-            averages=self.world.full_state(updater.ema.state_dict()) if updater.ema is not None else {},
-            progress=progress,
+            model=dict(self.lane.module.state_dict()),
+            optimizer=updater.optimizer.state_dict(),
+            averages=updater.ema.state_dict() if updater.ema is not None else {},
             options={name: to_plain(value) for name, value in self.spec.options.flat().items()},
         )
 
+    def state(self) -> State:
+        """Everything, for a checkpoint; every worker must call it."""
+        state = self.local_state()
+        state.progress = self.progress()
+        state.model, state.optimizer = self.world.full_state(state.model), self.world.full_state(state.optimizer)
+        state.averages = self.world.full_state(state.averages)
+        return state
+
     def load(self, state: State) -> None:
         """Stand where `state` was saved. The model's own weights were loaded when it was built."""
-        progress: dict[str, Any] = state.progress
+        try:
+            self._load(state, state.progress)
+        except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, OverflowError) as problem:
+            words = f"{type(problem).__name__} {problem}".splitlines()[0][:200]
+            raise UserError(
+                f"the checkpoint at update {state.update} is not one of this run ({words}): use the one before it"
+            ) from None
+
+    def _load(self, state: State, progress: dict[str, Any]) -> None:
         self.updater.optimizer.load_state_dict(state.optimizer)
         self.updater.loss_scale.load(progress["loss_scale"])
         if self.updater.ema is not None and state.averages:
             self.updater.ema.load_state_dict(state.averages)
-        self.timing.seconds.update(progress["timing"])
+        self.timing.seconds.update({name: _finite(seconds) for name, seconds in progress["timing"].items()})
         self.meter.load(progress["meter"])
         self.stopping.load(progress["stopping"])
-        self.last_accuracy = progress["last_accuracy"]
+        self.last_accuracy = None if progress["last_accuracy"] is None else _finite(progress["last_accuracy"])
         self.validated_at = int(progress["validated_at"])
         self.update = state.update
+        self.events_due = bool(progress.get("events_due", False))
+        self.restarts = int(progress.get("restarts", 0))
+        self.updates_repeated = int(progress.get("updates_repeated", 0))
+
+
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
+        raise ValueError(f"{number} where a number should be")
+    return number

@@ -1,11 +1,15 @@
-"""Asked to leave: SIGTERM and SIGUSR1 (and the first SIGINT) end a run after the update in work, with a checkpoint."""
+"""Asked to leave: SIGTERM, SIGUSR1, SIGHUP and the first SIGINT end a run after the update in work, with a checkpoint."""
 
 import signal
 import threading
 from types import FrameType, TracebackType
 from typing import Any
 
-LEAVE = (signal.SIGTERM, signal.SIGUSR1, signal.SIGINT)
+import torch
+
+from conveyor.training.world import World
+
+LEAVE = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
 
 
 class Signals:
@@ -21,7 +25,9 @@ class Signals:
     def __enter__(self) -> "Signals":
         if threading.current_thread() is threading.main_thread():
             for number in LEAVE:
-                self._before[number] = signal.signal(number, self._remember)
+                # nohup lets a run outlive its terminal by ignoring SIGHUP: that stays so.
+                if number != signal.SIGHUP or signal.getsignal(number) is not signal.SIG_IGN:
+                    self._before[number] = signal.signal(number, self._remember)
         return self
 
     def __exit__(
@@ -30,6 +36,14 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         self._before.clear()
+
+    def agree(self, world: World) -> None:
+        """After any worker received a signal: all of them name the same one, the lowest number of those received."""
+        heard = torch.zeros(signal.NSIG, dtype=torch.float64, device=world.device)
+        if self.received is not None:
+            heard[self.received] = 1
+        world.sum_over_all([heard])
+        self.received = signal.Signals(int(heard.nonzero()[0]))
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:

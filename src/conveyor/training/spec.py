@@ -12,17 +12,18 @@ from typing import Any
 from conveyor.data import catalogue as datasets
 from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.folders import is_plain
+from conveyor.data.subject import Subject, subject
 from conveyor.errors import UserError
-from conveyor.layout import Layout, Machine, choose_layout
+from conveyor.layout import Layout, Machine, choose_layout, deal, validation_layout
 from conveyor.models import catalogue as models
-from conveyor.models import own as own_models
+from conveyor.models import sources
 from conveyor.optim.schedule import Schedule, make_schedule
 from conveyor.options import Options
 from conveyor.options.optimizer import DEFAULT_RMSPROP_DECAY
-from conveyor.topology import HostEvents, Length, Topology, exact, host_events
+from conveyor.options.validation import without_updates
+from conveyor.topology import HostEvents, Length, Topology, exact, group_slots, host_events
+from conveyor.tree import Dealt
 
-SMALL_IMAGE = 64
-"""Images up to this size get a small network when none is named."""
 TINY_SLOT = 2e9
 """Floating-point operations of one slot below which a second thread costs more in waiting than it brings."""
 OWN_MODEL = "own"
@@ -39,6 +40,8 @@ class RunSpec:
     num_classes: int
     in_channels: int
     topology: Topology
+    group_slots: int
+    """Slots that share one pass through the network."""
     split_points: tuple[str, ...]
     layout: Layout
     layout_note: str
@@ -65,6 +68,10 @@ class RunSpec:
     def epochs(self) -> Fraction:
         return self.length.epochs
 
+    def dealt(self, lanes: int) -> Dealt:
+        """Which groups of slots each of `lanes` lanes computes."""
+        return deal(self.topology.slots, self.group_slots, lanes, self.options.model.bn_span)
+
     def replace(self, **changes: Any) -> "RunSpec":
         """The same run with some values changed (another layout, say)."""
         return dataclasses.replace(self, **changes)
@@ -72,20 +79,10 @@ class RunSpec:
     def to_json(self, command: str = "train") -> dict[str, Any]:
         """The object that `--dry-run --json` prints."""
         topology, events, options = self.topology, self.events, self.options
-        return {
-            "model": self.model_name,
-            "data": self.data.name,
+        training: dict[str, Any] = {
             "train_images": self.data.train_images,
-            "image_size": self.image_size,
-            "num_classes": self.num_classes,
-            "in_channels": self.in_channels,
-            "micro_batch": topology.micro_batch,
-            "accumulation": topology.accumulation,
-            "replicas": topology.replicas,
-            "stages": topology.stages,
             "slots": topology.slots,
-            "devices": _devices(options, topology),
-            "global_batch": topology.global_batch,
+            "group_slots": self.group_slots,
             "epochs": _number(self.epochs),
             "updates_per_epoch": self.updates_per_epoch,
             "updates_total": self.updates_total,
@@ -99,6 +96,20 @@ class RunSpec:
             "updates_per_call": events.updates_per_call,
             "calls": events.calls,
             "split_points": list(self.split_points),
+        }
+        return {
+            "model": self.model_name,
+            "data": self.data.name,
+            "image_size": self.image_size,
+            "num_classes": self.num_classes,
+            "in_channels": self.in_channels,
+            "micro_batch": topology.micro_batch,
+            "accumulation": topology.accumulation,
+            "replicas": topology.replicas,
+            "stages": topology.stages,
+            "devices": _devices(options, topology),
+            "global_batch": topology.global_batch,
+            **(training if options.events.training else {}),
             "precision": options.precision.precision,
             "validation": {
                 "batch": self.validation_batch,
@@ -108,7 +119,7 @@ class RunSpec:
             "layout": str(self.layout),
             "threads": self.layout.threads,
             "notes": list(self.notes),
-            "command": options.command_text(command),
+            "command": options.command_text(command if options.events.training else "validate"),
         }
 
 
@@ -123,31 +134,50 @@ def resolve(
     """All the arithmetic of a run.
 
     `info` and `model_name` stand in for a data set or a model of the user's own; `workers` is the number of processes
-    that a launcher has already started.
+    that a launcher has already started. Without training, nothing about updates can refuse the run.
     """
+    if not options.events.training:
+        options = without_updates(options)
     options.check()
     data = info or datasets.info(options.data)
+    told: tuple[str, ...] = ()
+    if model_name is None:
+        options, told = sources.completed(options, photographs=data.kind == "files")
+    made_up = _made_up(options, data)
+    data = dataclasses.replace(data, validation_images=min(data.validation_images, made_up or data.validation_images))
     _check_data(options, data)
     topology, notes = Topology.from_options(options.batch)
     length = _length(options, data, topology)
-    name, image_size = model_and_size(options, data, model_name)
+    about = subject(options, data, model_name)
     machine = machine or _machine(options)
     where = options.layout
-    if where.threads is None and not machine.accelerators and _is_tiny(name, image_size, topology.micro_batch):
+    if where.threads is None and not machine.accelerators and _is_tiny(about, topology.micro_batch):
         where = dataclasses.replace(where, threads=1)
-    layout, layout_note = choose_layout(where, topology, machine, workers)
+    elif where.threads is None and model_name is not None and workers is None:
+        # A module of the caller's own runs in the caller's process alone: it may have all cores.
+        where = dataclasses.replace(where, threads=machine.cores)
     _check_span(options.model.bn_span, topology)
+    group = _group(options, topology, about)
+    validation_batch = options.events.validation_batch_size or topology.micro_batch
+    if options.events.training:
+        layout, layout_note = choose_layout(where, topology, machine, workers, topology.slots // group)
+        exactness = _exactness(options, topology, group, layout, machine, model_name is not None)
+        layout_note = f"{layout_note}; {exactness}"
+    else:
+        batches = -(-data.validation_images // validation_batch)
+        layout, layout_note = validation_layout(where, batches, machine, workers)
     schedule = _schedule(options, topology, length)
     events = _events(options, length)
     _check_averages(options, events)
     return RunSpec(
         options=options,
         data=data,
-        model_name=name,
-        image_size=image_size,
-        num_classes=options.model.num_classes or data.num_classes,
-        in_channels=options.model.in_channels or data.channels,
+        model_name=about.name,
+        image_size=about.image_size,
+        num_classes=about.num_classes,
+        in_channels=about.in_channels,
         topology=topology,
+        group_slots=group,
         split_points=options.batch.splits,
         layout=layout,
         layout_note=layout_note,
@@ -157,15 +187,23 @@ def resolve(
         rmsprop_decay=_rmsprop_decay(options, topology),
         schedule=schedule,
         events=events,
-        validation_batch=options.events.validation_batch_size or topology.micro_batch,
+        validation_batch=validation_batch,
         validation_replicas=options.events.validation_replicas or _devices(options, topology),
         validation_images=data.validation_images,
         notes=(
+            *told,
+            *_no_interpolation(options, data),
             *notes,
             *events.notes,
             *_unused_devices(options, machine),
             *_held_out(data, options),
+            *(
+                [f"validation is on the {made_up} different images of made-up data (--max-validation-images)"]
+                if made_up
+                else []
+            ),
             *_dropped_images(data, topology, length, options),
+            *_random_weights(options, about.name),
         ),
     )
 
@@ -230,6 +268,12 @@ def _unused_devices(options: Options, machine: Machine) -> list[str]:
     return [f"--device-ids {' '.join(map(str, chosen))} has no effect: {why}"]
 
 
+def _no_interpolation(options: Options, data: DatasetInfo) -> list[str]:
+    if options.data.interpolation is None or data.kind == "files":
+        return []
+    return [f"--interpolation {options.data.interpolation} has no effect: the images of {data.name} are no photographs"]
+
+
 def _held_out(data: DatasetInfo, options: Options) -> list[str]:
     folder = datasets.data_dir(options.data)
     if data.name != "folder" or folder is None or options.data.hold_out == 1 or not is_plain(folder):
@@ -237,25 +281,40 @@ def _held_out(data: DatasetInfo, options: Options) -> list[str]:
     return [f"{folder} has no validation/ of its own: {data.validation_images} of its images are held out (--hold-out)"]
 
 
-def model_and_size(options: Options, data: DatasetInfo, own: str | None = None) -> tuple[str, int]:
-    """The model's name and the size of the images that it sees."""
-    wanted = own or options.model.model or ("resnet8" if data.image_size <= SMALL_IMAGE else "resnet50")
-    size = options.model.image_size
-    if own is not None:
-        return own, size or data.image_size
-    if ":" in wanted or wanted in own_models.registered():
-        return wanted, size or data.image_size
-    entry = models.entry(wanted)
-    return wanted, size or (entry.image_size if data.kind == "files" else data.image_size)
+def _made_up(options: Options, data: DatasetInfo) -> int:
+    """Images to validate on while training on noise, which repeats a few: each once. 0: as many as the data set has."""
+    asked = options.data
+    if not (asked.generated_data or asked.synthetic_data) or asked.max_validation_images or not options.events.training:
+        return 0
+    return min(datasets.MADE_UP_IMAGES, data.validation_images)
 
 
-def _is_tiny(name: str, image_size: int, micro_batch: int) -> bool:
+def _group(options: Options, topology: Topology, about: Subject) -> int:
+    """Slots that share a pass. Modules of the user's own may mix the samples of a batch, so they get one span at a time."""
+    asked, span = options.batch.pass_slots, options.model.bn_span
+    # Activations that are rounded at random are keyed by the first slot of a pass.
+    ours = models.canonical(about.name) is not None and options.precision.stochastic_rounding != "all"
+    return group_slots(topology, span, about.image_size, asked) if ours or asked != "auto" else span
+
+
+def _exactness(options: Options, topology: Topology, group: int, layout: Layout, machine: Machine, own: bool) -> str:
+    """Whether other layouts of the run compute the same bits, and if not, why."""
+    if machine.accelerators:
+        return "accelerators: equal to other layouts within rounding"
+    if not deal(topology.slots, group, layout.lanes, options.model.bn_span).exact:
+        return "not bit-identical to other layouts: lanes share a batch-norm span"
+    if own:
+        return "bit-identical to other layouts if your module's layers are"
+    return "bit-identical to any other layout"
+
+
+def _is_tiny(about: Subject, micro_batch: int) -> bool:
     """Whether training on one slot is so little work that threads would mostly wait for each other."""
-    known = models.canonical(name)
+    known = models.canonical(about.name)
     costs = models.counts().get(known) if known is not None else None
     if known is None or costs is None:
         return False
-    per_image = 6.0 * costs.multiply_adds * (image_size / models.entry(known).image_size) ** 2
+    per_image = 6.0 * costs.multiply_adds * (about.image_size / models.entry(known).image_size) ** 2
     return per_image * micro_batch < TINY_SLOT
 
 
@@ -321,6 +380,11 @@ def _dropped_images(data: DatasetInfo, topology: Topology, length: Length, optio
         return []
     note = f"{dropped} of {data.train_images} images do not fill a global batch of {topology.global_batch} and sit out each "
     return [note + "epoch (other ones each time)"]
+
+
+def _random_weights(options: Options, name: str) -> list[str]:
+    known = options.run.checkpoint_path or options.model.weights or name == OWN_MODEL
+    return [] if known or options.events.training else ["random weights are validated: no checkpoint is given"]
 
 
 def _number(value: Fraction) -> int | float:

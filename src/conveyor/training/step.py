@@ -8,83 +8,91 @@ from torch import Tensor, nn
 
 from conveyor.data.batch import Batch, Target
 from conveyor.data.prepare import Prepare
-from conveyor.models import stochastic
+from conveyor.models import norms, stochastic
 from conveyor.numerics import finite
-from conveyor.training.loss import Loss, tally
+from conveyor.pipeline.statistics import StatisticsSum
+from conveyor.training.loss import TALLY, Loss, tally
 from conveyor.training.meter import Timing
-from conveyor.training.passes import slots_of_passes
-from conveyor.training.world import GradientReducer
+from conveyor.training.world import World
+from conveyor.tree import Dealt
 
 
 class FoldedLane:
-    """Slot gradients of the whole model. A batch-norm span that lies in this lane is one pass, or several spans are."""
+    """Gradients of the whole model, one group of slots after the other."""
 
-    reads_data = True
+    reads_data = tallies = True
 
     def __init__(
         self,
         module: nn.Module,
-        slots: Sequence[int],
+        world: World,
+        dealt: Dealt,
         *,
-        total_slots: int,
         span: int,
-        spans_per_pass: int = 1,
         loss: Loss,
         prepare: Prepare,
-        reducer: GradientReducer,
+        bucket_bytes: int,
         timing: Timing,
         seed: int,
         metrics: bool = True,
     ) -> None:
         self.module = module
-        self._groups = slots_of_passes(slots, span, spans_per_pass)
-        self._span = span
-        self._total_slots = total_slots
-        self._loss, self._prepare, self._reducer, self._timing = loss, prepare, reducer, timing
+        self._world, self._dealt, self._span = world, dealt, span
+        self._passes = list(zip(dealt.lanes[world.lane], dealt.passes_of(world.lane), strict=True))
+        self._sum = world.gradient_sum([list(module.parameters())], bucket_bytes, dealt)
+        self._statistics = StatisticsSum(norms.batch_norms(module), dealt)
+        self._loss, self._prepare, self._timing = loss, prepare, timing
         self._seed, self._metrics = seed, metrics
         self.recent: list[list[Batch]] = []
         """The batches of the last update, for the search for a bad layer."""
 
     def gradients(self, batches: Iterator[Batch], update: int, loss_scale: float) -> Tensor:
-        """See `Lane.gradients`: p.grad = sum over the lane's slots of d(loss_scale / slots x loss)."""
-        total = torch.zeros(5, dtype=torch.float64, device=self._prepare.device)
+        """See `Lane.gradients`: p.grad = sum over the groups of d(loss_scale x slots of the group / all slots x loss)."""
+        table = torch.zeros(self._dealt.groups, TALLY, dtype=torch.float64, device=self._prepare.device)
         self.recent = []
         self._timing.begin()
-        for number, group in enumerate(self._groups):
-            parts = [next(batches) for _ in group]
+        for number, slots in self._passes:
+            last = number == self._passes[-1][0]
+            parts = [next(batches) for _ in slots]
             self.recent.append(parts)
             images, target = joined_inputs(self._prepare, parts)
             self._timing.mark("data")
-            with self._keyed(update, group):
+            with self._keyed(update, slots):
                 logits = self.module(images)
                 loss = self._loss(logits, target)
+                self._statistics.leaf(number)
                 self._timing.mark("forward")
-                if number == len(self._groups) - 1:
-                    self._reducer.start()
-                (loss * (loss_scale * len(group) / self._total_slots)).backward()
-            total += tally(loss, logits, target.labels, slots=len(group), accuracy=self._metrics)
+                if last:
+                    self._sum.start()
+                (loss * self._factor(loss_scale, slots)).backward()
+            self._sum.leaf(number)
+            table[number] = tally(loss, logits, target.labels, slots=len(slots), accuracy=self._metrics)
             self._timing.mark("backward")
-        self._reducer.finish()
+        self._sum.finish()
+        self._statistics.give(self._world.sum_parts(self._statistics.parts(), self._dealt))
         self._timing.mark("reduce")
-        return total
+        return table
 
     def find_bad_layer(self, update: int, loss_scale: float) -> finite.Finding | None:
         """What is not finite first when the passes of the last update are repeated."""
         found: list[finite.Finding] = []
-        for group, parts in zip(self._groups, self.recent, strict=False):
+        for (_, slots), parts in zip(self._passes, self.recent, strict=False):
             images, target = joined_inputs(self._prepare, parts)
-            factor = loss_scale * len(group) / self._total_slots
+            factor = self._factor(loss_scale, slots)
 
             def repeat(images: Tensor = images, target: Target = target, factor: float = factor) -> None:
                 (self._loss(self.module(images), target) * factor).backward()
 
-            with self._keyed(update, group):
+            with self._keyed(update, slots):
                 first = finite.first_bad_layer([self.module], repeat)
             found += [first] if first is not None else []
         return min(found, default=None)
 
-    def _keyed(self, update: int, group: tuple[int, ...]) -> AbstractContextManager[None]:
-        return stochastic.keyed(self._seed, update, group, norm_batches=max(1, len(group) // self._span))
+    def _factor(self, loss_scale: float, slots: tuple[int, ...]) -> float:
+        return loss_scale * len(slots) / self._dealt.slots
+
+    def _keyed(self, update: int, slots: tuple[int, ...]) -> AbstractContextManager[None]:
+        return stochastic.keyed(self._seed, update, slots, norm_batches=max(1, len(slots) // self._span))
 
 
 def joined_inputs(prepare: Prepare, parts: Sequence[Batch]) -> tuple[Tensor, Target]:

@@ -28,7 +28,13 @@ class Updater:
         self._clip_norm = clip_norm
         named = dict(lane.module.named_parameters())
         self._parameters = [named[name] for name in optimizer.names]
+        # One place for each parameter of the whole model, so that squares are added in one order whoever holds them.
+        everywhere = sorted(world.full_state({name: torch.zeros(1) for name in optimizer.names}))
+        self._places = [everywhere.index(name) for name in optimizer.names]
+        self._squares = torch.zeros(len(everywhere), dtype=torch.float64, device=world.device)
         self._norms = norms.batch_norms(lane.module)
+        self.changing = False
+        """Whether an update is half done; the loop says when it is complete."""
         self.gradient_norm: Tensor | None = None
         """The global norm of the last mean gradient before clipping, when it was needed; on the device."""
 
@@ -41,8 +47,7 @@ class Updater:
         factor: float | Tensor = 1.0 / scale
         finite = True
         if self._clip_norm is not None or self.loss_scale.dynamic:
-            squares = global_square(seen)
-            self._world.sum_over_stages([squares])
+            squares = self._global_square(gradients)
             self.gradient_norm = squares.sqrt() / scale
             if self.loss_scale.dynamic:
                 finite = bool(squares.isfinite())
@@ -52,8 +57,7 @@ class Updater:
         measured = self.loss_scale.measure(seen)
         if measured is not None:
             self._world.sum_over_stages([measured])
-        if self._world.lanes > 1:
-            self._world.all_reduce_sum(norms.pending(self._norms))
+        self.changing = True
         if finite:
             self.optimizer.step(gradients, lr, update, gradient_factor=factor)
             norms.commit(self._norms)
@@ -65,8 +69,14 @@ class Updater:
         for parameter in self._parameters:
             parameter.grad = None
 
+    def _global_square(self, gradients: list[Tensor]) -> Tensor:
+        """The sum of squares of all elements of the model's gradients, float64, a scalar on the device.
 
-def global_square(gradients: list[Tensor]) -> Tensor:
-    """The sum of squares of all elements, float64, a scalar on the device; overflow of a half gradient shows as inf."""
-    norms_of = torch._foreach_norm([g.float() if g.dtype.itemsize < 4 else g for g in gradients])
-    return torch.stack([norm.double() for norm in norms_of]).square().sum()
+        Overflow of a half-precision gradient shows as inf.
+        """
+        self._squares.zero_()
+        if gradients:
+            norms_of = torch._foreach_norm([g.float() if g.dtype.itemsize < 4 else g for g in gradients])
+            self._squares[self._places] = torch.stack([norm.double() for norm in norms_of]).square()
+        self._world.sum_over_stages([self._squares])
+        return self._squares.sum()

@@ -1,5 +1,6 @@
 """Accuracy over a whole validation set: every image counted once, padding masked, whatever the batch and the layout."""
 
+import math
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
@@ -9,15 +10,16 @@ import torch
 from torch import Tensor, nn
 
 from conveyor.data.batch import Batch, Target
+from conveyor.errors import UserError
 from conveyor.models.copies import evaluating
-from conveyor.training.loss import LOSS, SAMPLES, TOP1, TOP5, Loss, tally
+from conveyor.monitor.latency import Latency
+from conveyor.numerics import finite
+from conveyor.training.loss import LOSS, SAMPLES, TALLY, TOP1, TOP5, Loss, tally
 from conveyor.training.meter import wait_for
 from conveyor.training.world import World
 
 CONFUSION_CLASSES = 200
 """Up to this many classes the confusion counts are kept (C^2 numbers)."""
-LATENCIES = {"latency_p50_ms": 0.5, "latency_p99_ms": 0.99, "latency_p999_ms": 0.999, "latency_max_ms": 1.0}
-"""The part of all passes that take at most so long, by the name in a record."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,11 +50,17 @@ class Accuracy:
             "images_per_second": self.images / self.seconds if self.seconds > 0 else 0.0,
         }
         if self.latencies:
-            ordered = sorted(self.latencies)
-            record["latency_avg_ms"] = 1e3 * sum(ordered) / len(ordered)
-            for key, share in LATENCIES.items():
-                record[key] = 1e3 * ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+            record |= Latency.of(self.latencies).fields()
         return record
+
+
+def check_answers(found: Accuracy, model: nn.Module, name: str) -> None:
+    """Refuse the figures of a model whose answers are not finite: they would read as an accuracy of 0 %."""
+    if math.isfinite(found.loss):
+        return
+    bad = finite.bad_weight([*model.named_parameters(), *model.named_buffers()])
+    cause = f"its {bad} holds values that are not" if bad is not None else "though all of its weights are"
+    raise UserError(f"{name} gives answers that are not finite ({cause}): validate an earlier checkpoint")
 
 
 def validate(
@@ -61,15 +69,17 @@ def validate(
     prepare: Callable[[Batch, bool], tuple[Tensor, Target]],
     world: World,
     *,
+    num_batches: int,
     num_classes: int,
     latency: bool = False,
     on_batch: Callable[[Batch, Tensor], None] | None = None,
 ) -> Accuracy:
-    """Run `feed` (this worker's share) through `model` in evaluation mode and sum over all workers.
+    """Run `feed` (this worker's share of `num_batches`) through `model` in evaluation mode and sum over all workers.
 
     `on_batch(batch, logits)` sees each batch's valid part, to collect mistakes.
     """
-    totals = torch.zeros(5, dtype=torch.float64, device=world.device)
+    # One row for each batch of the whole set: the sum does not depend on who counted which.
+    totals = torch.zeros(num_batches, TALLY, dtype=torch.float64, device=world.device)
     confusion = torch.zeros(
         num_classes**2 if num_classes <= CONFUSION_CLASSES else 0, dtype=torch.int64, device=world.device
     )
@@ -89,13 +99,13 @@ def validate(
                 # Nothing valid, or another worker of this lane has the last stage.
                 continue
             labels = target.labels[: batch.num_valid]
-            totals += tally(criterion(logits, Target(labels)), logits, labels)
+            totals[batch.slot] = tally(criterion(logits, Target(labels)), logits, labels)
             if confusion.numel():
                 confusion += torch.bincount(labels * num_classes + logits.argmax(dim=1), minlength=num_classes**2)
             if on_batch is not None:
                 on_batch(batch, logits)
     world.sum_over_all([totals, confusion])
-    sums = totals.tolist()
+    sums = totals.sum(0).tolist()
     images_seen = round(sums[SAMPLES])
     share = 100.0 / max(1, images_seen)
     return Accuracy(

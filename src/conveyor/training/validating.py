@@ -5,13 +5,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from torch import nn
+
 from conveyor.checkpoint import store
 from conveyor.errors import UserError
 from conveyor.numerics.threads import using_threads
 from conveyor.training import build, checkpoints
 from conveyor.training.assemble import Own, make_prepare, make_validation
 from conveyor.training.spec import RunSpec
-from conveyor.training.stored import is_weights_file
+from conveyor.training.validate import check_answers
 from conveyor.training.validation import Validation
 from conveyor.training.world import World, device_for
 
@@ -23,38 +25,41 @@ Records = list[dict[str, Any]]
 def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Records:
     """Validate what the options name; one record per checkpoint and repetition, the same on every worker."""
     world, own = world or World.single(device_for(spec.options.layout)), own or Own()
+    for note in spec.notes if world.is_main else ():
+        _logger.warning("%s", note)
     with using_threads(spec.layout.threads):
+        # The model first: weights that do not fit are told before the images are looked for.
+        model = None if spec.options.run.checkpoint_path else build.build_model(spec, own=own.model)
         validation = make_validation(spec, world, own, make_prepare(spec, world))
         if validation is None:
             raise UserError(f"the data set {spec.data.name} has no images to validate on")
-        return list(_records(spec, world, own, validation))
+        if model is None:
+            return list(_checkpoints(spec, validation))
+        model = build.place_model(model, spec, world.device, train=False)
+        weights = spec.options.model.weights
+        name = Path(weights).name if weights else "random" if own.model is None else "own model"
+        return [_measured(validation, model, name) for _ in range(spec.options.events.repeat)]
 
 
-def _records(spec: RunSpec, world: World, own: Own, validation: Validation) -> Iterator[dict[str, Any]]:
+def _measured(validation: Validation, model: nn.Module, name: str) -> dict[str, Any]:
+    found = validation.measure(model)
+    check_answers(found, model, name)
+    return found.record(name, -1, 0.0)
+
+
+def _checkpoints(spec: RunSpec, validation: Validation) -> Iterator[dict[str, Any]]:
     path, repeat = spec.options.run.checkpoint_path, spec.options.events.repeat
-    if path is not None and not is_weights_file(Path(path)):
-        found = store.locate(path)
-        if found.checkpoints:
-            if found.single:
-                # The one that was asked for: damage is an error, not a warning.
-                store.load_newest(path)
-            count = 0
-            for record, _ in checkpoints.records(found.checkpoints, validation, repeat):
-                yield record
-                count += 1
-            if count == 0:
-                raise UserError(f"no complete checkpoint in {path}: all {len(found.checkpoints)} of them are damaged")
-            return
-        _logger.warning("no checkpoint in %s: validating random weights", path)
-    name = "random"
-    if path is not None and is_weights_file(Path(path)):
-        spec = spec.replace(options=spec.options.replace(weights=path))
-    if spec.options.model.weights is not None:
-        name = Path(spec.options.model.weights).name
-    elif path is None and own.model is None:
-        _logger.warning("no --checkpoint-path and no --weights: validating random weights")
-    elif own.model is not None:
-        name = "own model"
-    model = build.place_model(build.build_model(spec, own=own.model), spec, world.device, train=False)
-    for _ in range(repeat):
-        yield validation.measure(model).record(name, -1, 0.0)
+    assert path is not None
+    found = store.existing(path)
+    if found.single:
+        # The one that was asked for: damage is an error, not a warning.
+        store.load_newest(path)
+    count = 0
+    for record, _ in checkpoints.records(found.checkpoints, validation, repeat, strict=found.single):
+        yield record
+        count += 1
+    if count == 0:
+        raise UserError(
+            f"no usable checkpoint in {path}: all {len(found.checkpoints)} of them are damaged or give answers that are "
+            "not finite"
+        )

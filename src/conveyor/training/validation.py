@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from conveyor.checkpoint.state import State
 from conveyor.data.batch import Batch, Dataset
 from conveyor.data.feed import ValidationFeed
+from conveyor.data.identity import check_classes
 from conveyor.data.prepare import Prepare
 from conveyor.monitor.progress import track
 from conveyor.training import build
@@ -47,6 +48,7 @@ class Validation:
 
     def loaded(self, state: State) -> nn.Module:
         """A model with the weights of a checkpoint: the averaged ones when it has them."""
+        check_classes(state.progress.get("class_names", ()), self._spec.data.class_names)
         return self._loaded(state.best_weights())
 
     def measure(self, model: nn.Module, share: tuple[int, int] | None = None) -> Accuracy:
@@ -80,6 +82,7 @@ class Validation:
                 feed,
                 self._prepare,
                 world,
+                num_batches=-(-len(self._dataset) // self._spec.validation_batch),
                 num_classes=self._spec.num_classes,
                 latency=options.events.latency,
                 on_batch=seen,

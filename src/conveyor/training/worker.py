@@ -1,11 +1,14 @@
 """One worker of a run: start or resume, train, leave the run folder in order."""
 
 import contextlib
+from pathlib import Path
 
 from conveyor.checkpoint import folder as checkpoints
 from conveyor.checkpoint import store
 from conveyor.checkpoint.lock import RunLock
+from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
+from conveyor.files import remove_unfinished
 from conveyor.monitor.observers import make_observers
 from conveyor.monitor.progress import say
 from conveyor.monitor.steady import Steady
@@ -17,12 +20,13 @@ from conveyor.training.after import Result, finish
 from conveyor.training.assemble import Own, make_feed, make_prepare, make_session, make_validation
 from conveyor.training.describe import opening_lines
 from conveyor.training.events import Events
+from conveyor.training.handover import Handover, folder_here
 from conveyor.training.loop import train
 from conveyor.training.memory import recompute_note
 from conveyor.training.session import Session
 from conveyor.training.signals import Signals
 from conveyor.training.spec import RunSpec
-from conveyor.training.start import starting_state
+from conveyor.training.start import starting_state, with_stored_threads
 from conveyor.training.throughput import share_of_peak
 from conveyor.training.world import World, device_for
 
@@ -32,40 +36,57 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
     world, own = world or World.single(device_for(spec.options.layout)), own or Own()
     folder = rundir.choose(spec)
     spec = spec.replace(options=rundir.resolved_options(spec, folder))
-    lock = RunLock(folder) if world.is_main else contextlib.nullcontext()
-    with lock, Signals() as signals, using_threads(spec.layout.threads):
+    lock = RunLock(folder) if world.is_main else None
+    with lock or contextlib.nullcontext(), Signals() as signals:
         state = starting_state(spec, folder, world)
-        if world.is_main:
-            checkpoints.tidy(folder / store.CHECKPOINTS)
-        prepare = make_prepare(spec, world)
-        session = make_session(spec, world, own, state, prepare)
-        validation = make_validation(spec, world, own, prepare)
-        during = spec.options.events.validation_mode == "during"
-        if world.is_main:
-            # From here on the folder holds a run; what went wrong before leaves it free for the next attempt.
-            rundir.write_options(folder, spec.options)
-        observers = [Steady(one) for one in make_observers(spec.options, folder)] if world.is_main else []
-        peak = share_of_peak(session.flops, spec, world.device) if world.is_main else None
-        events = Events(session, folder, observers, validation if during else None, peak)
-        if world.is_main:
-            announce(session)
-        for observer in observers:
-            observer.start(spec.to_json(), session.update)
-        try:
-            feed = make_feed(spec, world, own, prepare, session.update, session.lane.reads_data)
-            watch = make_watch(
-                spec.options.run, folder, world.rank, session.lane.module, on_cpu=world.device.type == "cpu"
-            )
-            with events, contextlib.closing(watch) as session.timing.watch, feed as batches:
-                if session.update == 0 and spec.options.events.checkpoint_at_start:
-                    events.save()
-                events.catch_up()
-                train(session, batches, events, signals)
-            result = finish(session, folder, events, validation, observers, signals.received)
-        except BaseException:
-            for observer in observers:
-                observer.end({"updates": session.update, "seconds": session.stopping.seconds, "reason": "failed"})
-            raise
+        spec = with_stored_threads(spec, state)
+        with using_threads(spec.layout.threads):
+            return _run(spec, world, own, folder, state, signals, lock)
+
+
+def _run(
+    spec: RunSpec,
+    world: World,
+    own: Own,
+    folder: Path,
+    state: State | None,
+    signals: Signals,
+    lock: RunLock | None,
+) -> Result:
+    if world.is_main:
+        checkpoints.tidy(folder / store.CHECKPOINTS)
+        remove_unfinished(folder)
+    prepare = make_prepare(spec, world)
+    session = make_session(spec, world, own, state, prepare)
+    validation = make_validation(spec, world, own, prepare)
+    during = spec.options.events.validation_mode == "during"
+    if world.is_main:
+        # From here on the folder holds a run; what went wrong before leaves it free for the next attempt.
+        rundir.write_options(folder, spec.options)
+    observers = [Steady(one) for one in make_observers(spec.options, folder)] if world.is_main else []
+    peak = share_of_peak(session.flops, spec, world.device) if world.is_main else None
+    handover = Handover(session, folder_here() if world.size > 1 else None)
+    events = Events(session, folder, observers, validation if during else None, peak, lock)
+    if world.is_main:
+        announce(session)
+    for observer in observers:
+        # What is done again is recorded again.
+        observer.start(spec.to_json(), session.update - session.events_due)
+    try:
+        feed = make_feed(spec, world, own, prepare, session.update, session.lane.reads_data)
+        watch = make_watch(spec.options.run, folder, world.rank, session.lane.module, on_cpu=world.device.type == "cpu")
+        with events, contextlib.closing(watch) as session.timing.watch, feed as batches:
+            if session.update == 0 and spec.options.events.checkpoint_at_start:
+                events.save()
+            events.catch_up()
+            train(session, batches, events, signals, handover)
+        result = finish(session, folder, events, validation, observers, signals.received)
+    except BaseException:
+        # What is written now would make a removed folder anew.
+        for observer in [] if events.folder_is_gone() else observers:
+            observer.end({"updates": session.update, "seconds": session.stopping.seconds, "reason": "failed"})
+        handover.write()
+        raise
     if world.is_main and events.writer.problem is not None:
         raise UserError(events.writer.problem)
     return result

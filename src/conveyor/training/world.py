@@ -7,40 +7,22 @@ A run has `lanes x depth` workers. Worker (lane, stage) has rank = lane * depth 
 
 This class is the world of a single worker: every reduction is the identity. A world of several processes overrides the
 methods that communicate; none of them is called while another is pending, and all workers call them in the same order.
+
+`sum_over_stages` and `sum_over_all` add in an order that depends on the layout, so what they add must be exact in any
+order: counts, or tables in which every worker fills rows of its own. Everything else goes along the tree (`sum_parts`).
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
 from conveyor.options.batch import LayoutOptions
-
-
-class GradientReducer(Protocol):
-    """Sums gradients over the lanes, possibly while the backward pass of the last slot still runs.
-
-    `start` is called before the backward pass of the update's last slot, `finish` after it. Between `finish` and the
-    next `start` the gradients `p.grad` are the sums over all lanes.
-    """
-
-    def start(self) -> None:
-        """From now on a gradient that is accumulated once more is final."""
-
-    def finish(self) -> None:
-        """Wait until every gradient is the sum over all lanes."""
-
-
-class NothingToReduce:
-    """The reducer of a single lane: its gradients are the sums."""
-
-    def start(self) -> None:
-        pass
-
-    def finish(self) -> None:
-        pass
+from conveyor.pipeline.gradients import GradientSum
+from conveyor.tree import Dealt
 
 
 class World:
@@ -79,24 +61,42 @@ class World:
 
     # --- reductions, all in place and equal on every participant afterwards ---
 
-    def all_reduce_sum(self, tensors: Sequence[Tensor]) -> None:
-        """Sum over the lanes of this stage."""
-
     def sum_over_stages(self, tensors: Sequence[Tensor]) -> None:
         """Sum over the stages of this lane."""
 
     def sum_over_all(self, tensors: Sequence[Tensor]) -> None:
         """Sum over all workers; a stage that has nothing to add brings zeros."""
 
-    def reducer(self, parameters: Iterable[nn.Parameter], bucket_bytes: int) -> GradientReducer:
-        """What sums the gradients of `parameters` over the lanes; made once for a run."""
-        return NothingToReduce()
+    def sum_parts(self, parts: Tensor, dealt: Dealt) -> Tensor:
+        """Sum over the groups of an update, in the order of the tree, from every lane's parts [p, n] to [n]."""
+        return parts[0]
+
+    def gradient_sum(self, sections: Sequence[Sequence[nn.Parameter]], bucket_bytes: int, dealt: Dealt) -> GradientSum:
+        """What sums the gradients of these parameters over the groups of an update; made once for a run."""
+        return GradientSum(sections, bucket_bytes, dealt)
 
     # --- objects and states ---
 
     def broadcast_object(self, value: Any) -> Any:
         """The main worker's `value` on every worker (JSON-like values only)."""
         return value
+
+    def of_all(self, value: Any) -> list[Any]:
+        """The JSON-like `value` of every worker, by rank."""
+        return [value]
+
+    def of_stages(self, value: Any) -> list[Any]:
+        """The JSON-like `value` of every worker of this lane, by stage."""
+        return [value]
+
+    def pass_on(self, flat: Tensor, size: int) -> Tensor:
+        """Bytes to the lane's next stage; `size` bytes from the stage before. A ring."""
+        return flat
+
+    def broadcast_state(self, state: State | None, source: int) -> State:
+        """The state that worker `source` has, on every worker."""
+        assert state is not None
+        return state
 
     def full_state(self, local: dict[str, Tensor]) -> dict[str, Tensor]:
         """The union over the stages of this lane of `{full name: tensor}`, on every worker of the lane."""

@@ -8,7 +8,8 @@
  *
  * The resize is bilinear with antialiasing: each output value is the weighted mean of the inputs within `ratio` (at least
  * 1) of its centre, weights falling linearly. Rows are combined first into 16-bit values with 7 bits after the point,
- * then columns; both passes have weights of 15 bits. The rows are used while they are still in the cache.
+ * then columns; both passes have weights of 15 bits. The rows are used while they are still in the cache. resize.py does the
+ * same arithmetic in numpy, to the bit; for that the compiler must not contract the plan's products and sums.
  */
 
 #include <dlfcn.h>
@@ -219,35 +220,42 @@ static int plan_axis(int32_t *plan, int inputs, int outputs, int taps)
     return most;
 }
 
-#if !defined(__AVX2__)
 static inline int16_t scaled(uint8_t value, int16_t weight)
 {
-    return (int16_t)((((((int32_t)(int16_t)(value << 7)) * (int32_t)weight) >> 14) + 1) >> 1);
+    return (int16_t)(((int32_t)value * weight + 128) >> 8);
 }
-#endif
 
-/* line = sum of rows * weights, 7 bits after the point; 16 values at a time, so `line` has room for 16 more. */
+/* Hundreds of rounded products of white may add up to one more than 16 bits hold. */
+static inline int16_t saturated(int32_t sum)
+{
+    return (int16_t)(sum > 32767 ? 32767 : sum);
+}
+
+/* line = sum of rows * weights, 7 bits after the point. Each product is rounded, as the vector instruction does it. */
 static void combine_rows(int16_t *restrict line, const uint8_t *row, size_t stride, const int16_t *weights, int taps, int length)
 {
 #if defined(__AVX2__)
-    for (int x = 0; x < length; x += 16) {
+    for (int x = 0; length >= 16 && x < length; x += 16) {
+        if (x + 16 > length)
+            x = length - 16; /* some values twice, none beyond the row */
         __m256i sum = _mm256_setzero_si256();
         const uint8_t *from = row + x;
         for (int k = 0; k < taps; k++, from += stride) {
             __m256i values = _mm256_cvtepu8_epi16(_mm_loadu_si128((const __m128i *)from));
-            sum = _mm256_add_epi16(sum, _mm256_mulhrs_epi16(_mm256_slli_epi16(values, 7), _mm256_set1_epi16(weights[k])));
+            sum = _mm256_adds_epi16(sum, _mm256_mulhrs_epi16(_mm256_slli_epi16(values, 7), _mm256_set1_epi16(weights[k])));
         }
         _mm256_storeu_si256((__m256i *)(line + x), sum);
     }
-#else
+    if (length >= 16)
+        return;
+#endif
     for (int x = 0; x < length; x++)
         line[x] = scaled(row[x], weights[0]);
     for (int k = 1; k < taps; k++) {
         const uint8_t *more = row + (size_t)k * stride;
         for (int x = 0; x < length; x++)
-            line[x] = (int16_t)(line[x] + scaled(more[x], weights[k]));
+            line[x] = saturated(line[x] + scaled(more[x], weights[k]));
     }
-#endif
 }
 
 static inline uint8_t rounded(int32_t sum)
@@ -318,6 +326,44 @@ static void combine_columns_rgb(uint8_t *out, const int16_t *line, const int32_t
     }
 }
 #endif
+
+/* One row of the result from `line`. */
+static void combine_columns(uint8_t *out, const int16_t *line, const int32_t *plan, int stride, int outputs, int channels, int pairs)
+{
+#if defined(__AVX2__)
+    if (channels == 3) {
+        combine_columns_rgb(out, line, plan, stride, outputs, pairs);
+        return;
+    }
+#endif
+    (void)pairs;
+    combine_columns_plain(out, line, plan, stride, outputs, channels);
+}
+
+/* Pixels [height, width, channels], rows `row_bytes` apart, resized to size x size x channels bytes at `out`, with the
+ * arithmetic of conveyor_jpeg_crop. 0: done; 3: no memory. */
+int conveyor_resize(const uint8_t *pixels, size_t row_bytes, int height, int width, int channels, int size, uint8_t *out)
+{
+    int taps_down = most_taps(height, size), taps_across = most_taps(width, size);
+    int stride_down = 2 + taps_down / 2, stride_across = 2 + taps_across / 2;
+    size_t values = (size_t)width * (size_t)channels;
+    int16_t *line = calloc(values + (size_t)(EDGE + taps_across * channels), sizeof *line);
+    int32_t *down = malloc((size_t)size * (size_t)(stride_down + stride_across) * sizeof *down);
+    int status = line && down ? 0 : 3;
+    if (!status) {
+        int32_t *across = down + (size_t)size * (size_t)stride_down;
+        plan_axis(down, height, size, taps_down);
+        const int pairs = (plan_axis(across, width, size, taps_across) + 1) / 2;
+        for (int i = 0; i < size; i++, out += (size_t)size * (size_t)channels) {
+            const int32_t *entry = down + (size_t)i * (size_t)stride_down;
+            combine_rows(line, pixels + (size_t)entry[0] * row_bytes, row_bytes, (const int16_t *)(entry + 2), entry[1], (int)values);
+            combine_columns(out, line, across, stride_across, size, channels, pairs);
+        }
+    }
+    free(line);
+    free(down);
+    return status;
+}
 
 /* The box (left, top, right, bottom in pixels of the stored image) at 1/scale of its size, resized to size x size x
  * channels bytes at `out`. 0: done; 1: libjpeg gave up; 2: the picture is not as the caller says; 3: no memory. */
@@ -400,12 +446,7 @@ int conveyor_jpeg_crop(struct handle *handle, const uint8_t *data, size_t length
         }
         combine_rows(handle->line, handle->rows + (size_t)entry[0] * row_bytes + offset, row_bytes,
                      (const int16_t *)(entry + 2), entry[1], (int)values);
-#if defined(__AVX2__)
-        if (channels == 3)
-            combine_columns_rgb(out, handle->line, across, stride_across, size, pairs);
-        else
-#endif
-            combine_columns_plain(out, handle->line, across, stride_across, size, channels);
+        combine_columns(out, handle->line, across, stride_across, size, channels, pairs);
         out += (size_t)size * (size_t)channels;
     }
     library.abort(reader);

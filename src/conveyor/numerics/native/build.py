@@ -100,6 +100,8 @@ _POINTER, _SIZE, _NUMBER, _WORD = ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_in
 FUNCTIONS: dict[str, dict[str, tuple[list[type], type | None]]] = {
     "norm_act": {
         "conveyor_moments": ([_POINTER, _SIZE, _SIZE, _POINTER, _POINTER], _NUMBER),
+        "conveyor_silu": ([_POINTER, _POINTER, _SIZE], None),
+        "conveyor_silu_backward": ([_POINTER, _POINTER, _POINTER, _SIZE], None),
         "conveyor_apply": ([_POINTER, _POINTER, _POINTER, _SIZE, _SIZE, _POINTER, _POINTER, _NUMBER], None),
         "conveyor_backward": (
             [*[_POINTER] * 5, _SIZE, _SIZE, *[_POINTER] * 5, _NUMBER, _POINTER, _POINTER],

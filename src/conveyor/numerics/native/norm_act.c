@@ -5,7 +5,7 @@
  * one with a residual), backward five instead of eight.
  *
  * Sums are taken in float over blocks of rows and in double over blocks, relative to the first row, so that a large mean
- * costs no accuracy. The work is split statically, so equal thread counts give equal bits. Comparisons are written so
+ * costs no accuracy. The number of threads changes no bit. Comparisons are written so
  * that a NaN stays a NaN.
  */
 #include <stdlib.h>
@@ -44,17 +44,15 @@ static inline float sigmoid(float z) { return 1.0f / (1.0f + exponential(-z)); }
 /* mean[C] and biased var[C] of x[rows, C]. Returns 0, or 1 if memory is short. */
 int conveyor_moments(const float *restrict x, ptrdiff_t rows, ptrdiff_t c, double *mean, double *var) {
     int threads = rows * c < SERIAL ? 1 : omp_get_max_threads();
-    double *partial = calloc((size_t)threads * 2 * c, sizeof(double));
+    ptrdiff_t blocks = (rows + BLOCK - 1) / BLOCK, strips = blocks < STRIPS ? blocks : STRIPS;
+    double *partial = calloc((size_t)strips * 2 * c, sizeof(double));
     float *sums = malloc((size_t)threads * 2 * c * sizeof(float));
     if (!partial || !sums) { free(partial); free(sums); return 1; }
-    ptrdiff_t blocks = (rows + BLOCK - 1) / BLOCK;
-#pragma omp parallel num_threads(threads)
-    {
-        size_t own = (size_t)omp_get_thread_num() * 2 * c;
-        double *s = partial + own, *q = s + c;
-        float *restrict a = sums + own, *restrict b = a + c;
-#pragma omp for schedule(static)
-        for (ptrdiff_t block = 0; block < blocks; block++) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (ptrdiff_t strip = 0; strip < strips; strip++) {
+        double *s = partial + strip * 2 * c, *q = s + c;
+        float *restrict a = sums + (size_t)omp_get_thread_num() * 2 * c, *restrict b = a + c;
+        for (ptrdiff_t block = strip * blocks / strips; block < (strip + 1) * blocks / strips; block++) {
             ptrdiff_t end = (block + 1) * BLOCK < rows ? (block + 1) * BLOCK : rows;
             memset(a, 0, 2 * c * sizeof(float));
             for (ptrdiff_t row = block * BLOCK; row < end; row++) add_moments(a, b, x + row * c, x, c);
@@ -63,7 +61,7 @@ int conveyor_moments(const float *restrict x, ptrdiff_t rows, ptrdiff_t c, doubl
     }
     for (ptrdiff_t j = 0; j < c; j++) {
         double s, q;
-        sum_parts(&s, &q, partial, threads, c, j);
+        sum_parts(&s, &q, partial, strips, c, j);
         s /= rows;
         q = q / rows - s * s;
         mean[j] = s + x[j];
@@ -130,6 +128,21 @@ static inline void local_gradient(float *restrict g, const float *restrict dy, c
     }
 }
 
+/* y = SiLU(z) by itself, for a network that is cut between a norm and its activation: the bits of the fused operation. */
+void conveyor_silu(const float *restrict z, float *restrict y, ptrdiff_t count) {
+#pragma omp parallel for simd schedule(static) if (count >= SERIAL)
+    for (ptrdiff_t i = 0; i < count; i++) y[i] = z[i] * sigmoid(z[i]);
+}
+
+/* dz = dy * SiLU'(z). */
+void conveyor_silu_backward(const float *restrict z, const float *restrict dy, float *restrict dz, ptrdiff_t count) {
+#pragma omp parallel for simd schedule(static) if (count >= SERIAL)
+    for (ptrdiff_t i = 0; i < count; i++) {
+        float s = sigmoid(z[i]);
+        dz[i] = dy[i] * s * (1.0f + z[i] * (1.0f - s));
+    }
+}
+
 /* Gradients of y = act(gamma * (x - mean) * inv + beta + residual) through the batch's own statistics:
  *   g = dy * act', dgamma = inv * sum g (x - mean), dbeta = sum g, dresidual = g,
  *   dx = gamma inv (g - sum g / rows - (x - mean) inv^2 sum g (x - mean) / rows)
@@ -139,20 +152,18 @@ int conveyor_backward(const float *restrict x, const float *restrict dy, const f
                       const float *restrict inv, const float *restrict gamma, const float *restrict scale,
                       const float *restrict shift, int act, float *restrict dgamma, float *restrict dbeta) {
     int threads = rows * c < SERIAL ? 1 : omp_get_max_threads();
-    double *partial = calloc((size_t)threads * 2 * c, sizeof(double));
+    ptrdiff_t blocks = (rows + BLOCK - 1) / BLOCK, strips = blocks < STRIPS ? blocks : STRIPS;
+    double *partial = calloc((size_t)strips * 2 * c, sizeof(double));
     float *sums = malloc((size_t)threads * 3 * c * sizeof(float));
     float *factors = malloc((size_t)3 * c * sizeof(float));
     if (!partial || !sums || !factors) { free(partial); free(sums); free(factors); return 1; }
-    ptrdiff_t blocks = (rows + BLOCK - 1) / BLOCK;
     /* SiLU's gradient is dear, so it is kept in dx between the passes; ReLU's is cheaper to find again. */
     int keep = act == SILU;
-#pragma omp parallel num_threads(threads)
-    {
-        int thread = omp_get_thread_num();
-        double *s = partial + (size_t)thread * 2 * c, *q = s + c;
-        float *restrict a = sums + (size_t)thread * 3 * c, *restrict b = a + c, *restrict row_g = b + c;
-#pragma omp for schedule(static)
-        for (ptrdiff_t block = 0; block < blocks; block++) {
+#pragma omp parallel for schedule(static) num_threads(threads)
+    for (ptrdiff_t strip = 0; strip < strips; strip++) {
+        double *s = partial + strip * 2 * c, *q = s + c;
+        float *restrict a = sums + (size_t)omp_get_thread_num() * 3 * c, *restrict b = a + c, *restrict row_g = b + c;
+        for (ptrdiff_t block = strip * blocks / strips; block < (strip + 1) * blocks / strips; block++) {
             ptrdiff_t end = (block + 1) * BLOCK < rows ? (block + 1) * BLOCK : rows;
             memset(a, 0, 2 * c * sizeof(float));
             for (ptrdiff_t row = block * BLOCK; row < end; row++) {
@@ -167,7 +178,7 @@ int conveyor_backward(const float *restrict x, const float *restrict dy, const f
     float *restrict k0 = factors, *restrict k1 = factors + c, *restrict k2 = factors + 2 * c;
     for (ptrdiff_t j = 0; j < c; j++) {
         double s, q;
-        sum_parts(&s, &q, partial, threads, c, j);
+        sum_parts(&s, &q, partial, strips, c, j);
         double factor = (double)gamma[j] * inv[j];
         dbeta[j] = (float)s;
         dgamma[j] = (float)(q * inv[j]);

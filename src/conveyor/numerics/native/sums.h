@@ -3,6 +3,7 @@
 
 #define BLOCK 128        /* rows summed in float before they are added up in double */
 #define SERIAL (1 << 14) /* elements below which threads cost more than they save */
+#define STRIPS 32        /* parts of the rows that are summed apart and may go to threads, at most; their number never changes a bit */
 
 /* a += d, b += d^2 with d = in - centre, for one row of c channels. */
 static inline void add_moments(float *restrict a, float *restrict b, const float *restrict in,
@@ -31,7 +32,7 @@ static inline void add_block(double *restrict s, double *restrict q, const float
     for (ptrdiff_t j = 0; j < c; j++) { s[j] += a[j]; q[j] += b[j]; }
 }
 
-/* The sums of channel j over parts[count][2][c]: of threads, or of samples. */
+/* The sums of channel j over parts[count][2][c]: of strips, or of samples. */
 static inline void sum_parts(double *s, double *q, const double *parts, ptrdiff_t count, ptrdiff_t c, ptrdiff_t j) {
     *s = *q = 0;
     for (ptrdiff_t part = 0; part < count; part++) {

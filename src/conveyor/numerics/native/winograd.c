@@ -374,7 +374,9 @@ int conveyor_winograd_weights(const float *x, const float *dy, float *dw, ptrdif
     const Shape s = shape_of(images, height, width);
     ptrdiff_t v_pitch = pitch_of(in), z_pitch = pitch_of(out), panels = in / PANEL;
     int threads = threads_for(&s, in, out, omp_get_max_threads());
-    ptrdiff_t block = tiles_of_block(&s, v_pitch + z_pitch, threads);
+    /* Sums are taken over parts of `part` tiles, whatever the number of threads: it must not change a bit. */
+    ptrdiff_t part = tiles_of_block(&s, v_pitch + z_pitch, 1);
+    ptrdiff_t block = part * threads < s.tiles ? part * threads : s.tiles;
     ptrdiff_t v_plane = block * v_pitch + 16, z_plane = block * z_pitch + 16, u_plane = in * out + 16;
     float *v = floats(PLACES * v_plane), *z = floats(PLACES * z_plane), *du = floats(PLACES * u_plane);
     int failed = !v || !z || !du;
@@ -391,8 +393,11 @@ int conveyor_winograd_weights(const float *x, const float *dy, float *dw, ptrdif
 #pragma omp for schedule(static)
                 for (ptrdiff_t job = 0; job < PLACES * panels; job++) {
                     ptrdiff_t place = job / panels, panel = job % panels;
-                    product_over_tiles(out, z + place * z_plane, z_pitch, v + place * v_plane + panel * PANEL, v_pitch,
-                                       count, du + place * u_plane + panel * PANEL, in, start > 0);
+                    for (ptrdiff_t t = 0; t < count; t += part)
+                        product_over_tiles(out, z + place * z_plane + t * z_pitch, z_pitch,
+                                           v + place * v_plane + t * v_pitch + panel * PANEL, v_pitch,
+                                           count - t < part ? count - t : part, du + place * u_plane + panel * PANEL, in,
+                                           start + t > 0);
                 }
             }
 #pragma omp for schedule(static)

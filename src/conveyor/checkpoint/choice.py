@@ -1,0 +1,107 @@
+"""Which checkpoint of a run is meant: `best`, `last` or an update; the same words and one default everywhere. No torch."""
+
+import json
+from pathlib import Path
+
+from conveyor.errors import UserError
+from conveyor.files import parse_json, write_atomically
+from conveyor.monitor.csvfile import CsvFile
+
+CHECKPOINTS = "checkpoints"
+MANIFEST = "manifest"
+BEST_FILE = "best.json"
+BEST, LAST = "best", "last"
+DEFAULT = LAST
+"""What `serve`, `load`, `export`, `request` take and the report shows when nobody says otherwise."""
+
+
+def find(path: Path, which: str | None = None) -> Path:
+    """The checkpoint that `which` (default: the last) means in the run, folder of checkpoints or checkpoint `path`.
+
+    best: of the highest validation accuracy among those that are kept. Whether a checkpoint is whole is found on loading.
+    """
+    if (path / MANIFEST).is_file():
+        if which is not None:
+            raise UserError(f"{path} is one checkpoint: leave out --checkpoint {which}, or give the run that it is of")
+        return path
+    there = _saved(path)
+    if not there:
+        raise UserError(
+            f"there is no complete model in {path}: give a run with a checkpoint, a checkpoint or an export"
+        )
+    numbered = [entry for entry in there if entry.name.isdecimal()]
+    if (which or DEFAULT) == LAST:
+        return (numbered or there)[-1]
+    wanted = which
+    if which == BEST:
+        known = read_best(path)
+        if known is None:
+            raise UserError(f"no checkpoint of {path} was validated, so none is the best: use --checkpoint {LAST}")
+        wanted = str(known[0])
+    found = next((entry for entry in there if entry.name == wanted), None)
+    if found is None:
+        names = ", ".join(entry.name for entry in there)
+        asked = f"the best checkpoint, {wanted}," if which == BEST else f"a checkpoint {wanted}"
+        raise UserError(f"{path} does not hold {asked}: choose --checkpoint {BEST}, {LAST} or one of {names}")
+    return found
+
+
+def text(checkpoint: Path) -> str:
+    """`checkpoint 132 of digits, the last (98.61 %); the best is 88 (98.89 %): --checkpoint best`."""
+    run = run_of(checkpoint)
+    if run is None:
+        return f"checkpoint {checkpoint.name}"
+    best, accuracies = read_best(run), _accuracies(run)
+    numbered = [entry.name for entry in _saved(run) if entry.name.isdecimal()]
+    is_best = best is not None and str(best[0]) == checkpoint.name
+    is_last = numbered[-1:] == [checkpoint.name]
+    roles = [role for role, holds in ((f"the {LAST}", is_last), (f"the {BEST}", is_best)) if holds]
+    accuracy = best[1] if best is not None and is_best else accuracies.get(checkpoint.name)
+    said = f"checkpoint {checkpoint.name} of {run.name}"
+    said += f", {' and '.join(roles)}" if roles else ""
+    said += f" ({accuracy:.2f} %)" if accuracy is not None else " (not validated)"
+    if best is not None and not is_best and str(best[0]) in numbered:
+        said += f"; the {BEST} is {best[0]} ({best[1]:.2f} %): --checkpoint {BEST}"
+    return said
+
+
+def run_of(checkpoint: Path) -> Path | None:
+    """The run folder that a checkpoint belongs to, when there is one."""
+    parent = checkpoint.resolve().parent
+    return parent.parent if parent.name == CHECKPOINTS else None
+
+
+def read_best(run: Path) -> tuple[int, float] | None:
+    """(update, accuracy in percent) of the best validated checkpoint, if the run has validated one."""
+    try:
+        document = parse_json((run / BEST_FILE).read_text())
+        return int(document["update"]), float(document["accuracy"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def write_best(run: Path, update: int, accuracy: float) -> None:
+    """Remember the best validated checkpoint, so that it is kept."""
+    write_atomically(run / BEST_FILE, json.dumps({"update": update, "accuracy": accuracy}).encode())
+
+
+def _saved(path: Path) -> list[Path]:
+    """Checkpoints whose last file, the manifest, is there: by ascending update, averages last."""
+    inner = path / CHECKPOINTS
+    folder = inner if inner.is_dir() else path
+    entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")] if folder.is_dir() else []
+    complete = [entry for entry in entries if (entry / MANIFEST).is_file()]
+    return sorted(
+        complete, key=lambda entry: (0, int(entry.name), "") if entry.name.isdecimal() else (1, 0, entry.name)
+    )
+
+
+def _accuracies(run: Path) -> dict[str, float]:
+    """Validation accuracy by the name of the checkpoint."""
+    found: dict[str, float] = {}
+    for row in CsvFile(run / "validation.csv", (), "update").read():
+        try:
+            found[row.get("name") or row["update"]] = float(row["accuracy"])
+        except (KeyError, ValueError):
+            continue
+    return found

@@ -1,0 +1,26 @@
+"""`conveyor compare`: whether two runs computed the same, and if not, where they part."""
+
+import argparse
+import dataclasses
+import json
+from pathlib import Path
+
+HELP = "Compare two runs: identical, or the first update and tensor that differ."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("one", metavar="RUN", help="The folder of a run.")
+    parser.add_argument("other", metavar="RUN", help="The folder of another.")
+    parser.add_argument("--json", action="store_true", help="One JSON object.")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0: identical; 1: not."""
+    from conveyor.training.compare import compare
+
+    found = compare(Path(arguments.one).expanduser(), Path(arguments.other).expanduser())
+    if arguments.json:
+        print(json.dumps({"identical": found.identical, **dataclasses.asdict(found)}))
+    else:
+        print(found.sentence())
+    return 0 if found.identical else 1

@@ -1,0 +1,111 @@
+"""Sums over the lanes of a stage in the order of the tree: the same bits for any number of lanes.
+
+Every lane brings its parts (`Dealt.parts_of`). In general the vectors are cut into one shard per lane: lane j receives
+shard j of all parts, adds them up in the order of the tree and sends the sum back to all, which puts the bytes of a ring
+all-reduce on the wire. Two lanes with one part each need no order, since a + b = b + a: a plain all-reduce does.
+"""
+
+from collections.abc import Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any, Protocol
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from conveyor import tree
+from conveyor.tree import Dealt
+
+TAG = 7
+"""Of the messages with shards."""
+
+
+class Pending(Protocol):
+    """A sum under way."""
+
+    def wait(self) -> Tensor:
+        """The sum over all groups of the update, [n]."""
+        ...
+
+
+class Exchange:
+    """The lanes of one stage. All of them call `begin` equally often, with vectors of equal length, in the same order."""
+
+    def __init__(self, dealt: Dealt, lane: int, ranks: Sequence[int], group: Any, device: torch.device) -> None:
+        self._dealt, self._lane, self._ranks, self._group = dealt, lane, list(ranks), group
+        self._parts = dealt.parts()
+        self._nodes = [node for parts in self._parts for node in parts]
+        self._plain = [len(parts) for parts in self._parts] == [1, 1]
+        self._on_gpu = device.type == "cuda"
+        # gloo waits on the host, so the second half of an exchange needs somebody who waits for the first.
+        self._waiter = None if self._plain or self._on_gpu else ThreadPoolExecutor(1, "exchange")
+
+    def begin(self, parts: Tensor) -> Pending:
+        """Start summing; `parts` [p, n] are this lane's parts, and may be overwritten."""
+        if self._plain:
+            return _Reduced(parts[0], dist.all_reduce(parts[0], group=self._group, async_op=True))
+        if self._waiter is not None:
+            return _Waited(self._waiter.submit(self._sum, parts))
+        stream: Any = torch.cuda.Stream(parts.device)
+        stream.wait_stream(torch.cuda.current_stream(parts.device))
+        with torch.cuda.stream(stream):
+            return _Streamed(self._sum(parts), parts, stream)
+
+    @torch.no_grad()
+    def _sum(self, parts: Tensor) -> Tensor:
+        length, lanes = parts.shape[1], len(self._ranks)
+        size = -(-length // lanes)
+        shards = [slice(min(one * size, length), min((one + 1) * size, length)) for one in range(lanes)]
+        mine = shards[self._lane]
+        others = [one for one in range(lanes) if one != self._lane]
+        received = [
+            parts[:, mine] if one == self._lane else parts.new_empty(len(self._parts[one]), mine.stop - mine.start)
+            for one in range(lanes)
+        ]
+        self._swap(
+            [(one, parts[:, shards[one]].contiguous()) for one in others], [(one, received[one]) for one in others]
+        )
+        rows = [row for shard in received for row in shard.unbind()]
+        total = parts.new_empty(length)
+        total[mine] = tree.total(self._dealt.groups, self._nodes, rows, torch.add)
+        self._swap([(one, total[mine]) for one in others], [(one, total[shards[one]]) for one in others])
+        return total
+
+    def _swap(self, outgoing: list[tuple[int, Tensor]], incoming: list[tuple[int, Tensor]]) -> None:
+        """Send to and receive from other lanes; empty tensors do not travel."""
+        messages = [
+            dist.P2POp(kind, tensor, self._ranks[lane], self._group, TAG)
+            for kind, list_ in ((dist.isend, outgoing), (dist.irecv, incoming))
+            for lane, tensor in list_
+            if tensor.numel()
+        ]
+        for work in dist.batch_isend_irecv(messages) if messages else []:
+            work.wait()
+
+
+class _Reduced:
+    def __init__(self, vector: Tensor, work: Any) -> None:
+        self._vector, self._work = vector, work
+
+    def wait(self) -> Tensor:
+        self._work.wait()
+        return self._vector
+
+
+class _Waited:
+    def __init__(self, future: "Future[Tensor]") -> None:
+        self._future = future
+
+    def wait(self) -> Tensor:
+        return self._future.result()
+
+
+class _Streamed:
+    def __init__(self, vector: Tensor, parts: Tensor, stream: Any) -> None:
+        self._vector, self._parts, self._stream = vector, parts, stream
+
+    def wait(self) -> Tensor:
+        current = torch.cuda.current_stream(self._vector.device)
+        current.wait_stream(self._stream)
+        self._vector.record_stream(current)
+        return self._vector

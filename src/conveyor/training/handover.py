@@ -1,0 +1,163 @@
+"""When a worker dies, the others hand the state of the run to the workers that start next, in memory.
+
+A worker that loses a peer writes what it holds into a folder in memory that the launcher made for the job, and ends. The
+workers of the next start take the newest update for which the folders of all machines hold every stage; a machine that
+has nothing gets it from a peer. With depth 1 every worker holds the whole state and nothing is copied while the run goes
+well. A stage of a pipeline is held by one worker of each lane, and workers can be one update apart when they stop: so each
+keeps copies of its last two updates, and with a single lane those of the stage before it too (the state of two stages,
+twice, in memory; each update waits for its bytes).
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from conveyor.checkpoint import folder as checkpoints
+from conveyor.checkpoint.state import Buffers, State
+from conveyor.errors import UserError
+from conveyor.training.session import Session
+from conveyor.training.world import World
+
+VARIABLE = "CONVEYOR_HANDOVER"
+"""The folder, on this machine."""
+GENERATIONS = 2
+
+
+@dataclass(slots=True)
+class _Copy:
+    """The state of some stages after one update."""
+
+    stages: dict[int, State] = field(default_factory=dict)
+    progress: dict[str, Any] = field(default_factory=dict)
+
+
+class Handover:
+    """What this worker can hand over. `after_update` and `after_events` follow each update."""
+
+    def __init__(self, session: Session, folder: Path | None) -> None:
+        self._session, self._folder = session, folder
+        self._copies: dict[int, _Copy] = {}
+        self._buffers = [Buffers() for _ in range(GENERATIONS)]
+        self._before: list[list[Any]] | None = None
+        """Names, shapes and types of the tensors of the stage before this one."""
+
+    def after_update(self) -> None:
+        """The weights are those of a new update; its events are still to come."""
+        if self._folder is None:
+            return
+        session, world = self._session, self._session.world
+        copy = self._copies[session.update] = _Copy(progress=self._progress(due=True))
+        for old in sorted(self._copies)[:-GENERATIONS]:
+            del self._copies[old]
+        if world.depth > 1:
+            copy.stages[world.stage] = self._buffers[session.update % GENERATIONS].copy(session.local_state())
+            if world.lanes == 1:
+                copy.stages[(world.stage - 1) % world.depth] = self._stage_before(copy.stages[world.stage])
+
+    def after_events(self) -> None:
+        """Log points, validation and checkpoint of the update are done."""
+        if self._folder is not None:
+            self._copies[self._session.update].progress = self._progress(due=False)
+
+    def write(self) -> None:
+        """Leave what this worker holds to the next start, unless an update was half done."""
+        session, world = self._session, self._session.world
+        if self._folder is None or session.updater.changing or not self._copies:
+            return
+        for old in self._folder.glob(f"{world.rank}-*"):
+            shutil.rmtree(old, ignore_errors=True)
+        for update, copy in self._copies.items():
+            if world.depth == 1:
+                if update != session.update:
+                    continue
+                copy.stages[0] = session.local_state()
+            for stage, state in copy.stages.items():
+                state.progress = {**copy.progress, "attempted": session.update + 1}
+                name = f"{world.rank}-{update}-{stage}of{world.depth}"
+                checkpoints.save(self._folder / name, state)
+
+    def _progress(self, *, due: bool) -> dict[str, Any]:
+        return {**self._session.progress(local=True), "events_due": due}
+
+    def _stage_before(self, own: State) -> State:
+        """The state of the stage before this one, which its worker sends; this one's goes to the next."""
+        world = self._session.world
+        described, flat = _flattened(own)
+        if self._before is None:
+            self._before = world.of_stages(described)[(world.stage - 1) % world.depth]
+        size = sum(_bytes_of(shape, dtype) for _, _, shape, dtype in self._before)
+        return _unflattened(self._before, world.pass_on(flat, size))
+
+
+def folder_here(environment: Mapping[str, str] = os.environ) -> Path | None:
+    """Where this machine's workers hand over; None when nobody would start them again."""
+    name = environment.get(VARIABLE, "")
+    return Path(name) if name else None
+
+
+def take(folder: Path | None, world: World, newer_than: int) -> State | None:
+    """The newest state that other workers left, if it is newer than update `newer_than`; every worker calls it."""
+    found = _found(folder)
+    lists = world.of_all([list(one) for one in found])
+    holders: dict[tuple[int, int], dict[int, int]] = {}
+    for rank, entries in enumerate(lists):
+        for update, stage, depth in entries:
+            holders.setdefault((update, depth), {}).setdefault(stage, rank)
+    complete = [key for key, stages in holders.items() if len(stages) == key[1] and key[0] > newer_than]
+    if not complete:
+        return None
+    update, depth = max(complete)
+    whole = State(model={})
+    for stage in range(depth):
+        source = holders[update, depth][stage]
+        mine = checkpoints.load(found[update, stage, depth]) if world.rank == source else None
+        part = world.broadcast_state(mine, source)
+        whole.model |= part.model
+        whole.optimizer |= part.optimizer
+        whole.averages |= part.averages
+        whole.progress, whole.options = part.progress, part.options
+    return whole
+
+
+def _found(folder: Path | None) -> dict[tuple[int, int, int], Path]:
+    """(update, stage, depth) of every complete state in the folder."""
+    found = {}
+    for path in folder.glob("*-*-*of*") if folder is not None else ():
+        _, update, part = path.name.split("-")
+        stage, _, depth = part.partition("of")
+        try:
+            checkpoints.load(path)
+        except UserError:
+            continue
+        found[int(update), int(stage), int(depth)] = path
+    return found
+
+
+def _flattened(state: State) -> tuple[list[list[Any]], Tensor]:
+    """Names, shapes and types of all tensors, and their bytes, uint8 [n]."""
+    entries = [(group, name, one) for group, tensors in state.groups().items() for name, one in tensors.items()]
+    described = [[group, name, list(one.shape), str(one.dtype)[6:]] for group, name, one in entries]
+    parts = [one.contiguous().view(-1).view(torch.uint8) for _, _, one in entries if one.numel()]
+    return described, torch.cat(parts) if parts else torch.zeros(0, dtype=torch.uint8)
+
+
+def _unflattened(described: list[list[Any]], flat: Tensor) -> State:
+    state = State(model={})
+    offset = 0
+    for group, name, shape, dtype in described:
+        size = _bytes_of(shape, dtype)
+        # A copy of its own: views of a type need aligned memory.
+        part = flat[offset : offset + size].clone()
+        getattr(state, group)[name] = part.view(getattr(torch, dtype)).view(shape)
+        offset += size
+    return state
+
+
+def _bytes_of(shape: list[int], dtype: str) -> int:
+    return torch.Size(shape).numel() * getattr(torch, dtype).itemsize

@@ -1,0 +1,44 @@
+"""Two runs compared file by file, without tolerance; times and the layout aside."""
+
+import csv
+import json
+from pathlib import Path
+
+TENSORS = ("model.safetensors", "optimizer.safetensors", "averages.safetensors")
+TIMES = {"images_per_second", "update_seconds", "seconds", "data_wait", "memory_mib", "peak_share"}
+ELSEWHERE = {"layout", "timing", "stopping", "job", "restarts", "updates_repeated"}
+"""Of a checkpoint's state: where it ran, how long that took, and what happened on the way."""
+
+
+def differences(one: Path, other: Path) -> list[str]:
+    """What differs between two run folders; nothing if they are the same run."""
+    found = []
+    names = [sorted(path.name for path in run.glob("checkpoints/*") if path.name.isdigit()) for run in (one, other)]
+    if names[0] != names[1]:
+        found.append(f"checkpoints {names[0]} and {names[1]}")
+        names[0] = []
+    for number in names[0]:
+        for name in TENSORS:
+            files = [run / "checkpoints" / number / name for run in (one, other)]
+            present = [path.exists() for path in files]
+            if present[0] != present[1] or (all(present) and files[0].read_bytes() != files[1].read_bytes()):
+                found.append(f"{number}/{name}")
+        states = [_state(run / "checkpoints" / number / "state.json") for run in (one, other)]
+        if states[0] != states[1]:
+            found.append(f"{number}/state.json")
+    for name in ("metrics.csv", "validation.csv"):
+        rows = [_rows(run / name) for run in (one, other)]
+        if rows[0] != rows[1]:
+            found.append(name)
+    return found
+
+
+def _state(path: Path) -> dict[str, object]:
+    return {key: value for key, value in json.loads(path.read_text())["progress"].items() if key not in ELSEWHERE}
+
+
+def _rows(path: Path) -> list[dict[str, str]]:
+    if not path.exists():
+        return []
+    with path.open(newline="", encoding="utf-8") as file:
+        return [{key: value for key, value in row.items() if key not in TIMES} for row in csv.DictReader(file)]

@@ -1,0 +1,3 @@
+from tests.launch.network import namespaces
+
+__all__ = ["namespaces"]

@@ -1,0 +1,36 @@
+import pytest
+
+from conveyor.errors import UserError
+from conveyor.launch.interface import addresses, follow_mpi, interface_of
+from conveyor.launch.plan import LaunchPlan, local_host_index
+
+
+def test_an_interface_by_name_or_network() -> None:
+    assert interface_of("lo") == interface_of("127.0.0.0/8") == interface_of("none9, 127.0.0.0/8") == "lo"
+
+
+@pytest.mark.parametrize(
+    ("text", "said"), [("none9", "choose from .*lo 127.0.0.1"), ("203.0.113.0/24", "no interface"), ("a/b", "neither")]
+)
+def test_none_that_fits_is_one_sentence(text: str, said: str) -> None:
+    with pytest.raises(UserError, match=said):
+        interface_of(text)
+
+
+def test_every_machine_looks_for_itself() -> None:
+    plan = LaunchPlan(instances=2, hosts=("a", "b"), this_host=0, interface="127.0.0.0/8")
+    assert plan.worker_environment()["GLOO_SOCKET_IFNAME"] == "lo"
+
+
+def test_workers_of_a_real_mpirun_follow_its_choice() -> None:
+    environment = {"OMPI_MCA_btl_tcp_if_include": "127.0.0.0/8"}
+    follow_mpi(environment)
+    assert environment["GLOO_SOCKET_IFNAME"] == environment["NCCL_SOCKET_IFNAME"] == "lo"
+    named = {"OMPI_MCA_btl_tcp_if_include": "127.0.0.0/8", "GLOO_SOCKET_IFNAME": "eth7"}
+    follow_mpi(named)
+    assert named["GLOO_SOCKET_IFNAME"] == "eth7"
+
+
+def test_an_address_of_this_machine_is_this_machine() -> None:
+    own = next(address for found in addresses().values() for address in found)
+    assert local_host_index(["203.0.113.1", own]) == 1

@@ -1,0 +1,87 @@
+"""A worker that dies costs at most one update, and the run ends with the bits of an undisturbed one."""
+
+import json
+import random
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+from tests.exact import differences
+
+WORKER = "conveyor.launch.worker"
+COMMON = [
+    "--accumulation", "4", "--micro-batch-size", "8", "--no-tensorboard", "--no-report", "--quiet", "--device", "cpu",
+    "--threads", "1", "--checkpoints-per-epoch", "0", "--updates-per-log", "5",
+]  # fmt: skip
+
+
+def train(folder: Path, layout: str, *more: str) -> "subprocess.Popen[bytes]":
+    command = [sys.executable, "-m", "conveyor", "train", "--run-dir", str(folder), "--layout", layout]
+    return subprocess.Popen([*command, *COMMON, *more])
+
+
+def rows(folder: Path) -> int:
+    """Log points written so far."""
+    try:
+        return max(0, (folder / "metrics.csv").read_text().count("\n") - 1)
+    except FileNotFoundError:
+        return 0
+
+
+def lose_a_worker(job: "subprocess.Popen[bytes]", folder: Path, after: int, draw: random.Random) -> None:
+    """Kill one of the workers some moment after `after` log points."""
+    until = time.monotonic() + 120
+    while rows(folder) < after:
+        assert time.monotonic() < until, "waited in vain"
+        assert job.poll() is None, "the job has ended"
+        time.sleep(0.02)
+    time.sleep(draw.random() * 0.3)
+    workers = [one for one in psutil.Process(job.pid).children(recursive=True) if WORKER in " ".join(one.cmdline())]
+    draw.choice(workers).send_signal(signal.SIGKILL)
+
+
+def check(place: Path, layout: str, updates: int, deaths: list[int], seed: int, *more: str) -> None:
+    options = ["--updates", str(updates), *more]
+    disturbed, undisturbed = place / "disturbed", place / "undisturbed"
+    job = train(disturbed, layout, *options, "--max-restarts", str(len(deaths)))
+    try:
+        draw = random.Random(seed)
+        for after in deaths:
+            lose_a_worker(job, disturbed, after, draw)
+        assert job.wait(240) == 0
+    finally:
+        if job.poll() is None:
+            job.kill()
+    assert train(undisturbed, "1x1", *options).wait(240) == 0
+    result = json.loads((disturbed / "result.json").read_text())
+    assert result["restarts"] == len(deaths)
+    assert result["updates_repeated"] <= len(deaths)
+    # No checkpoint was asked for: what went on came from memory.
+    for folder in (disturbed, undisturbed):
+        assert not list(folder.glob("checkpoints/[0-9]*"))
+    assert rows(disturbed) == updates // 5
+    assert differences(disturbed, undisturbed) == []
+
+
+@pytest.mark.parametrize(("layout", "more"), [("2x1", ()), ("1x2", ("--stages", "2", "--ema-decay", "0.9"))])
+def test_a_death_costs_at_most_one_update(tmp_path: Path, layout: str, more: tuple[str, ...]) -> None:
+    check(tmp_path, layout, 60, [3], 1, *more)
+
+
+@pytest.mark.conformance
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize(
+    ("layout", "more"),
+    [
+        ("2x1", ("--optimizer", "adamw", "--learning-rate", "0.001")),
+        ("4x1", ("--precision", "16.16", "--loss-scale", "auto")),
+        ("2x2", ("--stages", "2")),
+        ("1x4", ("--stages", "4", "--pipeline-schedule", "1f1b", "--ema-decay", "0.9")),
+    ],
+)
+def test_five_deaths(tmp_path: Path, layout: str, more: tuple[str, ...]) -> None:
+    check(tmp_path, layout, 400, [4, 12, 30, 31, 60], 5, *more)

@@ -1,0 +1,117 @@
+"""Random option sets on many layouts: whole run folders equal, file by file, without tolerance."""
+
+import functools
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.exact import differences
+
+LAYOUTS = ("2x1", "3x1", "4x1", "1x2", "2x2", "1x4")
+
+
+def random_options(number: int) -> dict[str, Any]:
+    """One of the option sets; the same number gives the same set."""
+    draw = random.Random(f"exact-{number}")
+    model = draw.choice(["cifar_resnet8", "cifar_resnet14", "cifar_bottleneck11", "efficientnet_cifar", "mobilenet_v2"])
+    replicas = draw.choice([1, 2, 4])
+    accumulation = draw.choice([one for one in (2, 3, 4, 6, 8) if one * replicas >= 4])
+    options: dict[str, Any] = {
+        "data": "digits",
+        "model": model,
+        "image_size": draw.choice([8, 16]) if model.startswith("cifar") else 32,
+        "norm": draw.choice(["batch", "batch", "group", "proxy"]) if model != "mobilenet_v2" else "batch",
+        "norm_groups": 4,
+        "micro_batch_size": draw.choice([2, 3, 4, 6]),
+        "accumulation": accumulation,
+        "replicas": replicas,
+        "stages": 4,
+        "pipeline_schedule": draw.choice(
+            ["gpipe", "1f1b", "sequential", "interleaved-1f1b", "looped-bfs", "zero-bubble"]
+        ),
+        "precision": draw.choice(["32.32", "32.32", "16.32", "16.16"]),
+        "half_type": draw.choice(["float16", "bfloat16"]),
+        "optimizer": draw.choice(["sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "muon"]),
+        "learning_rate": 0.005,
+        "weight_decay": 1e-4,
+        "label_smoothing": draw.choice([0.0, 0.1]),
+        "seed": number,
+        "device": "cpu",
+        "threads": 1,
+        "tensorboard": False,
+        "quiet": True,
+        "max_validation_images": 60,
+        "validation_batch_size": 25,
+        "logs_per_epoch": "4",
+        "updates_per_checkpoint": 20,
+    }
+    if options["precision"] != "32.32":
+        options["stochastic_rounding"] = draw.choice(["off", "weights", "all"])
+        options["loss_scale"] = draw.choice(["64", "auto", "histogram", "16..128"])
+    for name, value in {
+        "mixup_alpha": 0.2,
+        "cutmix_lambda": 0.5,
+        "ema_decay": 0.9,
+        "clip_norm": 1.0,
+        "dropout": 0.2,
+        "recompute": ["block"] if model != "mobilenet_v2" else ["features"],
+    }.items():
+        if draw.random() < 0.35:
+            options[name] = value
+    if model.startswith("cifar"):
+        options.pop("dropout", None)
+    spans = [one for one in (1, 2, 4) if replicas % one == 0 and accumulation * replicas // one >= 4]
+    options["bn_span"] = draw.choice(spans)
+    joined = [one for one in (1, 2) if accumulation * replicas // (one * options["bn_span"]) >= 4]
+    joined = [one for one in joined if accumulation * replicas % (one * options["bn_span"]) == 0]
+    options["pass_slots"] = str(options["bn_span"] * draw.choice(joined))
+    return options
+
+
+def run_case(rank: int, text: str, lanes: int, depth: int, folder: str) -> str:
+    """A whole run as one worker of lanes x depth."""
+    from conveyor.launch.world import ProcessWorld
+    from conveyor.options import Options
+    from conveyor.training import worker
+    from conveyor.training.spec import resolve
+
+    options = Options.from_mapping({**json.loads(text), "layout": f"{lanes}x{depth}", "run_dir": folder})
+    spec = resolve(options)
+    assert "bit-identical to any other layout" in spec.layout_note, spec.layout_note
+    worker.run(spec, ProcessWorld(lanes, depth))
+    return folder
+
+
+@functools.cache
+def _whole(pool: Any, text: str, folder: Path) -> Path:
+    (found,) = pool.run(run_case, 1, text=text, lanes=1, depth=1, folder=str(folder / "1x1"))
+    return Path(found)
+
+
+def check(pool: Any, number: int, layout: str, updates: int, folder: Path) -> None:
+    text = json.dumps({**random_options(number), "updates": updates}, sort_keys=True)
+    expected = _whole(pool, text, folder)
+    lanes, depth = (int(part) for part in layout.split("x"))
+    pool.run(run_case, lanes * depth, text=text, lanes=lanes, depth=depth, folder=str(folder / layout))
+    assert (expected / "checkpoints" / str(updates) / "model.safetensors").exists()
+    assert differences(folder / layout, expected) == [], text
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return functools.cache(lambda number: tmp_path_factory.mktemp(f"set{number}"))
+
+
+@pytest.mark.parametrize(("number", "layout"), [(1, "3x1"), (1, "2x2"), (2, "2x1"), (2, "1x4"), (3, "4x1"), (3, "1x2")])
+def test_random_options(pool: Any, folders: Any, number: int, layout: str) -> None:
+    check(pool, number, layout, 6, folders(number))
+
+
+@pytest.mark.conformance
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("layout", LAYOUTS)
+@pytest.mark.parametrize("number", range(25))
+def test_random_options_to_the_sixtieth_update(pool: Any, folders: Any, number: int, layout: str) -> None:
+    check(pool, number, layout, 60, folders(number))

@@ -1,0 +1,46 @@
+"""What is installed is what was locked, and its licences are on a page."""
+
+import re
+import runpy
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).resolve().parent.parent
+FOLDER = HERE / "requirements"
+
+
+def requirements(file: str) -> list[str]:
+    text = (FOLDER / file).read_text().replace("\\\n", " ")
+    return [line for line in text.splitlines() if line and not line.startswith(("#", "-r"))]
+
+
+@pytest.mark.parametrize("file", ["core.txt", "all.txt"])
+def test_every_requirement_has_a_version_and_hashes(file: str) -> None:
+    found = requirements(file)
+    assert len(found) > 20
+    for line in found:
+        name, *hashes = line.split()
+        pinned, _, version = name.partition("==")
+        assert hashes, line
+        assert all(re.fullmatch("--hash=sha256:[0-9a-f]{64}", one) for one in hashes), line
+        assert metadata.version(pinned).split("+")[0] == version, "run `make lock` after changing a version"
+
+
+def test_they_are_installed_with_their_hashes() -> None:
+    """Only torch, whose build depends on the machine, comes without; then without anything it would pull in."""
+    installs = [line.strip() for line in (HERE / "Makefile").read_text().splitlines() if "$(PIP) " in line]
+    assert installs == [
+        "$(PIP) --require-hashes -r requirements/core.txt",
+        "$(PIP) --no-deps -r requirements/torch.txt",
+        "$(PIP) --no-build-isolation --no-deps --editable .",
+        "$(PIP) --require-hashes -r requirements/all.txt",
+    ]
+    assert [line.partition("==")[0] for line in requirements("torch.txt")] == ["torch"]
+
+
+def test_the_page_of_licences_is_of_these_packages() -> None:
+    page = runpy.run_path(str(HERE / "scripts/licences.py"))["page"]
+    assert (HERE / "docs/licences.md").read_text() == page(), "run scripts/licences.py"
+    assert "not stated" not in page()
