@@ -32,11 +32,11 @@ def open_replacing(target: Path) -> Iterator[BinaryIO]:
 def replacing(target: Path) -> Iterator[Path]:
     """A temporary name beside `target`; renamed to it on success, removed on failure.
 
-    The body must flush and fsync what it writes; the folder entry is synced here.
+    The body must flush and fsync what it writes; the folder entry is synced here. The folder must exist: a run folder that
+    somebody removed is not made anew by whoever writes into it next.
     """
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
-        target.parent.mkdir(parents=True, exist_ok=True)
         yield temporary
         os.replace(temporary, target)
         sync_folder(target.parent)
@@ -45,6 +45,11 @@ def replacing(target: Path) -> Iterator[Path]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def make_parent(path: str | Path) -> None:
+    """Make the folder that `path` is to be written in, for paths that a user names and for caches."""
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.errors import UserError
-from conveyor.files import parse_json, write_atomically
+from conveyor.files import make_parent, parse_json, write_atomically
 from conveyor.infer.machine import processor_name, vectors
 from conveyor.layout import usable_cores
 from conveyor.version import __version__
@@ -85,6 +85,7 @@ class Record:
     def save(self, folder: Path) -> Path:
         """Write the record under a name of its own, with its time."""
         path = folder / f"{self.name}-{self.time.replace(':', '').replace('-', '')[:15]}.json"
+        make_parent(path)
         write_atomically(path, self.to_json())
         return path
 

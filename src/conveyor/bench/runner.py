@@ -15,7 +15,7 @@ from typing import Any
 
 from conveyor.bench.records import Record, Sample, make_record
 from conveyor.bench.spec import Benchmark, Case
-from conveyor.files import write_atomically
+from conveyor.files import make_parent, write_atomically
 from conveyor.layout import parse_layout, usable_cores
 from conveyor.monitor.observers import METRICS_FILE_VARIABLE
 from conveyor.programs import of_module
@@ -136,6 +136,7 @@ def run_case(benchmark: Benchmark, case: Case, folder: Path) -> Outcome:
                 case, time.perf_counter() - started, failure=f"cannot start {case.command[0]}: {error.strerror}"
             )
         rows = _rows(metrics_file)
+    make_parent(log)
     write_atomically(log, text)
     outcome = Outcome(case, time.perf_counter() - started, log=log, threads=_threads(rows, env))
     if code != 0:

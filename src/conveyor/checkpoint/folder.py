@@ -42,7 +42,8 @@ class DamagedError(UserError):
 def save(folder: Path | str, state: State) -> Path:
     """Write `state` as `folder`, replacing one that is there; complete or absent at any moment."""
     folder = Path(folder)
-    folder.parent.mkdir(parents=True, exist_ok=True)
+    # Not its parents: a run folder that was removed stays removed.
+    folder.parent.mkdir(exist_ok=True)
     temporary = folder.parent / f"{TEMPORARY}{folder.name}-{os.getpid()}"
     shutil.rmtree(temporary, ignore_errors=True)
     try:

@@ -46,6 +46,9 @@ class BackgroundWriter:
             self.problem = None
             if self._after is not None:
                 self._after(folder, state)
+        except FileNotFoundError:
+            # The run folder was removed: the train loop finds that at its next update and says it once.
+            self.problem = f"checkpoint {folder} was not written: the run folder was removed"
         except OSError as problem:
             self.problem = explain(folder, problem)
             _logger.error("%s", self.problem)

@@ -258,7 +258,8 @@ def as_json(one: Any) -> dict[str, Any]:
 def _draw(path: str | None, best: Any) -> None:
     if path is None:
         return
-    from conveyor.files import write_atomically
+    from conveyor.files import make_parent, write_atomically
     from conveyor.monitor.gantt import gantt, standalone
 
+    make_parent(path)
     write_atomically(path, standalone(gantt(best.spans(PICTURE_SLOTS), label="Timetable of one lane")))

@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 
 from conveyor.errors import UserError
-from conveyor.files import cache_folder, open_replacing, write_atomically
+from conveyor.files import cache_folder, make_parent, open_replacing, write_atomically
 from conveyor.monitor.progress import track
 from conveyor.monitor.wire import CRC, frame, masked_crc
 
@@ -84,6 +84,7 @@ def index_of(path: Path) -> Offsets:
         pass
     offsets = scan(path)
     try:
+        make_parent(cached)
         write_atomically(cached, _npy(offsets))
     except (OSError, UserError):
         # A cache folder that cannot be written costs time in the next run, nothing else.

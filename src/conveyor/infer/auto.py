@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.errors import UserError
-from conveyor.files import cache_folder, parse_json, write_atomically
+from conveyor.files import cache_folder, make_parent, parse_json, write_atomically
 from conveyor.infer.engine import Engine, Source, open_named
 from conveyor.infer.machine import OtherWork, processor_name
 
@@ -197,6 +197,7 @@ def _remember(cache: Path, key: str, choice: Choice) -> None:
     known = _read(cache)
     known[key] = {"engine": choice.engine, "milliseconds": choice.milliseconds, "time": time.time()}
     try:
+        make_parent(cache)
         write_atomically(cache, json.dumps(known, indent=1))
     except OSError as error:
         _logger.info("the choice of engine could not be remembered in %s: %s", cache, error)

@@ -57,7 +57,6 @@ class CsvFile:
             os.close(descriptor)
 
     def _rewrite(self, rows: list[dict[str, str]]) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         table = [self.columns, *([row.get(name, "") for name in self.columns] for row in rows)]
         write_atomically(self.path, csv_text(table).encode())
 

@@ -52,7 +52,7 @@ class EventFile:
     """An event file in `folder`, named so that TensorBoard finds it; every event is one write."""
 
     def __init__(self, folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(exist_ok=True)
         now = time.time()
         self.path = folder / f"events.out.tfevents.{int(now)}.{socket.gethostname()}.{os.getpid()}"
         while self.path.exists():

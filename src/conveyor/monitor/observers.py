@@ -111,7 +111,6 @@ class Terminal(Observer):
             if self._screen and (result or not self._quiet):
                 progress.say(line)
         if self._log_file is not None and lines:
-            self._log_file.parent.mkdir(parents=True, exist_ok=True)
             with self._log_file.open("a", encoding="utf-8") as file:
                 file.write("".join(f"{line}\n" for line in lines))
 

@@ -106,7 +106,7 @@ class TorchProfiler:
                 self._layers.remove()
             _log.warning("note: the run was too short to profile: it needs %d updates", SKIPPED_UPDATES + 1)
             return
-        self._folder.mkdir(parents=True, exist_ok=True)
+        self._folder.mkdir(exist_ok=True)
         self._write_trace()
         if self._worker == 0:
             operators = operator_table(self._torch)

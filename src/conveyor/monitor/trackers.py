@@ -62,7 +62,6 @@ class Wandb(Observer):
     def start(self, spec: Spec, resumed_at: int = 0) -> None:
         import wandb
 
-        self._run_dir.mkdir(parents=True, exist_ok=True)
         known = self._run_dir / "wandb-id.txt"
         if not (resumed_at and known.exists()):
             write_atomically(known, secrets.token_hex(4))

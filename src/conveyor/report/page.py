@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.errors import UserError
-from conveyor.files import write_atomically
+from conveyor.files import make_parent, write_atomically
 from conveyor.report import compare, sections
 from conveyor.report.inputs import Run, read_run
 from conveyor.version import __version__
@@ -35,6 +35,8 @@ def write_report(
     path = Path(target) if target else runs[0].folder / ("report.html" if len(runs) == 1 else "comparison.html")
     if checkpoint is not None and len(runs) > 1:
         raise UserError("--checkpoint is for the report of one run: a comparison shows the best and the last of each")
+    if target:
+        make_parent(path)
     write_atomically(path, render(runs, checkpoint=checkpoint))
     return path
 

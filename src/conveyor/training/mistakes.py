@@ -65,7 +65,7 @@ def write_mistakes(folder: Path, mistakes: list[Mistake]) -> None:
     shutil.rmtree(home, ignore_errors=True)
     if not mistakes:
         return
-    home.mkdir(parents=True)
+    home.mkdir()
     entries: list[dict[str, Any]] = []
     for number, mistake in enumerate(mistakes):
         name = f"{number:04d}.png"

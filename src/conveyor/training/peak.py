@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-from conveyor.files import cache_folder, parse_json, write_atomically
+from conveyor.files import cache_folder, make_parent, parse_json, write_atomically
 from conveyor.numerics.threads import using_threads
 from conveyor.training.meter import wait_for
 
@@ -35,6 +35,7 @@ def gemm_rate(device: torch.device, threads: int = 0) -> float:
     with using_threads(threads or torch.get_num_threads()):
         rate = max(rate, measure(device))
     try:
+        make_parent(path)
         write_atomically(path, json.dumps({**_known(path), key: (rate, times + 1)}, indent=1))
     except OSError:
         pass  # A cache that cannot be written is measured again next time.

@@ -28,6 +28,7 @@ def _saved(session: Session, lost: Path, state: State) -> str:
     while target.exists():
         target, taken = lost.with_name(f"{lost.name}-rescued-{taken}"), taken + 1
     try:
+        target.mkdir()
         rundir.write_options(target, session.spec.options.replace(run_dir=str(target)))
         checkpoints.save(target / store.CHECKPOINTS / str(session.update), state)
     except (OSError, UserError) as problem:
