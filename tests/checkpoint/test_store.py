@@ -18,6 +18,7 @@ from conveyor.errors import UserError
 
 
 def make_run(run: Path, *updates: int) -> Path:
+    run.mkdir(exist_ok=True)
     for update in updates:
         one.save(run / store.CHECKPOINTS / str(update), make_state(update))
     return run

@@ -268,6 +268,7 @@ def test_a_checkpoint_is_loaded_with_its_averages(digits: Loaded, tmp_path: Path
     state = State(
         model=weights, optimizer={}, averages={last: weights[last] + 1}, progress={"update": 7}, options=plain
     )
+    (tmp_path / "my-run").mkdir()
     folder.save(tmp_path / "my-run" / "checkpoints" / "7", state)
     loaded = load(tmp_path / "my-run")
     assert (loaded.name, loaded.version, loaded.class_names[3]) == ("my-run", "7", "3")

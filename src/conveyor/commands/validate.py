@@ -160,6 +160,7 @@ def write_csv(options: Options, records: Sequence[Mapping[str, Any]]) -> Path:
     while path.exists():
         path = folder / f"validation-{number}.csv"
         number += 1
+    folder.mkdir(parents=True, exist_ok=True)
     file = CsvFile(path, VALIDATION_COLUMNS, "update")
     file.open(float("inf"))
     for record in records:
