@@ -3,6 +3,7 @@
 The loop's phase clock tells it every phase that ends (`mark`); the end of the phase `update` ends an update.
 """
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
@@ -61,8 +62,8 @@ class Watch:
         self._done = True
         if timeline.here.enabled:
             timeline.here.enabled = False
-            # A run folder that was removed is not made anew for a picture.
-            if self._folder.is_dir():
+            # A run folder that was removed, or a full disk, ends no run because of a picture.
+            with contextlib.suppress(OSError, UserError):
                 timeline.write(self._folder / f"timeline-{self._worker}.json", timeline.here.spans)
 
     def close(self) -> None:
