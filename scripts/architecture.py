@@ -47,11 +47,11 @@ The way of a sample:
 | an option, its help or its default | `options/` |
 | the arithmetic of batches, epochs and events | `topology.py` |
 | where a run runs | `layout.py`, `launch/` |
-| the order in which gradients are summed | `tree.py`, `pipeline/gradients.py`, `pipeline/exchange.py` |
+| the order in which gradients are summed | `tree.py`, `world/gradients.py`, `world/exchange.py` |
 | what happens when a worker dies | `training/handover.py`, `launch/agent.py` |
 | the train loop | `training/loop.py`, one page |
-| the order of transforms on a model | `training/build.py`, one page |
-| what a worker does from start to end | `training/worker.py`, one page |
+| the order of transforms on a model | `training/build_model.py`, one page |
+| what a worker does from start to end | `run/worker.py`, one page |
 | a network | `models/` |
 | the arithmetic of training on a CPU | `numerics/convolution.py`, `numerics/norm_act.py`; kernels in `numerics/native/` |
 | what happens to an image | `data/` |

@@ -37,7 +37,7 @@ WITHOUT_TORCH = [
     "conveyor.data.catalogue",
     "conveyor.models.catalogue",
     "conveyor.optim.schedule",
-    "conveyor.training.spec",
+    "conveyor.spec",
     "conveyor.serve.server",
     "conveyor.dialects",
     "conveyor.commands",

@@ -14,11 +14,11 @@ from conveyor.checkpoint import choice
 from conveyor.errors import UserError
 from conveyor.infer.classifier import Classifier
 from conveyor.infer.load import load as load_for_inference
-from conveyor.models import own
+from conveyor.models import user_module
 from conveyor.options import Options
 from conveyor.options.file import configuration
-from conveyor.training import in_process
-from conveyor.training.in_process import Run
+from conveyor.run import in_process
+from conveyor.run.in_process import Run
 
 __all__ = ["Run", "load", "train", "validate"]
 
@@ -34,7 +34,7 @@ def train(*, model: str | nn.Module | None = None, data: Any = None, config: str
     chosen, own_model, own_data = _options(model, data, config, options)
     if own_model is not None or own_data is not None:
         return in_process.train(chosen, own_model, own_data, named=options)
-    from conveyor.launch.start import check_names, start
+    from conveyor.launch.run_job import check_names, start
 
     check_names(chosen, options)
     return Run.from_result(start(chosen))
@@ -72,7 +72,7 @@ def _options(
     model: str | nn.Module | None, data: Any, config: str | None, given: dict[str, Any]
 ) -> tuple[Options, nn.Module | None, Any]:
     """The options, and the caller's own model and data if there are any."""
-    own.admit(model if isinstance(model, str) else None)
+    user_module.admit(model if isinstance(model, str) else None)
     options = Options()
     if config is not None:
         mapping, where = configuration(config)

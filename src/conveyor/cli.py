@@ -11,7 +11,7 @@ from conveyor import commands
 from conveyor.errors import INTERRUPTED, USER_ERROR, UserError, did_you_mean
 from conveyor.interrupt import heard_in_imports
 from conveyor.layout import wait_politely
-from conveyor.models import own
+from conveyor.models import user_module
 from conveyor.options.parser import Parser, width
 from conveyor.version import __version__
 
@@ -53,7 +53,7 @@ def _dispatch(words: list[str]) -> int:
         raise UserError(f"there is no command {name!r}{did_you_mean(name, names)}; see conveyor --help")
     arguments = parser_of(name).parse_args(words[1:])
     module = commands.load(name)
-    own.admit((getattr(arguments, "given", None) or {}).get("model"))
+    user_module.admit((getattr(arguments, "given", None) or {}).get("model"))
     code = module.run(arguments)
     assert isinstance(code, int)
     return code

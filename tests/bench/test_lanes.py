@@ -8,8 +8,8 @@ import pytest
 from conveyor.bench import lanes
 from conveyor.bench.lanes import Work, ideal_seconds, measure, serve
 from conveyor.errors import UserError
-from conveyor.training.spec import resolve
-from conveyor.training.world import World
+from conveyor.spec import resolve
+from conveyor.world.world import World
 
 WORK = Work("resnet8", 16, 2, 4)
 

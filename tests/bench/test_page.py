@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.bench import growth, page
+from conveyor.bench import page, scaling
 from conveyor.bench.records import Record, Sample, make_record
 from conveyor.bench.tables import peers_rows
 from conveyor.errors import UserError
@@ -104,12 +104,12 @@ def test_small_and_full_runs_do_not_share_a_table() -> None:
     ]
     for one, small in zip(members, (True, True, False), strict=True):
         one.conditions["small"] = small
-    assert [growth.label(one) for one in growth.grouped(members)["x"]] == ["1", "2"]
+    assert [scaling.label(one) for one in scaling.grouped(members)["x"]] == ["1", "2"]
 
 
 def test_values_are_ordered_as_numbers_and_words() -> None:
     members = [growth_record("x", value, 1.0, 1.0) for value in ("1x2", "128", "", "--recompute block", "32")]
-    assert [growth.label(one) for one in growth.grouped(members)["x"]] == [
+    assert [scaling.label(one) for one in scaling.grouped(members)["x"]] == [
         "--recompute block",
         "none",
         "1x2",

@@ -17,10 +17,10 @@ import grpc
 import numpy as np
 from PIL import Image
 from tests.serve.conftest import IMAGES
-from tests.serve.test_grpc_server import DATA, HEADERS, SETTINGS, frame, head
+from tests.serve.protocols.test_grpc_server import DATA, HEADERS, SETTINGS, frame, head
 
-from conveyor.serve.protos import HEALTH_SERVICE, INFERENCE_SERVICE, MESSAGES, PREDICTION_SERVICE
-from conveyor.serve.tensor_proto import to_proto
+from conveyor.serve.protocols.protos import HEALTH_SERVICE, INFERENCE_SERVICE, MESSAGES, PREDICTION_SERVICE
+from conveyor.serve.protocols.tensor_proto import to_proto
 
 Outcome = int | str | grpc.StatusCode
 Kind = Callable[[random.Random], Outcome]

@@ -6,9 +6,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from conveyor.data.example import encode_example
-from conveyor.data.recordfiles import shard_name
-from conveyor.data.records import write_records
+from conveyor.data.formats.tfrecord import write_records
+from conveyor.data.formats.tfrecord_dataset import shard_name
+from conveyor.data.formats.tfrecord_example import encode_example
 
 CLASSES = 10
 PHOTOGRAPHS = 300

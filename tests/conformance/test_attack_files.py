@@ -15,9 +15,9 @@ from tests.data.photos import encoded, picture
 from tests.training.runs import train
 
 from conveyor.checkpoint import folder as one
-from conveyor.data import recordfiles
-from conveyor.data.example import encode_example
-from conveyor.data.records import scan, write_records
+from conveyor.data.formats import tfrecord_dataset
+from conveyor.data.formats.tfrecord import scan, write_records
+from conveyor.data.formats.tfrecord_example import encode_example
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800)]
 CHECKPOINTS, RECORDS = 1400, 400
@@ -32,7 +32,7 @@ def change(path: Path, edit: Callable[[bytes], bytes]) -> None:
 
 
 def any_file(folder: Path, draw: random.Random) -> Path:
-    return draw.choice(sorted(path for path in folder.iterdir() if path.name != recordfiles.SUMMARY))
+    return draw.choice(sorted(path for path in folder.iterdir() if path.name != tfrecord_dataset.SUMMARY))
 
 
 def flip_bit(folder: Path, draw: random.Random) -> None:
@@ -186,7 +186,7 @@ def write_data(folder: Path) -> None:
         ]
         write_records(folder / f"{split}-00000-of-00001", examples)
     summary = {"train_images": 8, "validation_images": 4, "classes": ["ape", "bee"]}
-    (folder / recordfiles.SUMMARY).write_text(json.dumps(summary))
+    (folder / tfrecord_dataset.SUMMARY).write_text(json.dumps(summary))
 
 
 def test_damaged_records_are_named(tmp_path: Path, conveyor: Conveyor) -> None:

@@ -18,9 +18,9 @@ from tests.conformance import hostile, reliability
 from tests.serve.conftest import IMAGES, settings_for, write_version
 from tests.serve.test_lifecycle import Load, metric, until, workers_of
 
-from conveyor.infer.engine import open_engine
+from conveyor.infer.engines.engine import open_engine
 from conveyor.infer.load import load
-from conveyor.serve.callers import make_caller
+from conveyor.request.callers import make_caller
 from conveyor.serve.launcher import Running, running
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800), pytest.mark.xdist_group("attack-server")]

@@ -111,7 +111,7 @@ def torment(run: Path, words: list[str], most: int, draw: random.Random) -> int:
             if not wait_for_progress(run, job):
                 return kills
             time.sleep(draw.uniform(0.0, 0.4))
-            workers = [each for each in family(job) if "conveyor.launch.worker" in " ".join(each.cmdline())]
+            workers = [each for each in family(job) if "conveyor.launch.worker_process" in " ".join(each.cmdline())]
             if draw.random() < 0.5 and workers:  # the job goes on by itself, until it is killed too
                 draw.choice(workers).kill()
                 kills += 1

@@ -13,7 +13,7 @@ def _alone(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[None]:
     for variable in ("DATA_DIR", "DATASETS_DIR", "TFDS_DATA_DIR", "TORCH_HOME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("CONVEYOR_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("conveyor.data.locate.SYSTEM_FOLDERS", ())
+    monkeypatch.setattr("conveyor.data.formats.locate.SYSTEM_FOLDERS", ())
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
     threads = torch.get_num_threads()
     torch.set_num_threads(1)

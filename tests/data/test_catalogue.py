@@ -116,7 +116,7 @@ def test_a_registered_set_has_a_name() -> None:
 
 
 def test_generated_images_take_any_seed() -> None:
-    from conveyor.data.memory import GeneratedDataset
+    from conveyor.data.formats.memory import GeneratedDataset
 
     made = GeneratedDataset(catalogue.info(DataOptions()), 4, 8, 1, seed=-5)
     assert made.read([0, 3], 0).images.shape == (2, 8, 8, 1)

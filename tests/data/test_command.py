@@ -43,7 +43,7 @@ def test_get(conveyor: Run, tmp_path: Path) -> None:
 
 
 def test_get_without_a_network(conveyor: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conveyor.data.download.ATTEMPTS", 1)
+    monkeypatch.setattr("conveyor.data.formats.download.ATTEMPTS", 1)
     monkeypatch.setattr("time.sleep", lambda seconds: None)
     code, _, error = conveyor("data", "get", "cifar10", "--data-dir", str(tmp_path), "--mirror", "http://127.0.0.1:1")
     assert code == 2

@@ -138,7 +138,7 @@ def test_an_interpreter_with_an_open_feed_exits(python) -> None:
     done = python(
         "import numpy as np\n"
         "from conveyor.data.feed import TrainingFeed\n"
-        "from conveyor.data.memory import MemoryDataset\n"
+        "from conveyor.data.formats.memory import MemoryDataset\n"
         "from conveyor.topology import Topology\n"
         "d = MemoryDataset(np.zeros((50, 4, 4, 1), np.uint8), np.zeros(50, int), 2)\n"
         "feed = TrainingFeed(d, Topology(5), updates_per_epoch=10)\n"

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conveyor.data import folders
 from conveyor.data.catalogue import info
+from conveyor.data.formats import folders
 from conveyor.options import Options
-from conveyor.training.spec import resolve
+from conveyor.spec import resolve
 
 
 def photographs(root: Path, counts: dict[str, int]) -> Path:

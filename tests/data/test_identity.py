@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 from tests.data.photos import encoded, make_folder, picture
 
-from conveyor.data import catalogue, folders, idx
-from conveyor.data.build import BuildOptions, build_tfrecords
+from conveyor.data import catalogue
+from conveyor.data.formats import folders, idx
+from conveyor.data.formats.tfrecord_builder import BuildOptions, build_tfrecords
 from conveyor.data.identity import Identity, check_classes
 from conveyor.data.verify import verify
 from conveyor.errors import UserError
@@ -124,8 +125,8 @@ def test_a_copied_photograph_keeps_its_sides_in_records(tmp_path: Path) -> None:
     """Readers that know nothing of EXIF see the stored picture; ours is upright."""
     from PIL import Image
 
-    from conveyor.data.build import features_of
-    from conveyor.data.decode import Encoded
+    from conveyor.data.formats.tfrecord_builder import features_of
+    from conveyor.data.photo.decode import Encoded
 
     exif = Image.Exif()
     exif[0x0112] = 6

@@ -11,9 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.data.small import make_cifar10, make_mnist, write_idx
 
-from conveyor.data import cifar, open_dataset
-from conveyor.data.idx import read_idx
-from conveyor.data.pickled import read_pickled
+from conveyor.data import open_dataset
+from conveyor.data.formats import cifar
+from conveyor.data.formats.idx import read_idx
+from conveyor.data.formats.pickled import read_pickled
 from conveyor.errors import UserError
 from conveyor.options import Options
 

@@ -7,7 +7,7 @@ from conveyor.data import catalogue
 from conveyor.data.subject import Subject, planned, subject
 from conveyor.infer.load import from_options
 from conveyor.options import Options
-from conveyor.training.spec import resolve
+from conveyor.spec import resolve
 
 
 @pytest.mark.parametrize("model", ["efficientnet_b1", "efficientnet_b4", "resnet18", "efficientnet_lite0", None])

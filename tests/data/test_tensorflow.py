@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.data.boxes import read_boxes
-from conveyor.data.build import BuildOptions, build_tfrecords
-from conveyor.data.example import decode_example
-from conveyor.data.records import read_record, scan
+from conveyor.data.formats.boxes import read_boxes
+from conveyor.data.formats.tfrecord import read_record, scan
+from conveyor.data.formats.tfrecord_builder import BuildOptions, build_tfrecords
+from conveyor.data.formats.tfrecord_example import decode_example
 
 RECORDED = Path(__file__).with_name("recorded")
 TEXTS = {"ape": "great ape, hominid"}

@@ -89,7 +89,7 @@ def with_stored_run(entry, folder):
         return command_of(entry)
     from conveyor.checkpoint import folder as checkpoints
     from conveyor.checkpoint.state import State
-    from conveyor.training import rundir
+    from conveyor.run import folder as rundir
 
     printed, line, name = STORED[entry["id"]]
     with inside(COMPAT / entry["folder"], {}):

@@ -5,7 +5,7 @@ from tests.dialects.test_meanings import IMAGENET, tf1, tf2
 
 from conveyor.commands import data
 from conveyor.dialects.scripts import translate
-from conveyor.dialects.tensorflow1_models import _scopes
+from conveyor.dialects.tensorflow1.models import _scopes
 from conveyor.errors import UserError
 from conveyor.models import build
 from conveyor.options.parser import Parser

@@ -8,7 +8,7 @@ from tests.dialects.command_lines import COMPAT
 from conveyor.dialects.launchers import find_script
 from conveyor.dialects.scripts import translate
 from conveyor.dialects.table import row
-from conveyor.dialects.tensorflow1_training import host_step
+from conveyor.dialects.tensorflow1.training import host_step
 from conveyor.dialects.translation import Launcher
 from conveyor.dialects.values import convert
 

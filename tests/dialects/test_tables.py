@@ -5,8 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.dialects import popart_table, pytorch_table, tensorflow1_table, tensorflow2_table
+from conveyor.dialects.popart import table as popart_table
+from conveyor.dialects.pytorch import table as pytorch_table
 from conveyor.dialects.table import Row, Table, row
+from conveyor.dialects.tensorflow1 import table as tensorflow1_table
+from conveyor.dialects.tensorflow2 import table as tensorflow2_table
 from conveyor.errors import UserError
 from conveyor.options import specs
 

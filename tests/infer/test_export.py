@@ -12,7 +12,7 @@ from tests.infer.small import small_net
 from conveyor.errors import UserError
 from conveyor.infer import metadata
 from conveyor.infer.accuracy import Sample, sample, top1
-from conveyor.infer.engine import Source, open_engine
+from conveyor.infer.engines.engine import Source, open_engine
 from conveyor.infer.export import Comparison, export
 from conveyor.infer.load import from_options, load
 from conveyor.infer.loaded import Loaded
@@ -228,7 +228,7 @@ class TestInt8:
     def test_speed_is_told_either_way(
         self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, milliseconds: dict[str, float], said: str
     ) -> None:
-        monkeypatch.setattr("conveyor.infer.auto.measure", lambda engines, *_, **__: milliseconds)
+        monkeypatch.setattr("conveyor.infer.engines.auto.measure", lambda engines, *_, **__: milliseconds)
         monkeypatch.setattr("conveyor.infer.quantize.open_named", lambda *_, **__: Closed())
         source = Source(self.PREPROCESSING, onnx=tmp_path / "x.onnx")
         assert said in self.quantizer(1.0)._speed(source, source, "onnxruntime")

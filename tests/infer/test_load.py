@@ -11,10 +11,10 @@ from tests.data.photos import make_folder
 
 from conveyor.data import catalogue
 from conveyor.data.batch import Batch
-from conveyor.data.opening import open_dataset
-from conveyor.data.prepare import Prepare
+from conveyor.data.open import open_dataset
 from conveyor.data.subject import subject
-from conveyor.infer.engine import open_engine
+from conveyor.data.transform.prepare import Prepare
+from conveyor.infer.engines.engine import open_engine
 from conveyor.infer.load import from_options, load
 from conveyor.options import Options
 

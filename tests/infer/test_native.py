@@ -12,15 +12,15 @@ from torch.nn import functional as F
 
 from conveyor.errors import UserError
 from conveyor.infer import native_layers as native
-from conveyor.infer.engine import as_source, open_engine
-from conveyor.infer.engine_native import NativeEngine, even_parts
-from conveyor.infer.fusion import ACTIVATIONS, layers_of
+from conveyor.infer.engines.engine import as_source, open_engine
+from conveyor.infer.engines.fusion import ACTIVATIONS, layers_of
+from conveyor.infer.engines.native import NativeEngine, even_parts
 from conveyor.infer.graph import ServingGraph, serving_graph
 from conveyor.infer.native_network import Network, can_run
 from conveyor.infer.native_plan import Plan
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.models import build
-from conveyor.models.grouped import SameConv
+from conveyor.models.layers.conv import SameConv
 
 pytestmark = pytest.mark.skipif(not native.available(), reason="no C compiler")
 

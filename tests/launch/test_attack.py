@@ -190,7 +190,7 @@ def test_a_stranger_in_a_workers_place_is_found(tmp_path: Path) -> None:
     script = """
 import sys, torch.distributed as dist
 from conveyor.errors import UserError
-from conveyor.launch.world import _know_each_other
+from conveyor.launch.distributed_world import _know_each_other
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
 _know_each_other(rank, range(2), None, b"the key of the job")
@@ -216,8 +216,8 @@ def test_torchruns_store_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None
     """The run folder that a job keeps in torchrun's store is signed: a stranger cannot choose where files go."""
     from torch.distributed import TCPStore  # type: ignore[attr-defined]
 
-    from conveyor.launch.meeting import kept_by_torchrun
-    from conveyor.launch.place import Place
+    from conveyor.launch.rank import Place
+    from conveyor.launch.rendezvous import kept_by_torchrun
 
     monkeypatch.setenv("CONVEYOR_SECRET", "s" * 32)
     with socket.socket() as probe:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conveyor.launch.cores import Budget, deal_cores, describe, numa_nodes, pin
-from conveyor.launch.enter import local_budget
+from conveyor.launch.pin_and_exec import local_budget
 
 
 @given(workers=st.integers(1, 9), cores=st.integers(1, 40))

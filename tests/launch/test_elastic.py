@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 from conveyor.options import Options
-from conveyor.training import worker
-from conveyor.training.spec import resolve
+from conveyor.run import worker
+from conveyor.spec import resolve
 
 UPDATES = 4000
 """More than the first machine can do before the second has joined; the end is brought about by a signal."""

@@ -2,7 +2,7 @@ import pytest
 
 from conveyor.errors import UserError
 from conveyor.launch.interface import addresses, follow_mpi, interface_of
-from conveyor.launch.plan import LaunchPlan, local_host_index
+from conveyor.launch.job import LaunchPlan, local_host_index
 
 
 def test_an_interface_by_name_or_network() -> None:

@@ -13,7 +13,7 @@ import psutil
 import pytest
 
 from conveyor.launch.agent import JobFailedError, run
-from conveyor.launch.plan import LaunchPlan
+from conveyor.launch.job import LaunchPlan
 
 FAILS = """
 import os, sys, time
@@ -107,7 +107,9 @@ def train(folder: Path, *more: str) -> list[str]:
 def workers_of(job: "subprocess.Popen[bytes]") -> list[psutil.Process]:
     try:
         return [
-            one for one in psutil.Process(job.pid).children(recursive=True) if "conveyor.launch.worker" in one.cmdline()
+            one
+            for one in psutil.Process(job.pid).children(recursive=True)
+            if "conveyor.launch.worker_process" in one.cmdline()
         ]
     except psutil.NoSuchProcess:
         return []

@@ -9,8 +9,8 @@ import pytest
 import yaml
 
 from conveyor.errors import UserError
+from conveyor.launch.job import LaunchPlan
 from conveyor.launch.manifests import Cluster, emit
-from conveyor.launch.plan import LaunchPlan
 
 NAME = {"type": "string", "pattern": "^[a-z0-9]([-a-z0-9]*[a-z0-9])?$", "maxLength": 63}
 QUANTITY = {"type": "string", "pattern": r"^\d+(\.\d+)?(Ki|Mi|Gi|Ti|m)?$"}

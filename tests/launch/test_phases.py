@@ -9,14 +9,14 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from tests.launch.test_start import RUN, open_mpi, slurm, tf_config
+from tests.launch.test_run_job import RUN, open_mpi, slurm, tf_config
 
-from conveyor.launch.start import start
+from conveyor.launch.run_job import start
 from conveyor.options import Options
 
 SCRIPT = """
 import json, sys
-from conveyor.launch.start import start
+from conveyor.launch.run_job import start
 from conveyor.options import Options
 
 first, second = (Options.from_mapping(each) for each in json.loads(sys.argv[1]))
@@ -27,7 +27,7 @@ print(json.dumps(result))
 
 ALONE = """
 import json, sys
-from conveyor.launch.start import start
+from conveyor.launch.run_job import start
 from conveyor.options import Options
 
 start(Options.from_mapping(json.loads(sys.argv[1])))

@@ -12,7 +12,7 @@ import psutil
 import pytest
 from tests.exact import differences
 
-WORKER = "conveyor.launch.worker"
+WORKER = "conveyor.launch.worker_process"
 COMMON = [
     "--accumulation", "4", "--micro-batch-size", "8", "--no-tensorboard", "--no-report", "--quiet", "--device", "cpu",
     "--threads", "1", "--checkpoints-per-epoch", "0", "--updates-per-log", "5",

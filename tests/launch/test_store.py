@@ -13,7 +13,7 @@ import pytest
 import torch.distributed as dist
 
 from conveyor.errors import UserError
-from conveyor.launch import meeting, secret, wire
+from conveyor.launch import messages, rendezvous, secret
 from conveyor.launch.store import UNIX, Server, Store
 
 SECRET = b"known to the job alone"
@@ -111,7 +111,7 @@ def test_a_wrong_secret_is_refused(server: Server, caplog: pytest.LogCaptureFixt
 @pytest.mark.parametrize("content", [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 4, b"\xff" * 64, bytes(64)])
 def test_what_is_not_the_handshake_is_refused(server: Server, store: Store, content: bytes) -> None:
     with connected(server) as stranger:
-        wire.read(stranger, len(wire.MAGIC) + wire.SIZE)
+        messages.read(stranger, len(messages.MAGIC) + messages.SIZE)
         stranger.sendall(content)
         assert ended(stranger)
     store.set("still", "served")
@@ -130,12 +130,12 @@ def test_a_server_without_the_secret_is_refused(tmp_path: Path) -> None:
 def test_changed_and_repeated_messages_are_refused(server: Server) -> None:
     body = json.dumps(["set", "key", "value"]).encode()
 
-    def message(channel: wire.Channel, number: int, content: bytes) -> bytes:
+    def message(channel: messages.Channel, number: int, content: bytes) -> bytes:
         return len(content).to_bytes(4, "big") + content + channel._mark(b"client", number, body)
 
     for first, second in [(body, body), (body.replace(b"value", b"other"), b"")]:
         with connected(server) as one:
-            channel = wire.connect(one, SECRET, 10)
+            channel = messages.connect(one, SECRET, 10)
             one.sendall(message(channel, 0, first))
             if first == body:
                 assert channel.receive() == "value"
@@ -148,7 +148,7 @@ def test_changed_and_repeated_messages_are_refused(server: Server) -> None:
 
 
 def test_silent_strangers_do_not_keep_others_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(wire, "HANDSHAKE_SECONDS", 0.3)
+    monkeypatch.setattr(messages, "HANDSHAKE_SECONDS", 0.3)
     strangers = [connected(server) for _ in range(150)]
     begun = time.monotonic()
     friend = Store(server.address, SECRET, patience=30)
@@ -194,15 +194,15 @@ def test_the_private_folder_is_ours_alone(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 def test_the_address_to_listen_at() -> None:
-    assert meeting.own_address("10.1.2.3") == "10.1.2.3"
-    assert meeting.own_address("anything", interface="lo") == "127.0.0.1"
-    assert meeting.own_address("127.0.0.2") == "127.0.0.2"
-    assert meeting.interface_of("127.0.0.2") == "lo"
-    assert meeting.interface_of("192.0.2.77") is None
+    assert rendezvous.own_address("10.1.2.3") == "10.1.2.3"
+    assert rendezvous.own_address("anything", interface="lo") == "127.0.0.1"
+    assert rendezvous.own_address("127.0.0.2") == "127.0.0.2"
+    assert rendezvous.interface_of("127.0.0.2") == "lo"
+    assert rendezvous.interface_of("192.0.2.77") is None
     with pytest.raises(UserError, match="no such interface"):
-        meeting.own_address("a", interface="nothing0")
+        rendezvous.own_address("a", interface="nothing0")
     with pytest.raises(UserError, match="has no address"):
-        meeting.own_address("no.such.host.invalid")
+        rendezvous.own_address("no.such.host.invalid")
 
 
 def test_a_long_path_is_no_obstacle(tmp_path: Path) -> None:

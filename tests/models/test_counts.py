@@ -5,7 +5,7 @@ import torch
 
 from conveyor import models
 from conveyor.models import catalogue
-from conveyor.models.grouped import windows
+from conveyor.models.layers.conv import windows
 
 RESNETS = {
     "resnet14": 10_064_936,
@@ -108,7 +108,7 @@ def test_groups_that_divide_are_plain_and_others_overlap() -> None:
 
 @pytest.mark.parametrize("channels", [56, 58, 62])
 def test_overlapping_windows_cover_every_channel_and_run(channels: int) -> None:
-    from conveyor.models.grouped import WindowedConv, spatial_conv
+    from conveyor.models.layers.conv import WindowedConv, spatial_conv
 
     conv = spatial_conv(channels, channels, 3, 2, group_dim=16, bias=False, same=False)
     assert isinstance(conv, WindowedConv)

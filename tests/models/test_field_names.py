@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from conveyor import models
-from conveyor.models.dialect_names import dialect_names
+from conveyor.dialects.layer_names import dialect_names
 from conveyor.models.weights import translate
 
 SAME_NAMES = {

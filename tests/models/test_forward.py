@@ -46,7 +46,7 @@ def test_v1_stride_differs_from_v1_5_in_place_only() -> None:
 
 
 def test_shortcut_a_picks_pixels_and_pads_channels_with_the_same_gradient() -> None:
-    from conveyor.models.layers import PaddedShortcut
+    from conveyor.models.layers.layers import PaddedShortcut
 
     x = torch.randn(2, 3, 5, 5, dtype=torch.float64, requires_grad=True)
     shortcut = PaddedShortcut(3, 8, 2)
@@ -60,7 +60,7 @@ def test_shortcut_a_picks_pixels_and_pads_channels_with_the_same_gradient() -> N
 @pytest.mark.parametrize(("size", "kernel"), [(7, 3), (8, 3), (8, 5), (9, 5)])
 def test_same_padding_sees_tensorflows_windows(size: int, kernel: int) -> None:
     """SAME with stride 2: output ceil(size / 2), the odd row behind. The weight picks the window's first pixel."""
-    from conveyor.models.grouped import SameConv
+    from conveyor.models.layers.conv import SameConv
 
     conv = SameConv(1, 1, kernel, 2, kernel // 2, bias=False)
     with torch.no_grad():

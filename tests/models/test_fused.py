@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from conveyor.models import build, norms, stochastic
+from conveyor.models import build
+from conveyor.models.layers import norms, stochastic
 from conveyor.models.units import trace
 from conveyor.numerics import norm_act
 

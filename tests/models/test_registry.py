@@ -10,9 +10,9 @@ from torch import nn
 
 from conveyor import models
 from conveyor.errors import UserError
-from conveyor.models import catalogue, own
+from conveyor.models import catalogue, user_module
 from conveyor.models.initialise import initialise
-from conveyor.models.norms import BatchNorm, NormChoice
+from conveyor.models.layers.norms import BatchNorm, NormChoice
 from conveyor.options.model import ModelOptions
 
 
@@ -55,7 +55,7 @@ def test_build_from_takes_the_option_section() -> None:
 
 
 def test_a_users_model_joins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "_registered", {})
+    monkeypatch.setattr(user_module, "_registered", {})
 
     @models.register("mine")
     def mine(num_classes: int, in_channels: int, norm: NormChoice, width: int = 4) -> nn.Module:
@@ -83,27 +83,27 @@ def wide(num_classes, in_channels):
 
 
 def test_code_is_imported_when_the_user_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "_registered", {})
-    monkeypatch.delenv(own.VARIABLE, raising=False)
+    monkeypatch.setattr(user_module, "_registered", {})
+    monkeypatch.delenv(user_module.VARIABLE, raising=False)
     file = tmp_path / "nets.py"
     file.write_text(NETS)
-    with pytest.raises(UserError, match=f"set {own.VARIABLE}="):
+    with pytest.raises(UserError, match=f"set {user_module.VARIABLE}="):
         models.build(f"{file}:small")
     with pytest.raises(UserError, match="there is no model 'wide'"):
         models.build("wide")
-    monkeypatch.setenv(own.VARIABLE, "")
-    own.admit(f"{file}:small")
-    own.admit("resnet50")
-    assert os.environ[own.VARIABLE] == str(file)
+    monkeypatch.setenv(user_module.VARIABLE, "")
+    user_module.admit(f"{file}:small")
+    user_module.admit("resnet50")
+    assert os.environ[user_module.VARIABLE] == str(file)
     assert isinstance(models.build(f"{file}:small")[0], nn.Flatten)
     assert isinstance(models.build("wide")[1], BatchNorm)
     with pytest.raises(UserError, match="no function absent"):
         models.build(f"{file}:absent")
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv(own.VARIABLE, "nets.py")
+    monkeypatch.setenv(user_module.VARIABLE, "nets.py")
     assert isinstance(models.build("nets.py:small")[0], nn.Flatten)
     (tmp_path / "broken.py").write_text("1 / 0")
-    monkeypatch.setenv(own.VARIABLE, "broken.py")
+    monkeypatch.setenv(user_module.VARIABLE, "broken.py")
     with pytest.raises(UserError, match="ZeroDivisionError"):
         models.build("wide2")
 

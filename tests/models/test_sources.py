@@ -10,12 +10,12 @@ from safetensors.torch import save_file
 from conveyor import models
 from conveyor.errors import UserError
 from conveyor.infer.load import from_options
-from conveyor.models.grouped import SameConv
-from conveyor.models.norms import batch_norms
+from conveyor.models.layers.conv import SameConv
+from conveyor.models.layers.norms import batch_norms
 from conveyor.models.sources import completed, identify
 from conveyor.options import Options
-from conveyor.training import build
-from conveyor.training.spec import resolve
+from conveyor.spec import resolve
+from conveyor.training import build_model
 
 CLIP = {"mean": [0.48145466, 0.4578275, 0.40821073], "std": [0.26862954, 0.26130258, 0.27577711]}
 
@@ -55,7 +55,7 @@ def test_a_file_name_of_timm_sets_epsilon_and_padding(
     assert (spec.options.model.norm_epsilon, spec.options.model.padding) == (epsilon, padding)
     assert spec.notes[0].startswith(f"{path.name} is timm's ")
     loaded = from_options(options_for(path, model=model), "x")
-    for network in (build.build_model(spec), loaded.module):
+    for network in (build_model.build_model(spec), loaded.module):
         assert network is not None
         assert {norm.eps for norm in batch_norms(network)} == {epsilon}
         assert any(isinstance(layer, SameConv) for layer in network.modules()) == (padding == "same")

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from conveyor.dialects.log_lines import dialect
 from conveyor.monitor import observers
 from conveyor.monitor.csvfile import CsvFile
-from conveyor.monitor.dialect_lines import dialect
 from conveyor.options import Options
 
 SPEC = {"updates_total": 40, "updates_per_epoch": 10, "global_batch": 64, "updates_per_call": 5, "epochs": 4}

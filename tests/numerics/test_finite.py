@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from conveyor.models import norms
+from conveyor.models.layers import norms
 from conveyor.numerics import finite
 
 INF, NAN = float("inf"), float("nan")

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from conveyor.models.norms import GroupNorm
+from conveyor.models.layers.norms import GroupNorm
 from conveyor.numerics import group_norm as native
 from conveyor.numerics.precision import Precision
 

@@ -9,7 +9,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from conveyor import models
-from conveyor.models.grouped import SameConv
+from conveyor.models.layers.conv import SameConv
 from conveyor.numerics import context, convolution, recompute
 from conveyor.numerics.half_policy import HalfPolicy, fast_half
 from conveyor.numerics.precision import Precision

@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 
 from conveyor import models
 from conveyor.errors import UserError
-from conveyor.models import norms, stochastic
+from conveyor.models.layers import norms, stochastic
 from conveyor.numerics import context, recompute
 
 

@@ -9,14 +9,15 @@ from torch import Tensor, nn
 
 from conveyor import models
 from conveyor.errors import UserError
-from conveyor.models import norms, splits, units
+from conveyor.models import splits, units
+from conveyor.models.layers import norms
 from conveyor.options import Options
 from conveyor.pipeline import clock
 from conveyor.pipeline.assign import Part
 from conveyor.pipeline.cut import cut
-from conveyor.training import autosplit, rundir
+from conveyor.run import autosplit, folder
+from conveyor.spec import RunSpec, resolve
 from conveyor.training.pipelined import refuse_shared
-from conveyor.training.spec import RunSpec, resolve
 
 
 def test_every_look_at_the_clock_belongs_to_one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -73,7 +74,7 @@ def test_stages_follow_measured_costs(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_run_that_goes_on_keeps_its_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(autosplit, "unit_seconds")
     spec = staged(splits=("layer2.0",))
-    rundir.write_options(tmp_path, rundir.resolved_options(spec, tmp_path))
+    folder.write_options(tmp_path, folder.resolved_options(spec, tmp_path))
     names, note = autosplit.choose(staged(), tmp_path, torch.device("cpu"))
     assert names == ("layer2.0",)
     assert "as before" in note

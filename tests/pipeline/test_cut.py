@@ -9,8 +9,8 @@ from torch.nn import functional as F
 
 from conveyor import models
 from conveyor.errors import UserError
-from conveyor.models import norms
-from conveyor.models.stochastic import keyed
+from conveyor.models.layers import norms
+from conveyor.models.layers.stochastic import keyed
 from conveyor.models.units import trace
 from conveyor.pipeline.cut import Stage, cut, shared_parameters
 

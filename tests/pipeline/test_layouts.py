@@ -30,8 +30,8 @@ BASE: dict[str, Any] = {
 def small_efficientnet(num_classes: int, in_channels: int) -> nn.Module:
     """Squeeze-and-excite, drop connect and dropout in a few narrow blocks."""
     from conveyor.models.efficientnet import make
-    from conveyor.models.norms import NormChoice
-    from conveyor.models.stochastic import name_layers
+    from conveyor.models.layers.norms import NormChoice
+    from conveyor.models.layers.stochastic import name_layers
 
     torch.manual_seed(5)
     model = make(
@@ -53,11 +53,11 @@ def train_case(
     rank: int, text: str, lanes: int, depth: int, own: bool = False, validate: bool = False, updates: int = UPDATES
 ) -> dict[str, Any]:
     """Train as one worker of lanes x depth; everyone returns the whole model's state."""
-    from conveyor.launch.world import ProcessWorld
+    from conveyor.launch.distributed_world import ProcessWorld
     from conveyor.layout import lanes_per_span
     from conveyor.options import Options
-    from conveyor.training.assemble import Own, make_feed, make_prepare, make_session, make_validation
-    from conveyor.training.spec import OWN_MODEL, resolve
+    from conveyor.run.assemble import Own, make_feed, make_prepare, make_session, make_validation
+    from conveyor.spec import OWN_MODEL, resolve
 
     options = Options.from_mapping({**json.loads(text), "layout": f"{lanes}x{depth}"})
     spec = resolve(options, model_name=OWN_MODEL if own else None)

@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from conveyor.models import stochastic
-from conveyor.models.norms import BatchNorm, discard
+from conveyor.models.layers import stochastic
+from conveyor.models.layers.norms import BatchNorm, discard
 from conveyor.pipeline.assign import assign
 
 MICRO_BATCH, CLASSES = 2, 5

@@ -8,7 +8,7 @@ import httpx
 import numpy as np
 import pytest
 
-from conveyor.infer.engine import open_engine
+from conveyor.infer.engines.engine import open_engine
 from conveyor.infer.export import export
 from conveyor.infer.load import from_options, load
 from conveyor.options import Options

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conveyor.serve.batching import Batcher, padded_size
-from conveyor.serve.refused import Overloaded, Unavailable
+from conveyor.serve.errors import Overloaded, Unavailable
 
 
 def images(*values: int) -> np.ndarray:

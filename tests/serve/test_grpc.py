@@ -8,10 +8,10 @@ import pytest
 from PIL import Image
 from tests.serve.conftest import IMAGES
 
+from conveyor.serve.errors import Refused
 from conveyor.serve.launcher import Running
-from conveyor.serve.protos import HEALTH_SERVICE, INFERENCE_SERVICE, MESSAGES, PREDICTION_SERVICE
-from conveyor.serve.refused import Refused
-from conveyor.serve.tensor_proto import from_proto, to_proto
+from conveyor.serve.protocols.protos import HEALTH_SERVICE, INFERENCE_SERVICE, MESSAGES, PREDICTION_SERVICE
+from conveyor.serve.protocols.tensor_proto import from_proto, to_proto
 
 
 @pytest.fixture

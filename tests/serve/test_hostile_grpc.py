@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from tests.serve.conftest import IMAGES
 
 from conveyor.serve.launcher import Running
-from conveyor.serve.protos import INFERENCE_SERVICE, MESSAGES, PREDICTION_SERVICE
-from conveyor.serve.tensor_proto import to_proto
+from conveyor.serve.protocols.protos import INFERENCE_SERVICE, MESSAGES, PREDICTION_SERVICE
+from conveyor.serve.protocols.tensor_proto import to_proto
 
 INVALID, MISSING = grpc.StatusCode.INVALID_ARGUMENT, grpc.StatusCode.NOT_FOUND
 CLEAR = (grpc.StatusCode.OK, INVALID, MISSING, grpc.StatusCode.RESOURCE_EXHAUSTED)

@@ -7,9 +7,9 @@ import httpx
 import pytest
 from tests.serve.conftest import IMAGES
 
+from conveyor.serve.errors import Refused
 from conveyor.serve.hosts import Hosts
 from conveyor.serve.launcher import Running
-from conveyor.serve.refused import Refused
 from conveyor.serve.settings import ServeSettings
 
 NAMED = ServeSettings(path="x", host_names=("models.example.org", "*.svc.cluster.local"))

@@ -18,11 +18,11 @@ import psutil
 import pytest
 from tests.serve.conftest import IMAGES, OPTIONS, settings_for, write_version
 
-from conveyor.infer.engine import open_engine
+from conveyor.infer.engines.engine import open_engine
 from conveyor.infer.export import export
 from conveyor.infer.load import from_options, load
 from conveyor.serve.launcher import Running, running
-from conveyor.serve.protos import INFERENCE_SERVICE, MESSAGES
+from conveyor.serve.protocols.protos import INFERENCE_SERVICE, MESSAGES
 
 PREDICT = "/v1/models/digits:predict"
 BODY = {"instances": IMAGES[:2].tolist()}
@@ -87,7 +87,7 @@ def under_load(url: str, **more: bool) -> Iterator[Load]:
 
 def workers_of(server: Running) -> list[psutil.Process]:
     children = psutil.Process(server.process.pid).children()
-    return [child for child in children if any("conveyor.serve.worker" in word for word in child.cmdline())]
+    return [child for child in children if any("conveyor.serve.engine_process" in word for word in child.cmdline())]
 
 
 def metric(server: Running, name: str) -> float:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.serve.conftest import settings_for
-from tests.serve.test_grpc_server import SETTINGS, frame
+from tests.serve.protocols.test_grpc_server import SETTINGS, frame
 
 from conveyor.serve.launcher import running
 from conveyor.serve.log import MOST_KINDS, LogLines, escaped

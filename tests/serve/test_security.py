@@ -19,9 +19,9 @@ from PIL import Image
 from tests.serve.conftest import IMAGES, settings_for
 
 from conveyor.errors import UserError
-from conveyor.serve.callers import PROTOCOLS
+from conveyor.request.callers import PROTOCOLS
 from conveyor.serve.launcher import Running, running
-from conveyor.serve.protos import MESSAGES
+from conveyor.serve.protocols.protos import MESSAGES
 from conveyor.serve.server import bind, serve
 from conveyor.serve.service import Service
 from conveyor.serve.settings import NO_GRPC, ServeSettings
@@ -185,7 +185,7 @@ def test_a_port_that_is_taken_while_the_model_is_loaded_is_named(
         signal.alarm(0)
     assert said == [], "it never served"
     assert not (tmp_path / "ready.json").exists()
-    left = [child for child in psutil.Process().children() if "conveyor.serve.worker" in child.cmdline()]
+    left = [child for child in psutil.Process().children() if "conveyor.serve.engine_process" in child.cmdline()]
     assert not left, "the engine processes have ended"
 
 

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 from conveyor.infer.preprocessing import Preprocessing
-from conveyor.serve import images
 from conveyor.serve.app import make_app
-from conveyor.serve.arrivals import Arrivals
-from conveyor.serve.grpc_server import Rpc
-from conveyor.serve.limit import Limit
-from conveyor.serve.protos import MESSAGES
-from conveyor.serve.refused import Late
+from conveyor.serve.deadline import Limit
+from conveyor.serve.errors import Late
+from conveyor.serve.protocols import images
+from conveyor.serve.protocols.arrivals import Arrivals
+from conveyor.serve.protocols.grpc_server import Rpc
+from conveyor.serve.protocols.protos import MESSAGES
 from conveyor.serve.service import Asked, Service
 from conveyor.serve.settings import ServeSettings
 

@@ -23,8 +23,8 @@ import torch
 from conveyor.checkpoint import folder as one
 from conveyor.checkpoint import store
 from conveyor.options import Options
-from conveyor.training import worker
-from conveyor.training.spec import resolve
+from conveyor.run import worker
+from conveyor.spec import resolve
 
 CHANGES: dict[str, Any] = json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}
 

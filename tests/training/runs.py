@@ -9,9 +9,9 @@ from conveyor.checkpoint import folder as one
 from conveyor.checkpoint import store
 from conveyor.checkpoint.state import State
 from conveyor.options import Options
-from conveyor.training import worker
-from conveyor.training.after import Result
-from conveyor.training.spec import RunSpec, resolve
+from conveyor.run import worker
+from conveyor.run.finish import Result
+from conveyor.spec import RunSpec, resolve
 
 
 def small_options(run: Path | None = None, **changes: Any) -> Options:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from conveyor.layout import deal
 from conveyor.training import meter
-from conveyor.training.world import World
+from conveyor.world.world import World
 
 
 class WithAnother(World):

@@ -15,7 +15,7 @@ from conveyor.checkpoint import choice, store
 from conveyor.checkpoint.lock import RunLock
 from conveyor.errors import UserError
 from conveyor.options import Options
-from conveyor.training.after import best_checkpoint
+from conveyor.run.finish import best_checkpoint
 from conveyor.training.step import FoldedLane
 
 

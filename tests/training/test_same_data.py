@@ -11,7 +11,7 @@ from PIL import Image
 from conveyor.infer.classifier import Classifier
 from conveyor.infer.load import load
 from conveyor.options import Options
-from conveyor.training.rundir import read_options
+from conveyor.run.folder import read_options
 
 Command = Callable[..., tuple[int, str, str]]
 

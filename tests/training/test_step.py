@@ -8,10 +8,10 @@ import torch
 from tests.training.runs import small_spec
 
 from conveyor.data.batch import Batch
-from conveyor.training.assemble import Own, make_feed, make_prepare, make_session
+from conveyor.run.assemble import Own, make_feed, make_prepare, make_session
 from conveyor.training.loss import SAMPLES
 from conveyor.training.session import Session
-from conveyor.training.world import World
+from conveyor.world.world import World
 
 
 def session_of(**changes: Any) -> tuple[Session, list[Batch]]:

@@ -26,7 +26,7 @@ from conveyor.bench.rounds import (
     still_in,
 )
 from conveyor.errors import UserError
-from conveyor.infer.auto import REST
+from conveyor.infer.engines.auto import REST
 from conveyor.infer.machine import busy_seconds
 from conveyor.layout import usable_cores
 

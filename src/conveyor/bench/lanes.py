@@ -28,8 +28,8 @@ from conveyor.bench.rounds import Contestant, Session, UnavailableError
 from conveyor.errors import UserError
 from conveyor.options import Options
 from conveyor.programs import of_module
-from conveyor.training.spec import RunSpec
-from conveyor.training.world import World
+from conveyor.spec import RunSpec
+from conveyor.world.world import World
 
 WEIGHT_DECAY = 1e-4
 """As in the loops of `peers/` that our lanes are compared with."""
@@ -134,7 +134,7 @@ def ideal_seconds(stages: Sequence[Sequence[float]], micro_batches: int, schedul
 def serve(spec: RunSpec, world: World) -> None:
     """Answer the requests of `rounds.Session` until there are none; the main worker reads and answers."""
     from conveyor.numerics.threads import using_threads
-    from conveyor.training.assemble import Own, make_feed, make_prepare, make_session
+    from conveyor.run.assemble import Own, make_feed, make_prepare, make_session
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(using_threads(spec.layout.threads))
@@ -199,8 +199,8 @@ def _stage_seconds(spec: RunSpec, lane: Any, repeats: int) -> list[float]:
     """Forward and backward seconds of this worker's stages for one micro-batch, as the median of some."""
     import torch
 
-    from conveyor.models import norms
-    from conveyor.pipeline.boundary import as_tuple, wire_example
+    from conveyor.models.layers import norms
+    from conveyor.pipeline.stage_io import as_tuple, wire_example
 
     pipeline = lane.pipeline
     shape = (spec.topology.micro_batch, spec.in_channels, spec.image_size, spec.image_size)
@@ -242,7 +242,7 @@ def _gathered(world: World, own: Any) -> list[Any]:
 
 def main(text: str) -> None:
     """The contestant's process: starts the workers of its layout, or is the only one."""
-    from conveyor.launch.start import start
+    from conveyor.launch.run_job import start
     from conveyor.options.file import parse_mapping
 
     options = Options.from_mapping(parse_mapping(text, "the contestant"), where="the contestant")

@@ -9,7 +9,7 @@ import torch
 from conveyor.bench.records import Sample, ratios, share_of
 from conveyor.bench.rounds import Contestant, contestant
 from conveyor.bench.tables import LIMITS
-from conveyor.training.peak import measure as measure_gemm
+from conveyor.run.gemm_rate import measure as measure_gemm
 
 GEMM, MEMORY = LIMITS
 UNITS = {GEMM: "GFLOP/s", MEMORY: "GB/s"}

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from conveyor.bench import growth, plots, time_to_accuracy
+from conveyor.bench import plots, scaling, time_to_accuracy
 from conveyor.bench.records import OURS, Record
 from conveyor.bench.tables import OUR_RATE, PEER_TITLES, markdown, newest_records, peers_rows
 from conveyor.errors import UserError
@@ -31,7 +31,7 @@ def write_page(folder: Path, readme: Path | None = None) -> Path:
     peers.sort(
         key=lambda record: (_kind(record), record.conditions.get("model", ""), record.conditions.get("batch", 0))
     )
-    varied = growth.grouped(records.values())
+    varied = scaling.grouped(records.values())
     shown = {id(record) for members in varied.values() for record in members}
     recipes = [record for record in records.values() if record.conditions.get("kind") == time_to_accuracy.KIND]
     shown |= {id(record) for record in recipes}
@@ -50,12 +50,12 @@ def write_page(folder: Path, readme: Path | None = None) -> Path:
         parts += [f"![{record.name}]({record.name}.svg)", ""]
         write_atomically(folder / f"{record.name}.svg", time_to_accuracy.chart(record))
     if varied:
-        parts += ["## How cost grows", "", growth.ABOUT, ""]
+        parts += ["## How cost grows", "", scaling.ABOUT, ""]
     for name, members in varied.items():
         title = name.replace("_", " ")
         parts += [f"### {title}", "", f"![{title}](growth-{name}.svg)", ""]
-        parts += [markdown([growth.axis(members), *growth.TITLES], growth.rows(members)), ""]
-        write_atomically(folder / f"growth-{name}.svg", growth.chart(members))
+        parts += [markdown([scaling.axis(members), *scaling.TITLES], scaling.rows(members)), ""]
+        write_atomically(folder / f"growth-{name}.svg", scaling.chart(members))
     if others:
         parts += ["## Limits and other records", ""]
         rows = [[record.name, metric, str(sample)] for record in others for metric, sample in record.results.items()]

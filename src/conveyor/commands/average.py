@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from conveyor.training.averages import average_folder
+    from conveyor.run.averages import average_folder
 
     if not 0 <= arguments.decay < 1:
         raise UserError(f"--decay {arguments.decay:g} is not between 0 and 1")

@@ -12,7 +12,7 @@ from conveyor.infer import ENGINES
 
 HELP = "Run benchmarks, measure beside other programs, compare records."
 
-# Those of `bench.everything`, which is not imported for the sake of the help text: it brings torch.
+# Those of `bench.bench_all`, which is not imported for the sake of the help text: it brings torch.
 PARTS = ("limits", "training", "inference", "data", "serving", "lanes", "growth")
 SPECS = Path(__file__).parent.parent / "bench" / "specs"
 
@@ -353,7 +353,7 @@ def _readme(folder: Path) -> Path | None:
 
 
 def _all(arguments: argparse.Namespace) -> int:
-    from conveyor.bench.everything import Plan, measure
+    from conveyor.bench.bench_all import Plan, measure
     from conveyor.layout import usable_cores
     from conveyor.monitor import progress
 

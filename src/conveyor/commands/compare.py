@@ -16,7 +16,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """0: identical; 1: not."""
-    from conveyor.training.compare import compare
+    from conveyor.run.compare_runs import compare
 
     found = compare(Path(arguments.one).expanduser(), Path(arguments.other).expanduser())
     if arguments.json:

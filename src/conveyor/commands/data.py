@@ -14,8 +14,8 @@ from conveyor.options import Options, specs
 from conveyor.options.parser import add_config, add_options, options_from
 
 if TYPE_CHECKING:
+    from conveyor.bench.loader_speed import Rate
     from conveyor.bench.records import Record
-    from conveyor.data.measure import Rate
 
 HELP = "List, fetch, verify, convert and measure data sets."
 BENCH_BATCH = 128
@@ -81,8 +81,9 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _list(arguments: argparse.Namespace) -> int:
-    from conveyor.data import catalogue, locate
-    from conveyor.data.sources import SOURCES
+    from conveyor.data import catalogue
+    from conveyor.data.formats import locate
+    from conveyor.data.formats.sources import SOURCES
 
     rows: list[dict[str, Any]] = []
     for name, info in catalogue.known().items():
@@ -120,18 +121,19 @@ def _list(arguments: argparse.Namespace) -> int:
 
 
 def _get(arguments: argparse.Namespace) -> int:
-    from conveyor.data import acquire, catalogue, locate
-    from conveyor.data.sources import SOURCES
+    from conveyor.data import catalogue
+    from conveyor.data.formats import acquire, locate
+    from conveyor.data.formats.sources import SOURCES
 
     name = catalogue.canonical_name(arguments.name)
     if name == "digits":
         print("digits are part of the package: nothing to fetch")
         return 0
     if name == "imagenet":
-        from conveyor.data import recordfiles
+        from conveyor.data.formats import tfrecord_dataset
 
         roots = [Path(arguments.data_dir).expanduser()] if arguments.data_dir else list(locate.usual_roots())
-        here = next((records for root in roots if (records := recordfiles.find_folder(root)) is not None), None)
+        here = next((records for root in roots if (records := tfrecord_dataset.find_folder(root)) is not None), None)
         if here is not None:
             print(f"imagenet is here: {here} (name it with --data-dir)")
             return 0
@@ -169,8 +171,8 @@ def _verify(arguments: argparse.Namespace) -> int:
 
 
 def _build(arguments: argparse.Namespace) -> int:
-    from conveyor.data.boxes import NO_BOXES, read_boxes
-    from conveyor.data.build import BuildOptions, build_tfrecords, read_class_texts
+    from conveyor.data.formats.boxes import NO_BOXES, read_boxes
+    from conveyor.data.formats.tfrecord_builder import BuildOptions, build_tfrecords, read_class_texts
 
     for name in ("train_shards", "validation_shards", "threads"):
         if getattr(arguments, name) < 1:
@@ -188,7 +190,7 @@ def _build(arguments: argparse.Namespace) -> int:
 
 
 def _bench(arguments: argparse.Namespace) -> int:
-    from conveyor.data.measure import measure
+    from conveyor.bench.loader_speed import measure
 
     found = measure(bench_options(arguments), max(1, arguments.batches), arguments.threads)
     if arguments.json:
@@ -215,7 +217,7 @@ def bench_options(arguments: argparse.Namespace) -> Options:
 
 def _peers(arguments: argparse.Namespace) -> int:
     """All sides in turn, several rounds, medians and spreads."""
-    from conveyor.data import contest, peers
+    from conveyor.bench import loader_contest, loader_peers
 
     options = bench_options(arguments)
     if not options.data.data_dir:
@@ -226,8 +228,8 @@ def _peers(arguments: argparse.Namespace) -> int:
         raise UserError(f"there are no .jpg or .jpeg files below {options.data.data_dir}")
     files = files[: len(files) // batch * batch]
     threads, size = arguments.threads or usable_cores(), options.model.image_size or 224
-    outcome = contest.contest(
-        list(peers.available()), files, size=size, batch=batch, threads=threads, rounds=max(1, arguments.rounds)
+    outcome = loader_contest.contest(
+        list(loader_peers.available()), files, size=size, batch=batch, threads=threads, rounds=max(1, arguments.rounds)
     )
     rows = [
         {

@@ -13,7 +13,7 @@ from conveyor import commands
 from conveyor.errors import UserError
 
 if TYPE_CHECKING:
-    from conveyor.launch.plan import LaunchPlan
+    from conveyor.launch.job import LaunchPlan
 
 HELP = "Start any program as several workers: here, on many machines, or as a SLURM or Kubernetes job."
 
@@ -71,8 +71,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from conveyor.launch import hosts, manifests
     from conveyor.launch.cores import describe
-    from conveyor.launch.place import expand_hosts
-    from conveyor.launch.plan import LaunchPlan
+    from conveyor.launch.job import LaunchPlan
+    from conveyor.launch.rank import expand_hosts
 
     argv = [word for index, word in enumerate(arguments.program) if index or word != "--"]
     if not argv:

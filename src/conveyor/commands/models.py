@@ -77,11 +77,11 @@ def show(arguments: argparse.Namespace) -> str:
 
     from conveyor import models
     from conveyor.data.subject import subject
-    from conveyor.models import own
+    from conveyor.models import user_module
     from conveyor.models.units import trace
     from conveyor.options import Options
 
-    own.admit(arguments.name)
+    user_module.admit(arguments.name)
     asked = {"image_size": arguments.image_size, "num_classes": arguments.num_classes}
     about = subject(Options().replace(model=arguments.name, in_channels=arguments.in_channels, **asked))
     image_size = about.image_size

@@ -85,7 +85,7 @@ def propose(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     """The table of the best layouts on devices like those here."""
     from conveyor.data.subject import planned
     from conveyor.layout import Machine
-    from conveyor.plan import planner, text
+    from conveyor.plan import planner, render
     from conveyor.plan.timetable import LIKE
 
     about, hardware = planned(options), planner.hardware_here(options)
@@ -121,12 +121,12 @@ def propose(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
         ),
         *(f"note: {note}" for note in notes),
         "",
-        text.proposals(distinct(found), arguments.top),
+        render.proposals(distinct(found), arguments.top),
         "",
-        text.stages(best),
+        render.stages(best),
         "",
-        f"timetable of one lane with {text.shown_slots(best)} slots (digits forward, letters backward, dots idle)",
-        text.picture(best),
+        f"timetable of one lane with {render.shown_slots(best)} slots (digits forward, letters backward, dots idle)",
+        render.picture(best),
         "",
         f"run it: {planner.command_of(options, best)}",
     ]
@@ -143,14 +143,14 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     """The forecast for a cluster."""
     from conveyor.data.subject import planned
     from conveyor.monitor.observers import finite
-    from conveyor.plan import forecasts, planner, pod, text
+    from conveyor.plan import forecasts, planner, render, simulator
 
-    cluster = pod.Pod.parse(arguments.simulate)
+    cluster = simulator.Pod.parse(arguments.simulate)
     about = planned(options)
     model = planner.cost_model(options, about, cluster.hardware(), measure=False)
     case = forecasts.case_of(options, cluster, model, arguments.devices, given(arguments, options))
     counts = arguments.scaling or [case.replicas * len(case.stages)]
-    found = pod.scaling(
+    found = simulator.scaling(
         cluster,
         case.stages,
         counts,
@@ -159,7 +159,7 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
         schedule=case.schedule,
     )
     images = forecasts.images_of_run(options)
-    ends = [pod.finish(cluster, one.devices, one.update_seconds * images / one.global_batch) for one in found]
+    ends = [simulator.finish(cluster, one.devices, one.update_seconds * images / one.global_batch) for one in found]
     where = f"{cluster.hosts} hosts x {cluster.devices} devices, {cluster.flops / 1e12:g} Tflop/s each, {cluster.link * 8 / 1e9:g} Gbit/s between hosts"
     lines = [
         (
@@ -168,17 +168,17 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
         ),
         *(f"note: {note}" for note in case.notes),
         "",
-        text.forecasts(found),
+        render.forecasts(found),
         "",
-        *([text.curve(found), ""] if len(found) > 1 else []),
+        *([render.curve(found), ""] if len(found) > 1 else []),
         *(
-            f"{one.devices} devices, {images / 1e6:.4g} million images: {text.finish(end)}"
+            f"{one.devices} devices, {images / 1e6:.4g} million images: {render.finish(end)}"
             for one, end in zip(found, ends, strict=True)
         ),
     ]
     payload = {
         "model": about.name, "image_size": about.image_size, "schedule": case.schedule, "micro_batch": case.micro_batch,
-        "splits": list(case.split_names), "cluster": dict(pod.describe(cluster)), "notes": case.notes,
+        "splits": list(case.split_names), "cluster": dict(simulator.describe(cluster)), "notes": case.notes,
         "forecasts": [{**one.as_json(), "finish": dataclasses.asdict(end)} for one, end in zip(found, ends, strict=True)],
     }  # fmt: skip
     return {"text": "\n".join(lines), "json": finite(payload)}

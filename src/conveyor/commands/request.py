@@ -72,8 +72,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    from conveyor.request.client import engine_processes
     from conveyor.serve import versions
-    from conveyor.serve.client import engine_processes
     from conveyor.serve.launcher import running
     from conveyor.serve.settings import ServeSettings
 
@@ -111,7 +111,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _check(arguments: argparse.Namespace) -> None:
     """Refuse what cannot work before a server is started for it."""
-    from conveyor.serve.client import LoadSettings
+    from conveyor.request.client import LoadSettings
 
     if arguments.data not in DATA:
         raise UserError(f"--data cannot be {arguments.data!r}{did_you_mean(arguments.data, DATA)}")
@@ -160,7 +160,7 @@ def _ask(
     except (httpx.HTTPError, httpx.InvalidURL) as error:
         hint = "; give the certificate it comes from with --tls-ca" if "CERTIFICATE_VERIFY_FAILED" in str(error) else ""
         raise UserError(f"the server at {url} does not answer: {error}{hint}") from None
-    from conveyor.serve.client import LoadSettings, random_images, run_load
+    from conveyor.request.client import LoadSettings, random_images, run_load
 
     shape = tuple(described["inputs"][0]["shape"][1:])
     images = _real_images(arguments) if arguments.data == "real" else random_images(shape)
@@ -208,7 +208,7 @@ def _document(response: Any) -> dict[str, Any]:
 def _real_images(arguments: argparse.Namespace) -> Any:
     from conveyor.infer import accuracy
     from conveyor.infer.load import load
-    from conveyor.serve.client import SAMPLE
+    from conveyor.request.client import SAMPLE
 
     if _is_address(arguments.target):
         raise UserError(

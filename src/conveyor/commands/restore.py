@@ -38,16 +38,16 @@ def restored_options(path: Path, overrides: dict[str, object]) -> Options:
     """The stored options, set up to go on from `path`: in the run's own folder if its newest checkpoint is meant."""
     from conveyor.checkpoint import store
     from conveyor.data.identity import check_stored
-    from conveyor.training import rundir
-    from conveyor.training.stored import overridden, stored_options
+    from conveyor.run import folder
+    from conveyor.run.stored_options import overridden, stored_options
 
     found = store.locate(path)
     run_folder = found.run
     if not found.single and not any(store.is_numbered(entry) for entry in found.checkpoints):
-        if not (path / rundir.OPTIONS).exists():
+        if not (path / folder.OPTIONS).exists():
             store.existing(path)
         # Nothing was saved yet: begin again with the same options.
-        return overridden(rundir.read_options(path), overrides).replace(run_dir=str(path), resume="auto")
+        return overridden(folder.read_options(path), overrides).replace(run_dir=str(path), resume="auto")
     checkpoint, state = store.load_newest(path)
     options = overridden(stored_options(run_folder, state.options), overrides)
     check_stored(options.data, state.progress)

@@ -133,7 +133,7 @@ def run(arguments: argparse.Namespace) -> int:
         poll=arguments.poll, drain=arguments.drain, drain_delay=arguments.drain_delay, ready_file=arguments.ready_file,
     ).check()  # fmt: skip
     if arguments.emit:
-        from conveyor.serve.emit import emit
+        from conveyor.serve.manifests import emit
 
         for file in emit(arguments.emit, settings, arguments.out, image=arguments.image, replicas=arguments.replicas):
             print(f"written to {file}")

@@ -43,9 +43,9 @@ def dry_run(
     named: Collection[str] = (),
 ) -> int:
     """Print what `options` mean, if a run could start with them. Standard output holds the JSON object alone."""
-    from conveyor.training.ahead import check_start
-    from conveyor.training.describe import describe, plot_schedule
-    from conveyor.training.spec import resolve
+    from conveyor.run.describe import describe, plot_schedule
+    from conveyor.run.preflight import check_start
+    from conveyor.spec import resolve
 
     spec = resolve(options)
     if options.events.training or options.model.weights is not None:
@@ -65,8 +65,8 @@ def execute(options: Options, named: Collection[str] = (), after: Sequence[Optio
         from conveyor.commands.validate import execute as validate
 
         return validate(options)
-    from conveyor.launch.start import check_names, start
-    from conveyor.training import rundir
+    from conveyor.launch.run_job import check_names, start
+    from conveyor.run import folder as rundir
 
     check_names(options, named)
     result = start(options, after=after)

@@ -14,7 +14,7 @@ from conveyor.options.parser import add_checkpoint, add_config, add_options, opt
 from conveyor.options.validation import has_effect
 
 HELP = "Validate a checkpoint, every checkpoint of a run, or plain weights."
-RUN = "conveyor.training.validating:run"
+RUN = "conveyor.run.validate_run:run"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -28,7 +28,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from conveyor.commands.train import dry_run
-    from conveyor.training.stored import with_plain_weights
+    from conveyor.run.stored_options import with_plain_weights
 
     given = dict(getattr(arguments, "given", None) or {})
     path = given.get("checkpoint_path")
@@ -55,7 +55,7 @@ def _chosen(path: str | None, which: str) -> Path:
 
 def stored(path: Path) -> Options | None:
     """The options of the run that a checkpoint belongs to; None for plain weights."""
-    from conveyor.training.stored import is_weights_file, options_for_validation
+    from conveyor.run.stored_options import is_weights_file, options_for_validation
 
     return None if is_weights_file(path) else options_for_validation(path)
 
@@ -68,15 +68,15 @@ def without_effect(given: Collection[str]) -> list[str]:
 
 def execute(options: Options, *, as_json: bool = False) -> int:
     """Validate, print one table, write validation.csv; returns the exit code."""
-    from conveyor.infer import generated
-    from conveyor.training.stored import with_plain_weights
+    from conveyor.infer import measure_speed
+    from conveyor.run.stored_options import with_plain_weights
 
     options = with_plain_weights(options.replace(training=False))
-    if generated.applies(options):
+    if measure_speed.applies(options):
         return _speed_only(options, as_json=as_json or options.run.json_logs)
-    from conveyor.launch.start import start
-    from conveyor.training.ahead import check_start
-    from conveyor.training.spec import resolve
+    from conveyor.launch.run_job import start
+    from conveyor.run.preflight import check_start
+    from conveyor.spec import resolve
 
     if options.model.weights is not None:
         # Before any worker is started and any image is looked for; where they will run does not matter for it.
@@ -102,7 +102,7 @@ def execute(options: Options, *, as_json: bool = False) -> int:
 
 def _speed_only(options: Options, *, as_json: bool) -> int:
     """Without real images only the speed means anything: the fastest engine, repeats, latencies."""
-    from conveyor.infer.generated import measure_options
+    from conveyor.infer.measure_speed import measure_options
 
     quiet = as_json or options.run.quiet
     measured, records = measure_options(options, say=lambda line: None if quiet else print(line, flush=True))

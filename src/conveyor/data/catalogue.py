@@ -7,9 +7,9 @@ import dataclasses
 import os
 from pathlib import Path
 
-from conveyor.data import folders, locate, recordfiles
-from conveyor.data.boxes import CSV_NAME, has_boxes
-from conveyor.data.sources import SOURCES
+from conveyor.data.formats import folders, locate, tfrecord_dataset
+from conveyor.data.formats.boxes import CSV_NAME, has_boxes
+from conveyor.data.formats.sources import SOURCES
 from conveyor.errors import UserError, did_you_mean
 from conveyor.options.data import DataOptions
 
@@ -121,7 +121,7 @@ def known() -> dict[str, DatasetInfo]:
 
 
 def register(info: DatasetInfo) -> None:
-    """Make `info.name` a value of `--data`; `data.open_dataset` finds its opener in `data.opening.register_opener`."""
+    """Make `info.name` a value of `--data`; `data.open_dataset` finds its opener in `data.open.register_opener`."""
     _registered[info.name] = info
 
 
@@ -159,7 +159,7 @@ def name_of(options: DataOptions) -> str:
             return name
     if not folder.is_dir():
         raise folders.missing(folder)
-    if recordfiles.find_folder(folder) is not None or folders.split_folder(folder, "train") is not None:
+    if tfrecord_dataset.find_folder(folder) is not None or folders.split_folder(folder, "train") is not None:
         return "folder"
     if folders.is_plain(folder):
         return "folder"
@@ -236,10 +236,10 @@ def _as_on_disk(base: DatasetInfo, folder: Path | None, hold_out: float) -> Data
     """The folder's own counts and classes: ImageNet may be a subset. Without files, what `base` says."""
     if folder is None or not folder.is_dir():
         return base
-    records = recordfiles.find_folder(folder)
+    records = tfrecord_dataset.find_folder(folder)
     if records is not None:
-        standard = recordfiles.Summary(base.train_images, base.validation_images, base.class_names)
-        found = recordfiles.summary(records, standard if base.name == "imagenet" else None)
+        standard = tfrecord_dataset.Summary(base.train_images, base.validation_images, base.class_names)
+        found = tfrecord_dataset.summary(records, standard if base.name == "imagenet" else None)
         classes, train, validation = found.classes, found.train_images, found.validation_images
         if not classes and base.name != "imagenet":
             raise UserError(f"{records} does not say its classes: put their names into labels.txt, one per line")

@@ -9,9 +9,10 @@ import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from conveyor.data import catalogue, folders, locate, recordfiles
+from conveyor.data import catalogue
 from conveyor.data.catalogue import DatasetInfo
-from conveyor.data.sources import SOURCES
+from conveyor.data.formats import folders, locate, tfrecord_dataset
+from conveyor.data.formats.sources import SOURCES
 from conveyor.errors import UserError
 from conveyor.options.data import DataOptions
 
@@ -90,10 +91,10 @@ def _fingerprint(options: DataOptions, info: DatasetInfo) -> str:
     if info.kind != "files" or folder is None:
         return ""
     digest = hashlib.sha256()
-    records = recordfiles.find_folder(folder)
+    records = tfrecord_dataset.find_folder(folder)
     for split in folders.SPLIT_FOLDERS:
         if records is not None:
-            for path in recordfiles.record_files(records, split):
+            for path in tfrecord_dataset.record_files(records, split):
                 digest.update(f"{path.name}\0{path.stat().st_size}\n".encode())
         else:
             listing = folders.scan(folder, catalogue.hold_out(options, info))

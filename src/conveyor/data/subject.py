@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 from conveyor.data import catalogue
 from conveyor.data.catalogue import DatasetInfo
-from conveyor.data.centre import resized_side
+from conveyor.data.photo.centre import resized_side
 from conveyor.models import catalogue as models
-from conveyor.models import own as own_models
 from conveyor.models import sources
+from conveyor.models import user_module as own_models
 from conveyor.options import Options
 
 SMALL_IMAGE = 64

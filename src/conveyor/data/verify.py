@@ -7,14 +7,16 @@ from pathlib import Path
 
 import simplejpeg
 
-from conveyor.data import catalogue, folders, jpeg, locate, recordfiles
-from conveyor.data.decode import BadImageError, Encoded
-from conveyor.data.idx import read_maybe_zipped
-from conveyor.data.locate import Copy
-from conveyor.data.opening import read_copy
-from conveyor.data.records import index_of
-from conveyor.data.sources import SOURCES
-from conveyor.data.stores import FolderStore, RecordStore
+from conveyor.data import catalogue
+from conveyor.data.formats import folders, locate, tfrecord_dataset
+from conveyor.data.formats.idx import read_maybe_zipped
+from conveyor.data.formats.locate import Copy
+from conveyor.data.formats.sources import SOURCES
+from conveyor.data.formats.stores import FolderStore, RecordStore
+from conveyor.data.formats.tfrecord import index_of
+from conveyor.data.open import read_copy
+from conveyor.data.photo import jpeg
+from conveyor.data.photo.decode import BadImageError, Encoded
 from conveyor.errors import UserError
 from conveyor.monitor.progress import track
 
@@ -43,7 +45,7 @@ def verify(folder: Path, *, decode: bool = True, threads: int = 4) -> Report:
         copy = locate.copy_below(source, folder)
         if copy is not None and (source.name != "fashion-mnist" or "fashion" in str(copy.folder).lower()):
             return _verify_copy(_named(copy))
-    records = recordfiles.find_folder(folder)
+    records = tfrecord_dataset.find_folder(folder)
     if records is not None:
         return _verify_records(records, decode, threads)
     return _verify_folders(folder, decode, threads)
@@ -132,10 +134,10 @@ def _verify_folders(folder: Path, decode: bool, threads: int) -> Report:
 
 
 def _verify_records(folder: Path, decode: bool, threads: int) -> Report:
-    names = recordfiles.label_names(folder)
+    names = tfrecord_dataset.label_names(folder)
     report = Report("tfrecord", folder, classes=len(names))
-    for split in recordfiles.STANDARD_SHARDS:
-        files = recordfiles.record_files(folder, split)
+    for split in tfrecord_dataset.STANDARD_SHARDS:
+        files = tfrecord_dataset.record_files(folder, split)
         report.files += len(files)
         good: list[Path] = []
         for path in files:
@@ -148,7 +150,7 @@ def _verify_records(folder: Path, decode: bool, threads: int) -> Report:
         report.images[split] = len(store)
         if files and good == files:
             try:
-                recordfiles.check_count(folder, split, len(store))
+                tfrecord_dataset.check_count(folder, split, len(store))
             except UserError as error:
                 report.problems.append(str(error))
         report.problems += _all(store, len(names), decode, threads, split)

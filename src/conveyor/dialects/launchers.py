@@ -19,7 +19,7 @@ from conveyor.dialects.mpi_options import read_options, split_options
 from conveyor.dialects.running import run, run_command
 from conveyor.dialects.translation import Launcher
 from conveyor.errors import INTERRUPTED, USER_ERROR, UserError, did_you_mean
-from conveyor.launch.plan import local_host_index
+from conveyor.launch.job import local_host_index
 
 COUNTS = ("--num-instances", "--num-replicas", "--ipus-per-replica")
 TEXTS = ("--host", "--numa-aware", "--mpi-global-args", "--mpi-local-args", "--executable-cache-path")

@@ -2,8 +2,11 @@
 
 from collections.abc import Mapping, Sequence
 
-from conveyor.dialects import popart_table, pytorch_table, tensorflow1_table, tensorflow2_table
+from conveyor.dialects.popart import table as popart_table
+from conveyor.dialects.pytorch import table as pytorch_table
 from conveyor.dialects.table import Row
+from conveyor.dialects.tensorflow1 import table as tensorflow1_table
+from conveyor.dialects.tensorflow2 import table as tensorflow2_table
 
 TITLES = {
     "tensorflow1": "TensorFlow 1",

@@ -5,12 +5,15 @@ from collections.abc import Callable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 
-from conveyor.dialects import pytorch, stored_runs, tensorflow1, tensorflow2
+from conveyor.dialects import stored_runs
 from conveyor.dialects.checkpoint_names import checkpoint_path
+from conveyor.dialects.pytorch import translate as pytorch
 from conveyor.dialects.reader import Values
+from conveyor.dialects.tensorflow1 import translate as tensorflow1
+from conveyor.dialects.tensorflow2 import translate as tensorflow2
 from conveyor.dialects.translation import Draft, Launcher, Translation, positive
 from conveyor.errors import UserError
-from conveyor.training.stored import is_weights_file
+from conveyor.run.stored_options import is_weights_file
 
 Rules = Callable[[str, Values, Launcher, Mapping[str, str]], Translation]
 

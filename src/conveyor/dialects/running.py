@@ -13,10 +13,10 @@ from typing import Any
 
 from conveyor.dialects import splits
 from conveyor.dialects.translation import Translation
-from conveyor.launch.place import Place, detect
+from conveyor.launch.rank import Place, detect
 from conveyor.options import Options
-from conveyor.training.ahead import check_start
-from conveyor.training.spec import RunSpec, resolve
+from conveyor.run.preflight import check_start
+from conveyor.spec import RunSpec, resolve
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
@@ -55,8 +55,8 @@ def made_room(translation: Translation, place: Place | None) -> list[str]:
     run = translation.options.run
     if translation.command != "train" or run.run_dir is None or run.resume == "auto" or not Path(run.run_dir).exists():
         return []
-    from conveyor.launch.start import goes_on
-    from conveyor.training.rundir import holds_run, move_aside
+    from conveyor.launch.run_job import goes_on
+    from conveyor.run.folder import holds_run, move_aside
 
     folder = Path(run.run_dir)
     if not holds_run(folder) or (place is not None and goes_on(place, os.environ)):
@@ -100,7 +100,7 @@ def dry_run(translation: Translation) -> int:
     plan: dict[str, Any] = {}
     text = ""
     if translation.command != "average":
-        from conveyor.training.describe import describe
+        from conveyor.run.describe import describe
 
         spec = resolve(planned_options(translation))
         if translation.command == "train":

@@ -11,22 +11,20 @@ from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
-from conveyor.dialects import (
-    other_scripts,
-    popart,
-    popart_table,
-    pytorch,
-    pytorch_table,
-    tensorflow1,
-    tensorflow1_table,
-    tensorflow2,
-    tensorflow2_table,
-)
+from conveyor.dialects import other_scripts
 from conveyor.dialects.help import help_text
+from conveyor.dialects.popart import table as popart_table
+from conveyor.dialects.popart import translate as popart
+from conveyor.dialects.pytorch import table as pytorch_table
+from conveyor.dialects.pytorch import translate as pytorch
 from conveyor.dialects.reader import Values, add_configuration, file_beside, read
 from conveyor.dialects.running import run
 from conveyor.dialects.stored_runs import as_validation
 from conveyor.dialects.table import Table
+from conveyor.dialects.tensorflow1 import table as tensorflow1_table
+from conveyor.dialects.tensorflow1 import translate as tensorflow1
+from conveyor.dialects.tensorflow2 import table as tensorflow2_table
+from conveyor.dialects.tensorflow2 import translate as tensorflow2
 from conveyor.dialects.translation import Launcher, Translation, environment_number
 from conveyor.dialects.words import in_their_words
 from conveyor.errors import INTERRUPTED, USER_ERROR, UserError, did_you_mean

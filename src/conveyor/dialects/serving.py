@@ -27,7 +27,7 @@ def _export(translation: Translation) -> int:
 
 
 def _request(translation: Translation) -> int:
-    from conveyor.serve.client import export_and_request
+    from conveyor.request.client import export_and_request
 
     settings = dict(translation.settings)
     folder = Path.cwd() / str(settings["name"]).replace("/", "-")

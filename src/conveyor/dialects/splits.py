@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 
 from conveyor.errors import UserError
 from conveyor.options import Options
-from conveyor.training.spec import RunSpec, resolve
+from conveyor.spec import RunSpec, resolve
 
 if TYPE_CHECKING:
     from torch import nn
@@ -25,9 +25,9 @@ def check(options: Options, dialect: str) -> None:
 def check_named(spec: RunSpec, dialect: str) -> None:
     """The same for a run that is resolved already and names its splits."""
     from conveyor.models import units
-    from conveyor.training import build
+    from conveyor.training import build_model
 
-    model = build.outline(spec)
+    model = build_model.outline(spec)
     found = units.trace(model, spec.image_size, spec.in_channels)
     if _problem(spec, found):
         raise UserError(f"--splits: {_problem(spec, _renamed(model, found, dialect)) or _problem(spec, found)}")
@@ -46,7 +46,7 @@ def _problem(spec: RunSpec, found: "list[Unit]") -> str:
 
 def _renamed(model: "nn.Module", found: "list[Unit]", dialect: str) -> "list[Unit]":
     """The units under the dialect's names alone; by module paths where it has no names of its own."""
-    from conveyor.models.dialect_names import names_in
+    from conveyor.dialects.layer_names import names_in
     from conveyor.models.units import is_inside
 
     names: dict[int, list[str]] = {}

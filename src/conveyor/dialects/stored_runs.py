@@ -35,7 +35,7 @@ def restored(
     seed: dict[str, Any],
 ) -> Translation:
     """`conveyor restore` for the run of `stored`; `seed` has its numbers in the dialect's words, for what depends on them."""
-    from conveyor.training.stored import may_change, shown
+    from conveyor.run.stored_options import may_change, shown
 
     made, plain = _translated(values, translate, seed)
     wanted, without, kept = made.options.flat(), plain.options.flat(), stored.flat()

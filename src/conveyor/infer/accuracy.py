@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from conveyor.data.identity import check_classes
 from conveyor.errors import UserError
-from conveyor.infer.engine import Engine
+from conveyor.infer.engines.engine import Engine
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.options import Options
@@ -39,8 +39,8 @@ def sample(
 
     Data whose classes are not `class_names` are refused.
     """
-    from conveyor.data import geometry
-    from conveyor.data.opening import open_dataset
+    from conveyor.data.open import open_dataset
+    from conveyor.data.transform import geometry
 
     data = options.replace(
         train_crop="centre",

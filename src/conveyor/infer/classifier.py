@@ -8,7 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from conveyor.data.decode import BadImageError, Encoded
+from conveyor.data.photo.decode import BadImageError, Encoded
 from conveyor.errors import UserError
 from conveyor.infer.graph import ServingGraph
 from conveyor.infer.loaded import Loaded

@@ -14,8 +14,8 @@ from safetensors.torch import load_file, save_file
 
 from conveyor.errors import UserError, did_you_mean
 from conveyor.infer import metadata
-from conveyor.infer.convert import example_input, quiet, to_onnx
-from conveyor.infer.engine import Engine, Source, open_named
+from conveyor.infer.engines.convert import example_input, quiet, to_onnx
+from conveyor.infer.engines.engine import Engine, Source, open_named
 from conveyor.infer.graph import ServingGraph, serving_graph
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.metadata import INPUT, OUTPUT

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
-from conveyor.data.normalize import Normalization
+from conveyor.data.transform.normalize import Normalization
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.models.graph import trace_graph
 

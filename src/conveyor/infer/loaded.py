@@ -5,7 +5,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conveyor.infer.engine import Source
+from conveyor.infer.engines.engine import Source
 from conveyor.infer.preprocessing import Preprocessing
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from conveyor.infer.fusion import is_depthwise
-from conveyor.models.grouped import SameConv, same_padding
+from conveyor.infer.engines.fusion import is_depthwise
+from conveyor.models.layers.conv import SameConv, same_padding
 from conveyor.numerics.convolution import FEWEST_CHANNELS, WINOGRAD_CHANNELS
 from conveyor.numerics.native.build import library
 

@@ -7,9 +7,17 @@ import torch
 from torch import Tensor, fx, nn
 
 from conveyor.infer import native_layers as native
-from conveyor.infer.fusion import Layer, Shapes, drop_identities, is_convolution, is_dense, is_depthwise, layers_of
+from conveyor.infer.engines.fusion import (
+    Layer,
+    Shapes,
+    drop_identities,
+    is_convolution,
+    is_dense,
+    is_depthwise,
+    layers_of,
+)
 from conveyor.infer.graph import ServingGraph
-from conveyor.models.layers import GlobalMean
+from conveyor.models.layers.layers import GlobalMean
 
 NARROW = 4
 """Up to so many channels a line of the first kernel is one tap."""

@@ -10,9 +10,9 @@ from numpy.typing import NDArray
 from torch import Tensor, fx, nn
 
 from conveyor.infer import native_layers as native
-from conveyor.infer.fusion import Layer
+from conveyor.infer.engines.fusion import Layer
 from conveyor.infer.native_network import Network
-from conveyor.models.layers import GlobalMean
+from conveyor.models.layers.layers import GlobalMean
 
 Tensors = dict[fx.Node, Tensor]
 

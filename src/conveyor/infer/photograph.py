@@ -3,8 +3,8 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from conveyor.data.centre import central_box
-from conveyor.data.decode import Encoded
+from conveyor.data.photo.centre import central_box
+from conveyor.data.photo.decode import Encoded
 from conveyor.infer.preprocessing import Preprocessing
 
 

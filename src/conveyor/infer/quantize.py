@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from conveyor import scratch
 from conveyor.errors import UserError
-from conveyor.infer import auto
 from conveyor.infer.accuracy import Sample, top1
-from conveyor.infer.engine import Source, open_named
+from conveyor.infer.engines import auto
+from conveyor.infer.engines.engine import Source, open_named
 from conveyor.programs import of_module
 
 

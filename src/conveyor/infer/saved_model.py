@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.errors import UserError
-from conveyor.infer.engine import Engine, in_batches
+from conveyor.infer.engines.engine import Engine, in_batches
 from conveyor.infer.metadata import INPUT, OUTPUT
 
 Attributes = Mapping[str, Any]

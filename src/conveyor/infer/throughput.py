@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from conveyor.infer.engine import Engine, as_source, open_engine
-from conveyor.infer.replicas import Replicas
+from conveyor.infer.engines.engine import Engine, as_source, open_engine
+from conveyor.infer.engines.replicas import Replicas
 from conveyor.infer.statistics import Repeat, Throughput
 from conveyor.layout import usable_cores
 
@@ -59,7 +59,7 @@ def measure(
     threads = max(1, cores // replicas)
     note = f"engine {engine}"
     if engine == "auto":
-        from conveyor.infer import auto
+        from conveyor.infer.engines import auto
 
         choice = auto.choose(source, batch=batch, threads=threads)
         engine, note = choice.engine, choice.text()

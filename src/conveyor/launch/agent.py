@@ -1,7 +1,7 @@
 """This machine's share of a job under torchrun's elastic agent; the only module that touches its private parts.
 
 What we add to the agent: launchers and workers meet in a store of our own, which asks for the job's secret
-(`launch.meeting`); a job starts again only when that can help (a worker was killed or lost a peer, never after an ordinary
+(`launch.rendezvous`); a job starts again only when that can help (a worker was killed or lost a peer, never after an ordinary
 error); the first failing worker's own words are kept.
 """
 
@@ -34,10 +34,10 @@ from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRende
 from conveyor import scratch
 from conveyor.errors import UserError
 from conveyor.launch import failure as failures
-from conveyor.launch import meeting, secret
+from conveyor.launch import rendezvous, secret
 from conveyor.launch.failure import Failure
 from conveyor.launch.interface import interface_of
-from conveyor.launch.plan import LaunchPlan
+from conveyor.launch.job import LaunchPlan
 from conveyor.launch.store import UNIX, Server, Store
 from conveyor.programs import of_module
 from conveyor.training import handover
@@ -78,7 +78,7 @@ class _Agent(LocalElasticAgent):
         self._complete_at = time.monotonic()
         handler: Any = worker_group.spec.rdzv_handler
         # Workers that start again must not find the addresses of dead ones.
-        os.environ[meeting.ROUND] = str(handler._state_holder.state.round)
+        os.environ[rendezvous.ROUND] = str(handler._state_holder.state.round)
         # All machines of a job know it by one number, and go on using it when they start again.
         number = handler._store.compare_set(f"conveyor/{handler.get_run_id()}", "", uuid.uuid4().hex[:12])
         os.environ["CONVEYOR_JOB"] = number.decode()
@@ -137,8 +137,8 @@ def run(argv: Sequence[str], plan: LaunchPlan) -> None:
         os.environ[secret.VARIABLE] = known.decode()
         server = _server(plan, known, folder)
         try:
-            os.environ[meeting.ADDRESS] = server.address if server else f"{plan.meeting_host}:{plan.port}"
-            with contextlib.closing(Store(os.environ[meeting.ADDRESS], known)) as store:
+            os.environ[rendezvous.ADDRESS] = server.address if server else f"{plan.meeting_host}:{plan.port}"
+            with contextlib.closing(Store(os.environ[rendezvous.ADDRESS], known)) as store:
                 _run(argv, plan, store, folder)
         except dist.DistNetworkError as error:
             raise UserError(_meeting_failed(plan, None, RendezvousConnectionError(str(error)))) from error
@@ -161,13 +161,13 @@ def _server(plan: LaunchPlan, known: bytes, folder: Path) -> Server | None:
     mine = others.pop(plan.this_host or 0)
     if plan.interface is None:
         with contextlib.suppress(UserError):
-            interface = meeting.interface_of(meeting.own_address(mine, others))
+            interface = rendezvous.interface_of(rendezvous.own_address(mine, others))
             if interface:
                 os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = interface
     if plan.this_host:
         return None
     return Server(
-        f"{meeting.own_address(mine, others, interface_of(plan.interface) if plan.interface else None)}:{plan.port}",
+        f"{rendezvous.own_address(mine, others, interface_of(plan.interface) if plan.interface else None)}:{plan.port}",
         known,
     )
 
@@ -188,7 +188,7 @@ def _run(argv: Sequence[str], plan: LaunchPlan, store: Store, folder: Path) -> N
         keep_alive_interval=1,
         keep_alive_max_attempt=10,
     )
-    python, *enter = of_module("conveyor.launch.enter")
+    python, *enter = of_module("conveyor.launch.pin_and_exec")
     spec = WorkerSpec(
         role="worker",
         local_world_size=plan.workers_per_host,

@@ -8,7 +8,7 @@ from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.launch import secret
-from conveyor.launch.plan import DEFAULT_PORT, LaunchPlan, host_command
+from conveyor.launch.job import DEFAULT_PORT, LaunchPlan, host_command
 
 KINDS = ("slurm", "k8s", "jobset")
 

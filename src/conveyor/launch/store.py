@@ -1,7 +1,7 @@
 """The key-value store through which the workers and the launchers of a job find each other.
 
 torch's own TCPStore listens on all interfaces and serves everyone, and the elastic agent unpickles what lies in it. This
-one listens on one Unix socket or one address and serves those who prove the job's secret (`launch.wire`).
+one listens on one Unix socket or one address and serves those who prove the job's secret (`launch.messages`).
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from typing import Any, cast
 import torch.distributed as dist
 
 from conveyor.errors import UserError
-from conveyor.launch import wire
+from conveyor.launch import messages
 
 log = logging.getLogger(__name__)
 
@@ -96,13 +96,13 @@ def _serve(server: Server, connection: socket.socket, peer: Any) -> None:
     if not server.strangers.acquire(blocking=False):
         return
     try:
-        channel = wire.accept(connection, server.secret)
-    except (wire.RefusedError, EOFError, OSError) as error:
+        channel = messages.accept(connection, server.secret)
+    except (messages.RefusedError, EOFError, OSError) as error:
         server.refuse(str(peer[0]) if peer else "", str(error) or "no answer")
         return
     finally:
         server.strangers.release()
-    with contextlib.suppress(wire.RefusedError, EOFError, OSError):
+    with contextlib.suppress(messages.RefusedError, EOFError, OSError):
         while True:
             channel.send(server.answer(channel.receive()))
 
@@ -118,7 +118,7 @@ class Store(dist.Store):  # type: ignore[name-defined]
         super().__init__()
         self._address = address if callable(address) else lambda: address
         self._secret, self._patience = secret, patience
-        self._channel: wire.Channel | None = None
+        self._channel: messages.Channel | None = None
         self._lock = threading.Lock()
         self._ask("check", [])
 
@@ -181,11 +181,11 @@ class Store(dist.Store):  # type: ignore[name-defined]
                 return self._channel.receive()
             except BaseException as error:
                 self._drop()
-                if isinstance(error, OSError | EOFError | wire.RefusedError):
+                if isinstance(error, OSError | EOFError | messages.RefusedError):
                     raise dist.DistNetworkError(f"the job's store is gone: {error}") from error
                 raise
 
-    def _connect(self) -> wire.Channel:
+    def _connect(self) -> messages.Channel:
         until = time.monotonic() + self._patience
         # Only the first connection waits for the server to come up.
         self._patience = 0.0
@@ -195,10 +195,10 @@ class Store(dist.Store):  # type: ignore[name-defined]
             try:
                 with _endpoint(address) as (kind, place):
                     connection = socket.socket(kind)
-                    connection.settimeout(wire.HANDSHAKE_SECONDS)
+                    connection.settimeout(messages.HANDSHAKE_SECONDS)
                     connection.connect(place)
-                return wire.connect(connection, self._secret, ANSWER_SECONDS)
-            except wire.RefusedError as error:
+                return messages.connect(connection, self._secret, ANSWER_SECONDS)
+            except messages.RefusedError as error:
                 if connection is not None:
                     connection.close()
                 raise UserError(

@@ -9,7 +9,7 @@ from typing import Any
 _HOMES = {
     "build": "conveyor.models.registry",
     "build_from": "conveyor.models.registry",
-    "register": "conveyor.models.own",
+    "register": "conveyor.models.user_module",
     "blocks": "conveyor.models.registry",
 }
 
@@ -18,7 +18,7 @@ __all__ = ["blocks", "build", "build_from", "register"]
 
 def __getattr__(name: str) -> Any:
     if name == "norms":
-        return import_module("conveyor.models.norms")
+        return import_module("conveyor.models.layers.norms")
     if name in _HOMES:
         return getattr(import_module(_HOMES[name]), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -8,12 +8,12 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from conveyor.models.grouped import spatial_conv
 from conveyor.models.initialise import dense_uniform_out_, initialise
-from conveyor.models.layers import GlobalMean, conv
-from conveyor.models.mbconv import BlockPlan, make_activation, make_block, round_filters, with_drop_rates
-from conveyor.models.norms import NormChoice, norm_act
-from conveyor.models.stochastic import Dropout
+from conveyor.models.layers.conv import spatial_conv
+from conveyor.models.layers.layers import GlobalMean, conv
+from conveyor.models.layers.mbconv import BlockPlan, make_activation, make_block, round_filters, with_drop_rates
+from conveyor.models.layers.norms import NormChoice, norm_act
+from conveyor.models.layers.stochastic import Dropout
 
 # (kernel, repeats, output channels, expands, stride) of the seven stages before scaling.
 _STAGES = (

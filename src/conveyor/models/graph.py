@@ -7,8 +7,8 @@ from typing import Any
 from torch import fx, nn
 from torch.nn import functional as F
 
-from conveyor.models.proxy_norm import ProxyNormActivation
-from conveyor.models.stochastic import Stochastic
+from conveyor.models.layers.proxy_norm import ProxyNormActivation
+from conveyor.models.layers.stochastic import Stochastic
 
 _OUT_OF_PLACE: dict[Callable[..., Any], Callable[..., Any]] = {
     operator.iadd: operator.add,

@@ -6,7 +6,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from conveyor.models.norms import BatchNorm, GroupNorm
+from conveyor.models.layers.norms import BatchNorm, GroupNorm
 
 # The standard deviation of a standard normal cut off at two deviations; dividing by it restores the variance wanted.
 _TRUNCATED_DEVIATION = 0.87962566103423978

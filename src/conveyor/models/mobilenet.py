@@ -5,12 +5,12 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from conveyor.errors import UserError
-from conveyor.models.grouped import spatial_conv
 from conveyor.models.initialise import dense_normal_, initialise
-from conveyor.models.layers import GlobalMean, conv
-from conveyor.models.mbconv import BlockPlan, make_activation, make_block, round_filters, with_drop_rates
-from conveyor.models.norms import NormChoice, norm_act
-from conveyor.models.stochastic import Dropout
+from conveyor.models.layers.conv import spatial_conv
+from conveyor.models.layers.layers import GlobalMean, conv
+from conveyor.models.layers.mbconv import BlockPlan, make_activation, make_block, round_filters, with_drop_rates
+from conveyor.models.layers.norms import NormChoice, norm_act
+from conveyor.models.layers.stochastic import Dropout
 
 # Stages of (kernel, inner channels, output channels, SE, activation, stride).
 _Row = tuple[int, int, int, bool, str, int]

@@ -1,4 +1,4 @@
-"""Build a model by name: a shipped one, or a user's own (`models/own.py`)."""
+"""Build a model by name: a shipped one, or a user's own (`models/user_module.py`)."""
 
 import dataclasses
 import inspect
@@ -9,11 +9,11 @@ from typing import Any
 from torch import nn
 
 from conveyor.errors import UserError, did_you_mean
-from conveyor.models import catalogue, own
-from conveyor.models.layers import Block
-from conveyor.models.norms import NormChoice
-from conveyor.models.own import Factory
-from conveyor.models.stochastic import name_layers
+from conveyor.models import catalogue, user_module
+from conveyor.models.layers.layers import Block
+from conveyor.models.layers.norms import NormChoice
+from conveyor.models.layers.stochastic import name_layers
+from conveyor.models.user_module import Factory
 from conveyor.options.model import ModelOptions
 
 # Options that steer the run or the loading of weights, not the shape of the network.
@@ -85,8 +85,8 @@ def blocks(model: nn.Module) -> list[str]:
 def _find(name: str) -> tuple[Factory, Mapping[str, Any], Mapping[str, Any]]:
     """(factory, its default arguments, norm defaults) of a registered, shipped or imported model."""
     if ":" in name:
-        return own.imported(name), {}, {}
-    mine = own.registered()
+        return user_module.imported(name), {}, {}
+    mine = user_module.registered()
     if name in mine:
         return mine[name], {}, {}
     if catalogue.canonical(name) is None and mine:

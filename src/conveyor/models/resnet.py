@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from conveyor.errors import UserError
 from conveyor.models.initialise import initialise
-from conveyor.models.layers import Block, GlobalMean, PaddedShortcut, conv
-from conveyor.models.norms import NormChoice, norm_act
+from conveyor.models.layers.layers import Block, GlobalMean, PaddedShortcut, conv
+from conveyor.models.layers.norms import NormChoice, norm_act
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from conveyor.errors import UserError
 from conveyor.models.initialise import initialise
-from conveyor.models.norms import NormChoice
+from conveyor.models.layers.norms import NormChoice
 from conveyor.models.resnet import Design, ResNet, zero_last_gammas
 
 

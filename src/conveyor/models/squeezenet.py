@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from conveyor.models.initialise import initialise
-from conveyor.models.layers import Block, GlobalMean
-from conveyor.models.stochastic import Dropout
+from conveyor.models.layers.layers import Block, GlobalMean
+from conveyor.models.layers.stochastic import Dropout
 
 # Squeezed and expanded channels (for each of 1x1 and 3x3) of fire 2 to 9; pools stand before fire 5 and fire 9.
 _FIRES = ((16, 64), (16, 64), (32, 128), (32, 128), (48, 192), (48, 192), (64, 256), (64, 256))

@@ -4,7 +4,7 @@ from torch import Tensor, nn
 
 from conveyor.errors import UserError
 from conveyor.models.initialise import initialise
-from conveyor.models.norms import NormChoice
+from conveyor.models.layers.norms import NormChoice
 
 
 class Toy(nn.Module):

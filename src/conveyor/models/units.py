@@ -8,10 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from conveyor.dialects.layer_names import dialect_names
 from conveyor.models import catalogue
 from conveyor.models.catalogue import Counts
-from conveyor.models.copies import weightless
-from conveyor.models.dialect_names import dialect_names
+from conveyor.models.clone import weightless
 from conveyor.models.graph import final_users, tensor_nodes, trace_graph
 from conveyor.models.registry import build
 

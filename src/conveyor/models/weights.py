@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from conveyor.dialects.layer_names import dialect_names
 from conveyor.errors import UserError
-from conveyor.models.dialect_names import dialect_names
-from conveyor.models.grouped import SameConv
-from conveyor.models.norms import batch_norms
+from conveyor.models.layers.conv import SameConv
+from conveyor.models.layers.norms import batch_norms
 
 logger = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conveyor.monitor.wire import FIXED32, FIXED64, VARINT, field, frame, key, varint
+from conveyor.monitor.protobuf_wire import FIXED32, FIXED64, VARINT, field, frame, key, varint
 
 if TYPE_CHECKING:
     from conveyor.monitor.histograms import Histogram

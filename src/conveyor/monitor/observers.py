@@ -19,10 +19,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from conveyor.dialects.log_lines import Dialect, dialect
 from conveyor.files import write_atomically
 from conveyor.monitor import progress
 from conveyor.monitor.csvfile import CsvFile
-from conveyor.monitor.dialect_lines import Dialect, dialect
 from conveyor.monitor.records import TRAINING_COLUMNS, VALIDATION_COLUMNS, Record, number, readable_rate, readable_time
 from conveyor.options import Options
 

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from conveyor.models.copies import apart
+from conveyor.models.clone import apart
 from conveyor.models.graph import tensor_nodes, trace_graph
 
 REPEATS = 3

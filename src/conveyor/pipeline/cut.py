@@ -13,7 +13,7 @@ from torch import Tensor, fx, nn
 
 from conveyor.errors import UserError
 from conveyor.models.graph import final_users, is_number, mutates, out_of_place, source, tensor_nodes, trace_graph
-from conveyor.models.norms import FUSED_ACTIVATIONS, BatchNorm
+from conveyor.models.layers.norms import FUSED_ACTIVATIONS, BatchNorm
 
 
 class Stage(nn.Module):

@@ -7,11 +7,11 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from conveyor.models.copies import weightless
+from conveyor.models.clone import weightless
 from conveyor.pipeline.assign import Part, steps
-from conveyor.pipeline.boundary import arrive, as_tuple, depart, trace_shapes, wire_example
 from conveyor.pipeline.schedules import make_schedule
 from conveyor.pipeline.stage import NUMBER, Context, Fetch, KeyedStage, Wagon
+from conveyor.pipeline.stage_io import arrive, as_tuple, depart, trace_shapes, wire_example
 
 Loss = Callable[[Tensor, int], Tensor]
 """(logits, micro-batch number) -> the loss with every factor in it."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage
 
 from conveyor.monitor import timeline
-from conveyor.pipeline.boundary import arrive, as_tuple, depart
+from conveyor.pipeline.stage_io import arrive, as_tuple, depart
 
 Fetch = Callable[[int], Tensor]
 Context = Callable[[int], AbstractContextManager[None]]

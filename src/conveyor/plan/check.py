@@ -12,7 +12,8 @@ from conveyor.errors import UserError
 from conveyor.monitor.csvfile import CsvFile
 from conveyor.monitor.records import readable_rate
 from conveyor.options import Options
-from conveyor.plan import planner, text
+from conveyor.plan import planner
+from conveyor.plan import render as text
 from conveyor.plan.choose import Proposal, Wanted, propose
 from conveyor.plan.costs import Model
 from conveyor.plan.hardware import Hardware

@@ -14,7 +14,7 @@ from conveyor.options.batch import BatchOptions
 from conveyor.plan.choose import proposals
 from conveyor.plan.costs import Model, StageCost
 from conveyor.plan.planner import wanted
-from conveyor.plan.pod import Pod
+from conveyor.plan.simulator import Pod
 from conveyor.plan.splits import split_model
 from conveyor.plan.timetable import LIKE, in_flight
 from conveyor.topology import Topology

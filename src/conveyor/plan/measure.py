@@ -31,12 +31,12 @@ from conveyor.numerics.allocator import keep_freed_memory
 from conveyor.numerics.context import keyed
 from conveyor.options import Options
 from conveyor.options.model import ModelOptions
-from conveyor.pipeline.boundary import as_tuple
 from conveyor.pipeline.cut import cut
+from conveyor.pipeline.stage_io import as_tuple
 from conveyor.plan.costs import RECOMPUTE, Linear
 from conveyor.plan.pieces import block_pieces, median, now, piece_seconds, shared_out
-from conveyor.training.build import place_model
-from conveyor.training.spec import resolve
+from conveyor.spec import resolve
+from conveyor.training.build_model import place_model
 
 Times = dict[str, tuple[Linear, Linear]]
 REPEATS = 3

@@ -10,8 +10,8 @@ from torch import Tensor, nn
 from conveyor.models.graph import tensor_nodes, trace_graph
 from conveyor.models.registry import blocks
 from conveyor.models.units import trace
-from conveyor.pipeline.boundary import as_tuple
 from conveyor.pipeline.cut import Stage, cut
+from conveyor.pipeline.stage_io import as_tuple
 from conveyor.plan.estimate import owners
 
 REPEATS = 3

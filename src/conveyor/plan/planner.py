@@ -25,7 +25,7 @@ def hardware_here(options: Options) -> Hardware:
     """The devices of this machine."""
     import torch
 
-    from conveyor.training.peak import gemm_rate
+    from conveyor.run.gemm_rate import gemm_rate
 
     machine = Machine.here(options.layout.device)
     if machine.accelerators and torch.cuda.is_available():

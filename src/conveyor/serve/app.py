@@ -14,12 +14,12 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from conveyor.serve import http_tf, http_v2
-from conveyor.serve.arrays import softmax
+from conveyor.serve.deadline import Limit
+from conveyor.serve.errors import Refused, TooLarge, TooSlow, Unauthenticated, Unsupported
 from conveyor.serve.hosts import Hosts
-from conveyor.serve.limit import Limit
 from conveyor.serve.metrics import CONTENT_TYPE
-from conveyor.serve.refused import Refused, TooLarge, TooSlow, Unauthenticated, Unsupported
+from conveyor.serve.protocols import http_tf, http_v2
+from conveyor.serve.protocols.arrays import softmax
 from conveyor.serve.service import Service
 
 PAGE_FILES = {"/": "page.html", "/page.js": "page.js", "/page.css": "page.css"}

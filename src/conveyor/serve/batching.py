@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conveyor.serve.refused import Overloaded, Refused, Unavailable
+from conveyor.serve.errors import Overloaded, Refused, Unavailable
 
 Run = Callable[[NDArray[np.uint8]], Awaitable[NDArray[np.float32]]]
 

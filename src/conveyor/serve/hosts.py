@@ -11,7 +11,7 @@ import re
 import socket
 from collections.abc import Iterable
 
-from conveyor.serve.refused import Forbidden, Misdirected, Refused
+from conveyor.serve.errors import Forbidden, Misdirected, Refused
 from conveyor.serve.settings import ServeSettings
 
 _AUTHORITY = re.compile(r"(\[[0-9a-f:.]+\]|[^\s:/@\[\]]+?)\.?(?::\d{1,5})?")

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
 from conveyor.programs import of_module
-from conveyor.serve import frames
-from conveyor.serve.refused import Unavailable
+from conveyor.serve import ipc
+from conveyor.serve.errors import Unavailable
 
 START_SECONDS = 300.0
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
@@ -45,7 +45,7 @@ class Worker:
         environment = {**os.environ, "OMP_NUM_THREADS": str(order["threads"]), "OMP_WAIT_POLICY": "PASSIVE"}
         with theirs:
             process = subprocess.Popen(
-                of_module("conveyor.serve.worker", str(theirs.fileno())),
+                of_module("conveyor.serve.engine_process", str(theirs.fileno())),
                 pass_fds=(theirs.fileno(),),
                 env=environment,
                 stdin=subprocess.DEVNULL,
@@ -97,12 +97,12 @@ class Worker:
         await asyncio.to_thread(self.process.wait)
 
     async def _send(self, count: int, content: bytes | memoryview) -> None:
-        self._writer.write(frames.pack_header(count, len(content)))
+        self._writer.write(ipc.pack_header(count, len(content)))
         self._writer.write(content)
         await self._writer.drain()
 
     async def _receive(self) -> tuple[int, bytes]:
-        count, length = frames.HEADER.unpack(await self._reader.readexactly(frames.HEADER.size))
+        count, length = ipc.HEADER.unpack(await self._reader.readexactly(ipc.HEADER.size))
         return count, await self._reader.readexactly(length)
 
 

@@ -24,8 +24,8 @@ from conveyor.files import write_atomically
 from conveyor.serve import log
 from conveyor.serve.app import make_app
 from conveyor.serve.connections import LimitedProtocol, close_door, sweep
-from conveyor.serve.grpc_server import make_server
 from conveyor.serve.hosts import Hosts
+from conveyor.serve.protocols.grpc_server import make_server
 from conveyor.serve.service import Service
 from conveyor.serve.settings import NO_GRPC, ServeSettings
 

@@ -13,14 +13,14 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from conveyor.data import fused
+from conveyor.data.photo import fused
 from conveyor.errors import UserError
-from conveyor.serve import images as pictures
 from conveyor.serve import versions
-from conveyor.serve.limit import Limit
+from conveyor.serve.deadline import Limit
+from conveyor.serve.errors import Late, NotFound, Overloaded, Refused, Unavailable
 from conveyor.serve.metrics import Metrics
 from conveyor.serve.model import ServedModel
-from conveyor.serve.refused import Late, NotFound, Overloaded, Refused, Unavailable
+from conveyor.serve.protocols import images as pictures
 from conveyor.serve.settings import ServeSettings
 
 DECODERS = min(32, (os.cpu_count() or 1) + 4)

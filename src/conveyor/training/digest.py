@@ -7,7 +7,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from conveyor.training.world import World
+from conveyor.world.world import World
 
 
 def digest(tensors: Mapping[str, Tensor], world: World) -> str:

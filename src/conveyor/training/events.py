@@ -10,14 +10,14 @@ from conveyor.checkpoint import choice, store
 from conveyor.checkpoint.lock import RunLock
 from conveyor.checkpoint.state import State
 from conveyor.checkpoint.writer import BackgroundWriter
+from conveyor.evaluate.accuracy import Accuracy
+from conveyor.evaluate.mistakes import Mistakes
+from conveyor.evaluate.validator import Validation
 from conveyor.monitor.histograms import histograms
 from conveyor.monitor.observers import Observer
 from conveyor.options.units import seconds
 from conveyor.training.digest import digest
-from conveyor.training.mistakes import Mistakes
 from conveyor.training.session import Session
-from conveyor.training.validate import Accuracy
-from conveyor.training.validation import Validation
 
 
 class Events:

@@ -22,7 +22,7 @@ from conveyor.checkpoint import folder as checkpoints
 from conveyor.checkpoint.state import Buffers, State
 from conveyor.errors import UserError
 from conveyor.training.session import Session
-from conveyor.training.world import World
+from conveyor.world.world import World
 
 VARIABLE = "CONVEYOR_HANDOVER"
 """The folder, on this machine."""

@@ -8,7 +8,7 @@ import torch
 from conveyor.errors import UserError
 from conveyor.numerics import finite
 from conveyor.training.session import Session
-from conveyor.training.world import World
+from conveyor.world.world import World
 
 PHRASE = 250
 """Characters of a finding that travel between workers."""

@@ -5,11 +5,11 @@ from collections.abc import Iterator
 import torch
 
 from conveyor.data.batch import Batch
+from conveyor.run.rescue import rescue
 from conveyor.training.events import Events
 from conveyor.training.handover import Handover
 from conveyor.training.health import check_finite, watched
 from conveyor.training.loss import BAD
-from conveyor.training.rescue import rescue
 from conveyor.training.session import Session
 from conveyor.training.signals import Signals
 

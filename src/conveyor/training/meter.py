@@ -10,10 +10,10 @@ from torch import Tensor
 
 from conveyor import tree
 from conveyor.monitor.memory import peak_resident
-from conveyor.monitor.watch import Watch
+from conveyor.monitor.worker_profile import Watch
 from conveyor.training.loss import LOSS, SAMPLES, TALLY, TOP1
-from conveyor.training.world import World
 from conveyor.tree import Dealt
+from conveyor.world.world import World
 
 PHASES = ("data", "forward", "backward", "wait", "reduce", "update")
 """`wait`: for other stages of a pipeline."""

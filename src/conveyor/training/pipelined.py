@@ -10,9 +10,10 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from conveyor.data.batch import Batch, Target
-from conveyor.data.prepare import Prepare
+from conveyor.data.transform.prepare import Prepare
 from conveyor.errors import UserError
-from conveyor.models import norms, splits, stochastic, units
+from conveyor.models import splits, units
+from conveyor.models.layers import norms, stochastic
 from conveyor.monitor import timeline
 from conveyor.numerics import finite, recompute
 from conveyor.options.units import size_in_bytes
@@ -20,12 +21,12 @@ from conveyor.pipeline.assign import Part, assign
 from conveyor.pipeline.balance import automatic_splits
 from conveyor.pipeline.cut import Stage, cut, shared_parameters
 from conveyor.pipeline.runtime import Pipeline
-from conveyor.pipeline.statistics import StatisticsSum
+from conveyor.spec import RunSpec
 from conveyor.training.loss import TALLY, Loss, tally
 from conveyor.training.meter import Timing
-from conveyor.training.spec import RunSpec
 from conveyor.training.step import joined_inputs
-from conveyor.training.world import World
+from conveyor.world.norm_statistics import StatisticsSum
+from conveyor.world.world import World
 
 _logger = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ from conveyor.checkpoint.state import State
 from conveyor.data.identity import Identity
 from conveyor.errors import UserError
 from conveyor.options.coerce import to_plain
+from conveyor.spec import RunSpec
 from conveyor.training.lane import Lane
 from conveyor.training.meter import Meter, Timing
-from conveyor.training.spec import RunSpec
 from conveyor.training.stopping import Stopping
 from conveyor.training.update import Updater
-from conveyor.training.world import World
+from conveyor.world.world import World
 
 
 def starts() -> int:

@@ -7,7 +7,7 @@ from typing import Any
 
 import torch
 
-from conveyor.training.world import World
+from conveyor.world.world import World
 
 LEAVE = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
 

@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from conveyor.data.batch import Batch, Target
-from conveyor.data.prepare import Prepare
-from conveyor.models import norms, stochastic
+from conveyor.data.transform.prepare import Prepare
+from conveyor.models.layers import norms, stochastic
 from conveyor.numerics import finite
-from conveyor.pipeline.statistics import StatisticsSum
 from conveyor.training.loss import TALLY, Loss, tally
 from conveyor.training.meter import Timing
-from conveyor.training.world import World
 from conveyor.tree import Dealt
+from conveyor.world.norm_statistics import StatisticsSum
+from conveyor.world.world import World
 
 
 class FoldedLane:

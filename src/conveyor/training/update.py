@@ -3,12 +3,12 @@
 import torch
 from torch import Tensor
 
-from conveyor.models import norms
+from conveyor.models.layers import norms
 from conveyor.numerics.loss_scale import LossScale
 from conveyor.optim import Optimizer
 from conveyor.optim.average import Ema
 from conveyor.training.lane import Lane
-from conveyor.training.world import World
+from conveyor.world.world import World
 
 
 class Updater:

@@ -7,9 +7,9 @@ def main() -> None:
     import torch
 
     from conveyor.options import Options
-    from conveyor.training.assemble import Own, make_feed, make_prepare, make_session
-    from conveyor.training.spec import resolve
-    from conveyor.training.world import World
+    from conveyor.run.assemble import Own, make_feed, make_prepare, make_session
+    from conveyor.spec import resolve
+    from conveyor.world.world import World
 
     asked = settings()
     torch.set_num_threads(asked["threads"])

@@ -11,8 +11,8 @@ from protocol import settings
 def main() -> None:
     import numpy as np
 
-    from conveyor.infer import auto
-    from conveyor.infer.engine import open_named
+    from conveyor.infer.engines import auto
+    from conveyor.infer.engines.engine import open_named
     from conveyor.infer.load import load
 
     asked = settings()

@@ -129,7 +129,7 @@ def openvino(asked: dict[str, Any]) -> Callable[[int], Step]:
 def conveyor(asked: dict[str, Any]) -> Callable[[int], Step]:
     import numpy as np
 
-    from conveyor.infer.engine import as_source, open_engine
+    from conveyor.infer.engines.engine import as_source, open_engine
     from conveyor.infer.preprocessing import Preprocessing
 
     size = asked["image_size"]

@@ -40,7 +40,7 @@ def with_torch_layers(module):  # type: ignore[no-untyped-def]
     """
     from torch import nn
 
-    from conveyor.models.layers import GlobalMean, PaddedShortcut
+    from conveyor.models.layers.layers import GlobalMean, PaddedShortcut
 
     for name, child in module.named_children():
         if isinstance(child, nn.BatchNorm2d) and type(child) is not nn.BatchNorm2d:

@@ -1,0 +1,1 @@
+"""Data sets on the disk: finding, downloading and reading each format."""

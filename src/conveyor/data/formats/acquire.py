@@ -1,0 +1,115 @@
+"""Bringing a small data set here: find a copy, else fetch it; of many workers one fetches while the others wait."""
+
+import contextlib
+import fcntl
+import logging
+import os
+import shutil
+import tarfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from conveyor.data import catalogue
+from conveyor.data.formats import locate
+from conveyor.data.formats.download import fetch
+from conveyor.data.formats.idx import LARGEST
+from conveyor.data.formats.locate import Copy
+from conveyor.data.formats.sources import SOURCES, Source
+from conveyor.errors import UserError
+from conveyor.files import open_replacing
+from conveyor.options.data import DataOptions
+
+log = logging.getLogger(__name__)
+
+_LONGEST_WAIT = 6 * 3600.0
+
+
+def obtain(name: str, options: DataOptions) -> Copy:
+    """The copy of `name` that a run uses: found on the machine, or fetched when `--no-download` does not forbid it."""
+    folder = catalogue.data_dir(options)
+    found = locate.search(name, folder)
+    if found is not None:
+        return found
+    if not options.download:
+        raise locate.missing(name, folder)
+    log.warning("%s is not here: fetching %s", name, _megabytes(SOURCES[name]))
+    return get(name, folder or locate.default_folder())
+
+
+def get(name: str, folder: Path, mirrors: Sequence[str] | None = None) -> Copy:
+    """Fetch `name` into `folder`; when several processes ask at once, one does it and the others take its result."""
+    source = SOURCES[name]
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot make the folder {folder} for {name} ({error.strerror}): choose another --data-dir"
+        ) from None
+    with exclusive(folder / f".{name}.lock"):
+        present = locate.copy_below(source, folder)
+        if present is not None:
+            return present
+        for download in source.downloads:
+            path = fetch(download, [_with_slash(m) for m in mirrors or source.mirrors], folder / source.folder)
+            if path.name.endswith(".tar.gz"):
+                _unpack(path, source, folder / source.folder)
+                path.unlink()
+    found = locate.copy_in(source, folder / source.folder)
+    if found is None:
+        raise UserError(
+            f"the archive of {name} lacks some of {', '.join(source.files)}: remove {folder} and fetch it again"
+        )
+    return found
+
+
+@contextlib.contextmanager
+def exclusive(path: Path, longest_wait: float = _LONGEST_WAIT) -> Iterator[None]:
+    """Hold the lock file `path`; the operating system frees it when its holder dies."""
+    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        deadline = time.monotonic() + longest_wait
+        announced = False
+        while True:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                break
+            except BlockingIOError:
+                if time.monotonic() > deadline:
+                    raise UserError(
+                        f"another process has held {path} for {longest_wait:.0f} s: end it or wait"
+                    ) from None
+                if not announced:
+                    log.info("waiting for another process that holds %s", path)
+                    announced = True
+                time.sleep(0.1)
+        yield
+    finally:
+        os.close(handle)
+
+
+def _unpack(archive: Path, source: Source, folder: Path) -> None:
+    """Only the files we know, by their last name, as plain files: nothing else in an archive is looked at."""
+    wanted = {*source.files, "batches.meta.txt", "fine_label_names.txt", "coarse_label_names.txt"}
+    try:
+        with tarfile.open(archive, "r:gz") as tar:
+            for member in tar:
+                name = Path(member.name).name
+                if not member.isfile() or name not in wanted:
+                    continue
+                if member.size > LARGEST:
+                    raise tarfile.TarError(f"{name} would have {member.size} bytes")
+                content = tar.extractfile(member)
+                assert content is not None
+                with open_replacing(folder / name) as file:
+                    shutil.copyfileobj(content, file, 1 << 20)
+    except (tarfile.TarError, EOFError) as error:
+        raise UserError(f"{archive} is damaged ({error}): remove it and fetch it again") from None
+
+
+def _with_slash(mirror: str) -> str:
+    return mirror if mirror.endswith("/") else mirror + "/"
+
+
+def _megabytes(source: Source) -> str:
+    return f"{source.download_bytes / 1e6:.0f} MB from {source.mirrors[0]}"

@@ -1,0 +1,180 @@
+"""Where encoded images come from: class folders, TFRecord files, and a cache of bytes in memory."""
+
+import logging
+import os
+import threading
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import psutil
+
+from conveyor.data.formats.boxes import FEATURES, BoxTable, NamedBoxes, boxes_of
+from conveyor.data.formats.folders import Listing
+from conveyor.data.formats.tfrecord import index_files, read_record
+from conveyor.data.formats.tfrecord_example import decode_example
+from conveyor.data.photo.encoded import Fetched, Store
+from conveyor.errors import UserError
+from conveyor.options.units import size_in_bytes
+
+log = logging.getLogger(__name__)
+
+_SAMPLED_FILES = 200
+
+
+class FolderStore:
+    """One file per image, one folder per class; with `boxes`, those of the objects in them, by the files' names."""
+
+    def __init__(self, listing: Listing, split: str, boxes: NamedBoxes | None = None) -> None:
+        self._root = listing.root
+        self._prefix = f"{str(listing.root).rstrip('/')}/"
+        self._files = listing.files.get(split, ())
+        if not self._files:
+            raise UserError(f"{listing.root} has no images for {split}: give another folder with --data-dir")
+        self._boxes: BoxTable | None = None
+        if boxes is not None:
+            self._boxes = boxes.aligned(relative.rpartition("/")[2] for relative, _ in self._files)
+            if not len(self._boxes.boxes):
+                raise UserError(
+                    f"none of the images for {split} in {listing.root} has a bounding box: give --crop-overlap 0"
+                )
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    def fetch(self, index: int) -> Fetched:
+        relative, label = self._files[index]
+        try:
+            with open(f"{self._prefix}{relative}", "rb", buffering=0) as file:
+                return Fetched(file.read(), label, None if self._boxes is None else self._boxes.of(index))
+        except OSError as error:
+            raise UserError(f"cannot read {self._root / relative}: {error.strerror}") from None
+
+    def name(self, index: int) -> str:
+        return str(self._root / self._files[index][0])
+
+    def shards(self) -> Sequence[int]:
+        return ()
+
+    def estimated_bytes(self) -> int:
+        step = max(1, len(self._files) // _SAMPLED_FILES)
+        sampled = self._files[::step]
+        total = sum(_size(self._root / relative) for relative, _ in sampled)
+        return total * len(self._files) // max(1, len(sampled))
+
+
+def _size(path: Path) -> int:
+    """Bytes of a file; 0 for a link that leads nowhere, which is named when its turn to be read comes."""
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+class RecordStore:
+    """Images inside TFRecord files, any of them reachable through the files' index.
+
+    `image/encoded` with `image/class/label` counted from 1 (ImageNet's layout), or `image` with `label` from 0 (TFDS).
+    With `boxes`, the objects in them too: they come with the record, so nothing is read for them alone.
+    """
+
+    _WANTED = frozenset(("image/encoded", "image/class/label", "image", "label"))
+
+    def __init__(self, files: list[Path], boxes: bool = False) -> None:
+        self._boxes = boxes
+        self._wanted = self._WANTED | set(FEATURES) if boxes else self._WANTED
+        self._files = files
+        indexes = index_files(files)
+        self._counts = [len(offsets) for offsets in indexes]
+        self._where = np.concatenate(indexes) if indexes else np.empty((0, 2), np.int64)
+        self._first = np.concatenate([[0], np.cumsum(self._counts)])
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    def fetch(self, index: int) -> Fetched:
+        path, offset, length = self._place(index)
+        data = read_record(path, offset, length)
+        try:
+            features = decode_example(data, self._wanted)
+            boxes = boxes_of(features) if self._boxes else None
+        except ValueError as error:
+            raise UserError(f"{self.name(index)} is no Example ({error}): build the file again") from None
+        for image, label, first in (("image/encoded", "image/class/label", 1), ("image", "label", 0)):
+            if features.get(image) and features.get(label):
+                content, number = features[image][0], features[label][0]
+                if isinstance(content, bytes) and isinstance(number, int):
+                    return Fetched(content, number - first, boxes)
+        raise UserError(f"{self.name(index)} has no image/encoded and image/class/label: these are other data")
+
+    def name(self, index: int) -> str:
+        path, offset, _ = self._place(index)
+        return f"record at byte {offset} of {path}"
+
+    def shards(self) -> Sequence[int]:
+        return self._counts
+
+    def estimated_bytes(self) -> int:
+        return int(self._where[:, 1].sum())
+
+    def _place(self, index: int) -> tuple[Path, int, int]:
+        file = int(np.searchsorted(self._first, index, side="right")) - 1
+        offset, length = self._where[index]
+        return self._files[file], int(offset), int(length)
+
+
+class CachedStore:
+    """Keeps the bytes that were read, up to a budget; what does not fit is read again each time."""
+
+    def __init__(self, store: Store, budget: int) -> None:
+        self._store = store
+        self._budget = budget
+        self._held: dict[int, Fetched] = {}
+        self._used = 0
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._store)
+
+    def fetch(self, index: int) -> Fetched:
+        found = self._held.get(index)
+        if found is not None:
+            return found
+        found = self._store.fetch(index)
+        with self._lock:
+            if index not in self._held and self._used + len(found.data) <= self._budget:
+                self._held[index] = found
+                self._used += len(found.data)
+        return found
+
+    def name(self, index: int) -> str:
+        return self._store.name(index)
+
+    def shards(self) -> Sequence[int]:
+        return self._store.shards()
+
+    def estimated_bytes(self) -> int:
+        return self._store.estimated_bytes()
+
+    @property
+    def used(self) -> int:
+        """Bytes held now."""
+        return self._used
+
+
+def with_cache(store: Store, choice: str) -> Store:
+    """`store` behind a cache as `--data-cache` says: auto, off, or a budget such as 8GiB.
+
+    auto: when all of it, once in each worker of this machine, takes at most half of the memory that is free.
+    """
+    if choice == "off":
+        return store
+    if choice != "auto":
+        return CachedStore(store, size_in_bytes(choice))
+    workers = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
+    total = store.estimated_bytes()
+    free = psutil.virtual_memory().available
+    if total * workers * 2 > free:
+        log.info("the images (%.1f GB) are not kept in memory (%.1f GB free)", total / 1e9, free / 1e9)
+        return store
+    return CachedStore(store, total + total // 10)

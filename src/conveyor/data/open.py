@@ -1,0 +1,129 @@
+"""From options to a data set that can be read."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+
+from conveyor.data import catalogue
+from conveyor.data.batch import Dataset
+from conveyor.data.catalogue import DatasetInfo
+from conveyor.data.formats import cifar, folders, tfds, tfrecord_dataset
+from conveyor.data.formats.acquire import obtain
+from conveyor.data.formats.boxes import CSV_NAME, read_boxes
+from conveyor.data.formats.idx import read_idx
+from conveyor.data.formats.locate import Copy
+from conveyor.data.formats.memory import GeneratedDataset, MemoryDataset, Pixels, SyntheticDataset, embedded_digits
+from conveyor.data.formats.stores import FolderStore, RecordStore, with_cache
+from conveyor.data.photo.encoded import EncodedDataset
+from conveyor.data.subject import subject
+from conveyor.errors import UserError
+from conveyor.options import Options
+
+Opener = Callable[[Options, str, int, int], Dataset]
+"""`opener(options, split, image_size, channels)`; split is `train` or `validation`."""
+
+_openers: dict[str, Opener] = {}
+
+
+def register_opener(name: str, opener: Opener) -> None:
+    """Say how the data set `name`, known to `catalogue.register`, is opened."""
+    _openers[name] = opener
+
+
+def open_dataset(options: Options, split: str, image_size: int | None = None, channels: int | None = None) -> Dataset:
+    """The data set that `options` choose, `split` being `train` or `validation`.
+
+    `image_size` and `channels` are those of the network; sets of fixed-size images ignore them, since `Prepare` resizes
+    on the device. Known small sets that are missing are fetched unless `--no-download` forbids it.
+    """
+    if split not in ("train", "validation"):
+        raise ValueError(f"split is train or validation, not {split!r}")
+    info = catalogue.info(options.data)
+    count = info.train_images if split == "train" else info.validation_images
+    about = subject(options, info)
+    size, depth = image_size or about.image_size, channels or about.channels
+    if options.data.synthetic_data:
+        return SyntheticDataset(info, count, info.channels)
+    if options.data.generated_data:
+        return GeneratedDataset(
+            info, count, size if info.kind == "files" else info.image_size, info.channels, options.run.seed
+        )
+    if info.name in _openers:
+        return _openers[info.name](options, split, size, depth)
+    if info.kind == "memory":
+        return _open_memory(info, options, split).limited(count)
+    if info.kind == "files":
+        return _open_files(info, options, split, size, depth, count)
+    raise UserError(f"the data set {info.name} is known but cannot be opened: register an opener for it")
+
+
+def _open_memory(info: DatasetInfo, options: Options, split: str) -> MemoryDataset:
+    if info.name == "digits":
+        return MemoryDataset(*embedded_digits(split), info.num_classes, info.class_names)
+    copy = obtain(info.name, options.data)
+    images, labels = read_copy(copy, split)
+    return MemoryDataset(images, labels, info.num_classes, info.class_names or cifar.class_names(copy.folder))
+
+
+def _open_files(
+    info: DatasetInfo, options: Options, split: str, image_size: int, channels: int, count: int
+) -> EncodedDataset:
+    folder = catalogue.data_dir(options.data)
+    if folder is None:
+        raise UserError(f"{info.name} needs its files: name their folder with --data-dir or the variable DATA_DIR")
+    steered = split == "train" and options.data.crop_overlap > 0
+    if steered:
+        catalogue.check_crop_overlap(options.data, info)
+    hold_out = catalogue.hold_out(options.data, info)
+    store = with_cache(open_store(folder, split, hold_out, boxes=steered), options.data.data_cache)
+    return EncodedDataset(
+        store,
+        options.data,
+        train=split == "train",
+        crop=options.data.train_crop or info.default_crop,
+        image_size=image_size,
+        channels=channels,
+        num_classes=info.num_classes,
+        class_names=info.class_names,
+        seed=options.run.seed,
+        count=count,
+    )
+
+
+def open_store(folder: Path, split: str, hold_out: float = 1.0, *, boxes: bool = False) -> FolderStore | RecordStore:
+    """The encoded images below `folder`: TFRecord files or class folders (see `folders.scan` for `hold_out`).
+
+    With `boxes`, each comes with those of the objects in it.
+    """
+    records = tfrecord_dataset.find_folder(folder)
+    if records is None:
+        named = read_boxes(folder / CSV_NAME) if boxes else None
+        return FolderStore(folders.scan(folder, hold_out), split, named)
+    files = tfrecord_dataset.record_files(records, split)
+    if not files:
+        raise UserError(f"{records} has no TFRecord files for {split}")
+    store = RecordStore(files, boxes)
+    tfrecord_dataset.check_count(records, split, len(store))
+    return store
+
+
+def read_copy(copy: Copy, split: str) -> tuple[Pixels, Pixels]:
+    """Images uint8 [N, H, W, C] and labels uint8 [N] of a small data set's files."""
+    train = split == "train"
+    if copy.layout == "tfds":
+        return tfds.read_small(copy.source.name, copy.files, split)
+    if copy.source.name in ("mnist", "fashion-mnist"):
+        prefix = "train" if train else "t10k"
+        images, labels = (read_idx(copy.files[f"{prefix}-{kind}-ubyte"]) for kind in ("images-idx3", "labels-idx1"))
+        if images.ndim != 3 or labels.ndim != 1 or len(images) != len(labels):
+            raise UserError(
+                f"{copy.folder} has {len(images)} images and {len(labels)} labels of {split}: fetch it again"
+            )
+        return images[..., None], labels
+    chosen = [path for name, path in copy.files.items() if name.startswith("test") != train]
+    label_bytes = 2 if copy.source.name == "cifar100" else 1
+    parts = [
+        cifar.read_binary(path, label_bytes) if copy.layout == "plain" else cifar.read_python(path) for path in chosen
+    ]
+    return np.concatenate([images for images, _ in parts]), np.concatenate([labels for _, labels in parts])

@@ -1,0 +1,1 @@
+"""From a batch of 8-bit images to the network's input: augmentation, normalisation, mixing."""

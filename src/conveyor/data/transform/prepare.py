@@ -1,0 +1,215 @@
+"""From a batch of 8-bit images to the network's input: crop, flip, augment, normalise, mix, all batched.
+
+One function serves both places: with `--normalize-on host` the loader threads run it (`on_host`), otherwise it runs on
+the device after the 8-bit images have travelled there. The results are the same.
+"""
+
+import dataclasses
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from conveyor.data.batch import Batch, Target
+from conveyor.data.catalogue import DatasetInfo
+from conveyor.data.loader import Transform
+from conveyor.data.photo import crops
+from conveyor.data.progressive_size import image_size_at
+from conveyor.data.subject import subject
+from conveyor.data.transform import augment, geometry, mixing
+from conveyor.data.transform.normalize import Normalization
+from conveyor.data.transform.randaugment import randaugment
+from conveyor.numerics import keyed
+from conveyor.options import Options
+
+
+class Prepare:
+    """`prepare(batch, train)` -> (x [B, C, H, W] channels_last of `dtype` on `device`, Target)."""
+
+    def __init__(
+        self,
+        options: Options,
+        info: DatasetInfo,
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+        *,
+        image_size: int | None = None,
+        channels: int | None = None,
+    ) -> None:
+        self._data = options.data
+        self._seed = options.run.seed
+        self._info = info
+        self.device = torch.device(device)
+        self.dtype = dtype
+        about = subject(options, info)
+        self.image_size = image_size or about.image_size
+        self.channels = channels or about.in_channels
+        self.crop = options.data.train_crop or info.default_crop
+        self.flip = options.data.flip or info.default_flip
+        self._pads = self.crop == "pad" and options.data.crop_padding > 0
+        self.normalization_name = about.normalization
+        self.normalization = Normalization.named(self.normalization_name, info.channels)
+        self.mixing = mixing.Mixing.from_options(options.data)
+        in_memory = info.kind == "memory" and self.device.type == "cpu"
+        self._moves = geometry.PerEpoch(self._draw_moves, info.train_images if in_memory else 0)
+        self._synthetic: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
+
+    def __call__(self, batch: Batch, train: bool) -> tuple[Tensor, Target]:
+        if self._data.synthetic_data:
+            return self._make_synthetic(len(batch), self.size(batch.epoch, train))
+        batch = self._on_device(batch)
+        if not batch.prepared:
+            batch = self._pixels(batch, train)
+        if train and self.mixing and batch.mixed is None and not self._mixes_on_host():
+            batch = self._mix(batch)
+        return self._to_network(batch.images), Target(batch.labels, batch.mixed)
+
+    def on_host(self, train: bool) -> Transform | None:
+        """What the loader threads should do to each batch; None when the 8-bit images travel as they are."""
+        if self._data.synthetic_data:
+            return None
+        if self._data.normalize_on == "host" or (self._mixes_on_host() and train):
+            mixes = train and self._mixes_on_host() and bool(self.mixing)
+            return lambda batch: self._mix(self._pixels(batch, train)) if mixes else self._pixels(batch, train)
+        if not self._data.eight_bit_io:
+            return lambda batch: dataclasses.replace(batch, images=batch.images.to(torch.float32))
+        return None
+
+    def size(self, epoch: int, train: bool) -> int:
+        """Height and width of the network's input in `epoch`; validation keeps the full size."""
+        return image_size_at(self._data.progressive_image_size, epoch, self.image_size) if train else self.image_size
+
+    def _mixes_on_host(self) -> bool:
+        return self._data.mix_on == "host"
+
+    def _on_device(self, batch: Batch) -> Batch:
+        if self.device.type == "cpu":
+            return batch
+        moved = {
+            name: getattr(batch, name).to(self.device, non_blocking=True) for name in ("images", "labels", "samples")
+        }
+        terms = batch.mixed and [(y.to(self.device), w.to(self.device)) for y, w in batch.mixed]
+        return dataclasses.replace(batch, **moved, mixed=terms)
+
+    def _pixels(self, batch: Batch, train: bool) -> Batch:
+        """Crop, flip, augment, resize and normalise: float32 [B, H, W, C]."""
+        images = batch.images
+        if self._in_one_pass(batch, train):
+            offsets, mask = self._moves_of(batch, train)
+            images = augment.augment(
+                images, self.normalization, offsets, self._data.crop_padding, self._data.crop_fill, mask
+            )
+        elif self.normalization.per_image and self._info.kind == "memory":
+            # Statistics are those of the stored image, so padding is zero in normalised values.
+            images = self._normalized(self._augmented(images, batch, train))
+            images = self._geometry(images, batch, train)
+        else:
+            images = self._augmented(self._geometry(images, batch, train), batch, train)
+            images = self._normalized(images)
+        return dataclasses.replace(batch, images=images, prepared=True)
+
+    def _in_one_pass(self, batch: Batch, train: bool) -> bool:
+        """Whether nothing but shifts, mirroring and normalisation is to be done, by a machine that has it as one step."""
+        if self._cuts_boxes(train) or (train and self._data.augment != "none"):
+            return False
+        size = self.size(batch.epoch, train)
+        return batch.images.shape[1:3] == (size, size) and augment.applies(batch.images, self.normalization)
+
+    def _normalized(self, images: Tensor) -> Tensor:
+        if images.shape[3] != len(self.normalization.scale):
+            # Photographs read as grey for a network with one channel.
+            self.normalization = Normalization.named(self.normalization_name, images.shape[3])
+        return self.normalization(images)
+
+    def _geometry(self, images: Tensor, batch: Batch, train: bool) -> Tensor:
+        """Crops and flips of images of equal size; photographs were cropped when they were decoded."""
+        size = self.size(batch.epoch, train)
+        height, width = images.shape[1:3]
+        offsets, mask = self._moves_of(batch, train)
+        if offsets is not None:
+            rows, columns = offsets.unbind(1)
+            images = geometry.pad(images, self._data.crop_padding, self._data.crop_fill)
+            images = geometry.shift_and_flip(images, rows, columns, mask, height, width)
+        elif mask is not None:
+            images = geometry.flip(images, mask)
+        if self._cuts_boxes(train):
+            return geometry.crop_boxes(images, self._boxes(batch, height, width, size), size)
+        return geometry.resize(images, size)
+
+    def _is_varied(self, train: bool) -> bool:
+        """Whether random crops and flips are wanted: in training, and in validation when it is to look alike."""
+        return train or self._data.validation_transform == "train"
+
+    def _cuts_boxes(self, train: bool) -> bool:
+        return self._is_varied(train) and self._info.kind == "memory" and self.crop in crops.ATTEMPTS
+
+    def _moves_of(self, batch: Batch, train: bool) -> geometry.Moves:
+        if not self._is_varied(train) or not (self._pads or self.flip != "none"):
+            return None, None
+        return self._moves(batch.epoch, batch.samples)
+
+    def _draw_moves(self, epoch: int, samples: Tensor) -> geometry.Moves:
+        draws = geometry.draw(self._seed, epoch, samples)
+        mask = geometry.flip_mask(self.flip, draws, self._seed, epoch, samples) if self.flip != "none" else None
+        return (geometry.shifts(draws, self._data.crop_padding) if self._pads else None), mask
+
+    def _boxes(self, batch: Batch, height: int, width: int, size: int) -> Tensor:
+        rule = crops.CropRule.training(self._data, self.crop, size)
+        samples = batch.samples.cpu().numpy()
+        heights, widths = (np.full(len(samples), float(extent)) for extent in (height, width))
+        return torch.from_numpy(rule.boxes(heights, widths, rule.draw(self._seed, batch.epoch, samples)))
+
+    def _augmented(self, images: Tensor, batch: Batch, train: bool) -> Tensor:
+        if not train or self._data.augment == "none":
+            return images
+        return randaugment(
+            images,
+            self._seed,
+            batch.epoch,
+            batch.samples,
+            operations=self._data.augment_operations,
+            magnitude=self._data.augment_magnitude,
+        )
+
+    def _mix(self, batch: Batch) -> Batch:
+        images, terms = mixing.mix(
+            batch.images,
+            batch.labels,
+            batch.samples,
+            self.mixing,
+            seed=self._seed,
+            epoch=batch.epoch,
+            update=batch.update,
+            slot=batch.slot,
+        )
+        return dataclasses.replace(batch, images=images, mixed=terms)
+
+    def _to_network(self, images: Tensor) -> Tensor:
+        images = fit_channels(images, self.channels).to(self.dtype)
+        return images.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
+
+    def _make_synthetic(self, batch: int, size: int) -> tuple[Tensor, Target]:
+        """Normal images and labels in 0..C-2, made once on the device and used again and again."""
+        if (batch, size) not in self._synthetic:
+            generator = keyed.generator(self._seed, "synthetic", batch, size, device=self.device)
+            shape = (batch, size, size, self.channels)
+            images = torch.randn(shape, generator=generator, device=self.device, dtype=torch.float32)
+            high = max(1, self._info.num_classes - 1)
+            labels = torch.randint(high, (batch,), generator=generator, device=self.device)
+            self._synthetic[batch, size] = (self._to_network(images), labels)
+        images, labels = self._synthetic[batch, size]
+        return images, Target(labels)
+
+
+def fit_channels(images: Tensor, channels: int) -> Tensor:
+    """[B, H, W, C] with `channels` channels: grey becomes colour by repetition, further channels are zero."""
+    present = images.shape[3]
+    if present == channels:
+        return images
+    if present == 1 and channels >= 3:
+        images, present = images.expand(*images.shape[:3], 3), 3
+    if present > channels:
+        raise ValueError(f"images have {present} channels, the network takes {channels}")
+    padded = images.new_zeros(*images.shape[:3], channels)
+    padded[..., :present] = images
+    return padded

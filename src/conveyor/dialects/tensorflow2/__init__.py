@@ -1,0 +1,1 @@
+"""The dialect of the TensorFlow 2 programs."""

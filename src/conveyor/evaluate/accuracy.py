@@ -1,0 +1,119 @@
+"""Accuracy over a whole validation set: every image counted once, padding masked, whatever the batch and the layout."""
+
+import math
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from conveyor.data.batch import Batch, Target
+from conveyor.errors import UserError
+from conveyor.models.clone import evaluating
+from conveyor.monitor.latency import Latency
+from conveyor.numerics import finite
+from conveyor.training.loss import LOSS, SAMPLES, TALLY, TOP1, TOP5, Loss, tally
+from conveyor.training.meter import wait_for
+from conveyor.world.world import World
+
+CONFUSION_CLASSES = 200
+"""Up to this many classes the confusion counts are kept (C^2 numbers)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Accuracy:
+    """The result of one validation; percentages, exact counts."""
+
+    top1: float
+    top5: float
+    images: int
+    loss: float
+    seconds: float
+    latencies: tuple[float, ...] = ()
+    """Seconds of each forward pass with its transfer, when asked for."""
+    confusion: Tensor | None = field(default=None, compare=False)
+    """int64 [C, C]: images by (label, answer)."""
+
+    def record(self, name: str, update: int, epoch: float) -> dict[str, Any]:
+        """The fields of `monitor.records` for a validation."""
+        record: dict[str, Any] = {
+            "name": name,
+            "update": update,
+            "epoch": epoch,
+            "accuracy": self.top1,
+            "accuracy_top5": self.top5,
+            "loss": self.loss,
+            "images": self.images,
+            "seconds": self.seconds,
+            "images_per_second": self.images / self.seconds if self.seconds > 0 else 0.0,
+        }
+        if self.latencies:
+            record |= Latency.of(self.latencies).fields()
+        return record
+
+
+def check_answers(found: Accuracy, model: nn.Module, name: str) -> None:
+    """Refuse the figures of a model whose answers are not finite: they would read as an accuracy of 0 %."""
+    if math.isfinite(found.loss):
+        return
+    bad = finite.bad_weight([*model.named_parameters(), *model.named_buffers()])
+    cause = f"its {bad} holds values that are not" if bad is not None else "though all of its weights are"
+    raise UserError(f"{name} gives answers that are not finite ({cause}): validate an earlier checkpoint")
+
+
+def validate(
+    model: nn.Module,
+    feed: Iterable[Batch],
+    prepare: Callable[[Batch, bool], tuple[Tensor, Target]],
+    world: World,
+    *,
+    num_batches: int,
+    num_classes: int,
+    latency: bool = False,
+    on_batch: Callable[[Batch, Tensor], None] | None = None,
+) -> Accuracy:
+    """Run `feed` (this worker's share of `num_batches`) through `model` in evaluation mode and sum over all workers.
+
+    `on_batch(batch, logits)` sees each batch's valid part, to collect mistakes.
+    """
+    # One row for each batch of the whole set: the sum does not depend on who counted which.
+    totals = torch.zeros(num_batches, TALLY, dtype=torch.float64, device=world.device)
+    confusion = torch.zeros(
+        num_classes**2 if num_classes <= CONFUSION_CLASSES else 0, dtype=torch.int64, device=world.device
+    )
+    criterion, latencies = Loss(), []
+    started = time.perf_counter()
+    with evaluating(model):
+        for batch in feed:
+            begun = time.perf_counter()
+            # Not around the whole loop: the feed makes its buffers inside next(), and other threads write to them.
+            with torch.inference_mode():
+                images, target = prepare(batch, False)
+                logits = model(images)[: batch.num_valid].float()
+            if latency:
+                wait_for(world.device)
+                latencies.append(time.perf_counter() - begun)
+            if batch.num_valid == 0 or logits.shape[0] < batch.num_valid:
+                # Nothing valid, or another worker of this lane has the last stage.
+                continue
+            labels = target.labels[: batch.num_valid]
+            totals[batch.slot] = tally(criterion(logits, Target(labels)), logits, labels)
+            if confusion.numel():
+                confusion += torch.bincount(labels * num_classes + logits.argmax(dim=1), minlength=num_classes**2)
+            if on_batch is not None:
+                on_batch(batch, logits)
+    world.sum_over_all([totals, confusion])
+    sums = totals.sum(0).tolist()
+    images_seen = round(sums[SAMPLES])
+    share = 100.0 / max(1, images_seen)
+    return Accuracy(
+        top1=sums[TOP1] * share,
+        top5=sums[TOP5] * share,
+        images=images_seen,
+        loss=sums[LOSS] / max(1, images_seen),
+        seconds=time.perf_counter() - started,
+        latencies=tuple(latencies),
+        confusion=confusion.view(num_classes, num_classes).cpu() if confusion.numel() else None,
+    )

@@ -1,0 +1,64 @@
+"""Validation of saved checkpoints: each in turn, in ascending order, averaged ones last."""
+
+import logging
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from conveyor.checkpoint import choice, store
+from conveyor.checkpoint import folder as one
+from conveyor.checkpoint.state import State
+from conveyor.errors import UserError
+from conveyor.evaluate.accuracy import check_answers
+from conveyor.evaluate.validator import Validation
+from conveyor.monitor.observers import Observer
+from conveyor.training.session import Session
+
+_logger = logging.getLogger(__name__)
+
+
+def readable(paths: Sequence[Path]) -> Iterator[tuple[Path, State]]:
+    """Each complete checkpoint with its state; a damaged one is named and passed over."""
+    for path in paths:
+        try:
+            yield path, one.load(path)
+        except one.DamagedError as problem:
+            _logger.warning("%s", problem)
+
+
+def records(
+    paths: Sequence[Path], validation: Validation, repeat: int = 1, *, strict: bool = False
+) -> Iterator[tuple[dict[str, Any], State]]:
+    """Validate the checkpoints in their order, each `repeat` times; every worker runs this in step.
+
+    One whose answers are not finite is named and passed over; with `strict` it is an error.
+    """
+    for path, state in readable(paths):
+        model = validation.loaded(state)
+        update = state.update if store.is_numbered(path) else -1
+        for _ in range(repeat):
+            found = validation.measure(model)
+            try:
+                check_answers(found, model, f"the checkpoint {path.name}")
+            except UserError as problem:
+                if strict:
+                    raise
+                _logger.warning("%s", problem)
+                break
+            yield found.record(path.name, update, float(state.progress.get("epoch", 0.0))), state
+
+
+def validate_checkpoints(
+    session: Session, folder: Path, validation: Validation, observers: Sequence[Observer], *, only_averages: bool
+) -> None:
+    """After training: every checkpoint of the run, or only the averaged ones."""
+    paths = [path for path in store.listing(folder) if not (only_averages and store.is_numbered(path))]
+    for record, state in records(paths, validation):
+        if record["update"] >= 0:
+            session.last_accuracy = record["accuracy"]
+            session.stopping.judge(record["accuracy"], state.update)
+            best = choice.read_best(folder)
+            if session.world.is_main and (best is None or record["accuracy"] > best[1]):
+                choice.write_best(folder, state.update, record["accuracy"])
+        for observer in observers:
+            observer.validation(record)

@@ -1,0 +1,203 @@
+"""`--engine auto`: measure the engines for this model, batch and number of cores, and remember the winner."""
+
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+import statistics
+import time
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conveyor.errors import UserError
+from conveyor.files import cache_folder, make_parent, parse_json, write_atomically
+from conveyor.infer.engines.engine import Engine, Source, open_named
+from conveyor.infer.machine import OtherWork, processor_name
+
+SECONDS = 3.0
+"""Time for measuring all candidates together, after each has run once."""
+MOST_SECONDS = 30.0
+"""Time at most, where large batches need it to tell close candidates apart."""
+LEAST_ROUNDS = 6
+MOST_ROUNDS = 30
+FAR_BEHIND = 1.25
+"""A candidate that took this many times as long as the best after two rounds is not run again."""
+REST = 0.06
+"""Seconds between two candidates: the threads of ONNX Runtime spin for 50 ms after a batch, and would slow the next one."""
+_logger = logging.getLogger(__name__)
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Choice:
+    """The engine that was chosen and what each candidate took."""
+
+    engine: str
+    milliseconds: dict[str, float]
+    """Time of a batch by engine; empty when only one engine can run the model."""
+    batch: int
+    threads: int
+    quiet: bool
+    remembered: bool = False
+
+    def text(self) -> str:
+        """One line: what was chosen, against what, and whether it will be asked again."""
+        what = (
+            f"engine {self.engine} for batch {self.batch} on {self.threads} {'core' if self.threads == 1 else 'cores'}"
+        )
+        if not self.milliseconds:
+            return f"{what}: the only one that can run this model here"
+        times = ", ".join(
+            f"{name} {value:.1f} ms" for name, value in sorted(self.milliseconds.items(), key=lambda x: x[1])
+        )
+        if self.remembered:
+            return f"{what} (measured before: {times})"
+        return f"{what} ({times})" + (
+            "" if self.quiet else "; measured under load, so it will be measured again next time"
+        )
+
+
+def choose(source: Source, *, batch: int, threads: int, cache: Path | None = None) -> Choice:
+    """The fastest engine; measured, unless a choice made on a quiet machine is remembered."""
+    candidates = tuple(name for name in source.engines() if batch > 1 or name != "onnxruntime-per-core")
+    if not candidates:
+        raise UserError("no installed engine can run this model: pip install onnxruntime openvino")
+    if len(candidates) == 1:
+        return Choice(candidates[0], {}, batch, threads, quiet=True)
+    cache = cache or cache_folder() / "engines.json"
+    key = _key(source, candidates, batch, threads)
+    known = _read(cache).get(key)
+    if known is not None:
+        return Choice(known["engine"], known["milliseconds"], batch, threads, quiet=True, remembered=True)
+    engines = _open_all(source, candidates, batch, threads)
+    with OtherWork() as disturbance:
+        times = measure(engines, batch)
+    for engine in engines.values():
+        engine.close()
+    choice = Choice(min(times, key=times.__getitem__), times, batch, threads, quiet=disturbance.quiet)
+    if choice.quiet:
+        _remember(cache, key, choice)
+    return choice
+
+
+def measure(engines: dict[str, Engine], batch: int, seconds: float = SECONDS) -> dict[str, float]:
+    """Milliseconds of a batch by engine: the middle of its share of each round, times the least round.
+
+    The engines take turns, and every other round runs backwards, so that a machine whose speed drifts favours nobody: what
+    counts is how they compare within a round. The time goes to those that are close to each other: one that is far behind
+    after two rounds has had its chance.
+    """
+    shape = next(iter(engines.values())).image_shape
+    images = np.random.default_rng(0).integers(0, 256, (batch, *shape), dtype=np.uint8)
+    engines = {name: engine for name, engine in engines.items() if _runs(name, engine, images)}
+    if not engines:
+        raise UserError("none of the engines can run this model: see the messages above")
+    taken: dict[str, list[float]] = {name: [] for name in engines}
+    racing = list(engines)
+    start = time.perf_counter()
+    for round_number in range(MOST_ROUNDS):
+        passed = time.perf_counter() - start
+        enough = passed > (seconds if round_number >= LEAST_ROUNDS else max(seconds, MOST_SECONDS))
+        if round_number >= 2 and (enough or len(racing) == 1):
+            break
+        for name in racing if round_number % 2 == 0 else reversed(racing):
+            time.sleep(REST)
+            begun = time.perf_counter()
+            engines[name](images)
+            taken[name].append((time.perf_counter() - begun) * 1000)
+        if round_number == 1:
+            racing = in_the_race(taken)
+    return compared(taken, racing)
+
+
+def _runs(name: str, engine: Engine, images: NDArray[np.uint8]) -> bool:
+    """Whether it gives an answer, which also warms it up; one that does not is named and left out."""
+    try:
+        engine(images)
+    except Exception as error:  # as in `_open_all`: the others can still serve
+        _warn(name, error)
+        return False
+    return True
+
+
+def _warn(name: str, error: Exception) -> None:
+    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    _logger.warning("engine %s cannot run this model: %s", name, reason)
+
+
+def compared(taken: dict[str, list[float]], racing: list[str]) -> dict[str, float]:
+    """One time for each candidate from those of the rounds; of those that left the race, the least.
+
+    >>> compared({"a": [10.0, 24.0, 16.0], "b": [15.0, 20.0, 24.0], "c": [30.0, 31.0]}, ["a", "b"])
+    {'a': 10.0, 'b': 15.0, 'c': 30.0}
+    """
+    rounds = list(zip(*(taken[name] for name in racing), strict=True))
+    least = min(min(times) for times in rounds)
+    shares = {name: statistics.median(times[i] / min(times) for times in rounds) for i, name in enumerate(racing)}
+    best = min(shares.values())
+    return {name: least * shares[name] / best if name in shares else min(values) for name, values in taken.items()}
+
+
+def in_the_race(taken: dict[str, list[float]]) -> list[str]:
+    """The candidates whose best time is less than `FAR_BEHIND` times the best of all."""
+    best = min(min(values) for values in taken.values())
+    return [name for name, values in taken.items() if min(values) < FAR_BEHIND * best or min(values) == best]
+
+
+def _open_all(source: Source, names: tuple[str, ...], batch: int, threads: int) -> dict[str, Engine]:
+    """The candidates that open; one that fails on this model is named and left out."""
+    engines: dict[str, Engine] = {}
+    for name in names:
+        try:
+            engines[name] = open_named(source, name, batch=batch, threads=threads)
+        except UserError:
+            raise
+        except Exception as error:  # a converter's own exception types are many; the others can still serve
+            _warn(name, error)
+    if not engines:
+        raise UserError(f"none of the engines {', '.join(names)} can run this model: see the messages above")
+    return engines
+
+
+def _key(source: Source, candidates: tuple[str, ...], batch: int, threads: int) -> str:
+    """Everything the winner depends on: structure of the model, batch, cores, processor, versions of the engines."""
+    processor = f"{processor_name()} x{os.cpu_count()}"
+    parts: list[Any] = [candidates, batch, threads, processor, source.preprocessing.to_json(), source.batch]
+    parts += [_version(name) for name in ("torch", "onnxruntime", "openvino")]
+    if source.graph is not None:
+        parts.append([(name, list(tensor.shape)) for name, tensor in source.graph.state_dict().items()])
+        parts.append(str(getattr(source.graph.network, "code", type(source.graph.network).__name__)))
+    else:
+        file = source.onnx or source.openvino
+        assert file is not None
+        parts.append(hashlib.sha256(file.read_bytes()).hexdigest())
+    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+def _read(cache: Path) -> dict[str, Any]:
+    try:
+        document = parse_json(cache.read_text())
+    except (OSError, ValueError):
+        return {}
+    return document if isinstance(document, dict) else {}
+
+
+def _remember(cache: Path, key: str, choice: Choice) -> None:
+    known = _read(cache)
+    known[key] = {"engine": choice.engine, "milliseconds": choice.milliseconds, "time": time.time()}
+    try:
+        make_parent(cache)
+        write_atomically(cache, json.dumps(known, indent=1))
+    except OSError as error:
+        _logger.info("the choice of engine could not be remembered in %s: %s", cache, error)

@@ -1,0 +1,173 @@
+"""The one interface of all inference engines, and `open_engine`, which makes one."""
+
+import abc
+import dataclasses
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conveyor.errors import UserError, did_you_mean
+from conveyor.infer import ENGINES
+from conveyor.infer.preprocessing import Preprocessing
+from conveyor.layout import usable_cores
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from conveyor.infer.graph import ServingGraph
+
+_logger = logging.getLogger(__name__)
+
+
+class Engine(abc.ABC):
+    """Bytes in, logits out: `engine(images uint8 [N, H, W, C]) -> float32 [N, K]`. No decoding below this line.
+
+    Any N is accepted; one that was named when the engine was opened is fastest.
+    """
+
+    name: str = ""
+
+    def __init__(self, image_shape: tuple[int, int, int], threads: int) -> None:
+        self.image_shape = image_shape
+        self.threads = threads
+
+    def __call__(self, images: "NDArray[np.uint8] | Tensor") -> NDArray[np.float32]:
+        array = images if isinstance(images, np.ndarray) else images.numpy()
+        if array.dtype != np.uint8 or array.ndim != 4 or array.shape[1:] != self.image_shape:
+            wanted = "x".join(str(n) for n in self.image_shape)
+            raise ValueError(f"images must be uint8 of shape Nx{wanted}, not {array.dtype} {list(array.shape)}")
+        return self._run(np.ascontiguousarray(array))
+
+    @abc.abstractmethod
+    def _run(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Logits of contiguous images of the right shape."""
+
+    def close(self) -> None:  # noqa: B027 - most engines hold nothing that must be closed
+        """Free what the engine holds."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Source:
+    """What an engine is made from: a graph to convert, or a file that an export wrote."""
+
+    preprocessing: Preprocessing
+    graph: "ServingGraph | None" = None
+    onnx: Path | None = None
+    openvino: Path | None = None
+    batch: int | None = None
+    """The only batch that the file takes; none: any."""
+
+    def engines(self) -> tuple[str, ...]:
+        """The engines that can run it, of those that are installed."""
+        from importlib.util import find_spec
+
+        fitting = []
+        if self.graph is not None:
+            from conveyor.infer.native_network import can_run
+
+            fitting += ["native", "torch"] if can_run(self.graph) else ["torch"]
+        if ((self.graph is not None and find_spec("onnxscript")) or self.onnx is not None) and find_spec("onnxruntime"):
+            fitting.append("onnxruntime")
+            if self.batch in (None, 1):
+                fitting.append("onnxruntime-per-core")
+        if find_spec("openvino") and (
+            self.onnx or self.openvino or (self.graph is not None and find_spec("onnxscript"))
+        ):
+            fitting.append("openvino")
+        return tuple(fitting)
+
+
+def as_source(model: Any, preprocessing: Preprocessing | None = None) -> Source:
+    """A `Source` from a loaded model, a serving graph, or a plain module together with its preprocessing."""
+    if isinstance(model, Source):
+        return model
+    from conveyor.infer.graph import ServingGraph, serving_graph
+    from conveyor.infer.loaded import Loaded
+
+    if isinstance(model, Loaded):
+        return model.source()
+    if isinstance(model, ServingGraph):
+        return Source(model.preprocessing, graph=model)
+    if preprocessing is None:
+        raise TypeError("a plain module needs its preprocessing: open_engine(module, preprocessing=Preprocessing(...))")
+    return Source(preprocessing, graph=serving_graph(model, preprocessing))
+
+
+def open_engine(
+    model: "Any | nn.Module",
+    engine: str = "auto",
+    batch: int = 1,
+    threads: int | None = None,
+    *,
+    preprocessing: Preprocessing | None = None,
+    spin: bool = True,
+) -> Engine:
+    """An engine for `model`, made for `batch` images at a time on `threads` cores (all when none is given).
+
+    `spin=False` lets waiting threads sleep instead of burning the cores that other processes need.
+    """
+    if engine not in ENGINES:
+        raise UserError(f"there is no engine {engine!r}{did_you_mean(engine, ENGINES)}")
+    source = as_source(model, preprocessing)
+    threads = threads or usable_cores()
+    if engine == "auto":
+        from conveyor.infer.engines import auto
+
+        choice = auto.choose(source, batch=batch, threads=threads)
+        _logger.info("%s", choice.text())
+        engine = choice.engine
+    return open_named(source, engine, batch=batch, threads=threads, spin=spin)
+
+
+def open_named(source: Source, engine: str, *, batch: int, threads: int, spin: bool = True) -> Engine:
+    """The engine of that name; a `UserError` says why when it cannot run this model here."""
+    if engine not in source.engines():
+        raise UserError(_why_not(source, engine))
+    if engine in ("native", "torch"):
+        assert source.graph is not None
+        from conveyor.infer.engines.native import NativeEngine
+        from conveyor.infer.engines.torch_engine import TorchEngine
+
+        return (NativeEngine if engine == "native" else TorchEngine)(source.graph, threads)
+    if engine == "onnxruntime":
+        from conveyor.infer.engines.onnxruntime_engine import OnnxRuntimeEngine
+
+        return OnnxRuntimeEngine(source, threads, batch=batch, spin=spin)
+    if engine == "onnxruntime-per-core":
+        from conveyor.infer.engines.onnxruntime_engine import PerCoreEngine
+
+        return PerCoreEngine(source, threads)
+    from conveyor.infer.engines.openvino_engine import OpenVinoEngine
+
+    return OpenVinoEngine(source, threads, batch=batch)
+
+
+def _why_not(source: Source, engine: str) -> str:
+    stored = "an OpenVINO export" if source.openvino else "an ONNX export" if source.onnx else "this model"
+    able = ", ".join(source.engines()) or "none"
+    if engine == "native" and source.graph is not None:
+        return f"the engine native needs Linux, a C compiler and a network that can be traced: choose from {able}"
+    needed = {"torch": "torch", "openvino": "openvino onnx onnxscript"}.get(engine, "onnx onnxscript onnxruntime")
+    if engine == "onnxruntime-per-core" and source.batch not in (None, 1):
+        return f"the engine {engine} takes one image at a time, {stored} takes {source.batch}: choose from {able}"
+    if source.graph is None and (engine in ("native", "torch") or source.openvino):
+        return f"the engine {engine} cannot run {stored}: choose from {able}, or export the run in another format"
+    return f"the engine {engine} is not installed (pip install {needed}): install it or choose from {able}"
+
+
+def in_batches(
+    run: Callable[[NDArray[np.uint8]], NDArray[np.float32]], images: NDArray[np.uint8], batch: int
+) -> NDArray[np.float32]:
+    """Run a model of one fixed batch on any number of images: cut, pad the last part with zeros, drop its surplus."""
+    parts = []
+    for start in range(0, len(images), batch):
+        part = images[start : start + batch]
+        missing = batch - len(part)
+        if missing:
+            part = np.concatenate([part, np.zeros((missing, *part.shape[1:]), part.dtype)])
+        parts.append(run(part)[: batch - missing])
+    return np.concatenate(parts)

@@ -1,0 +1,96 @@
+"""`conveyor validate` without real images: how fast the model answers, with the fastest engine for it."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from conveyor.infer.engines.engine import open_engine
+from conveyor.infer.load import from_options, load
+from conveyor.infer.loaded import Loaded
+from conveyor.infer.statistics import Repeat
+from conveyor.infer.throughput import Measured, measure
+from conveyor.layout import usable_cores
+from conveyor.monitor.latency import Latency
+from conveyor.options import Options
+
+REPEAT_SECONDS = 1.0
+"""A repeat lasts this long when `--max-validation-images` does not say how many images it has."""
+
+
+def applies(options: Options) -> bool:
+    """Whether a validation has no real images and runs on the processor, so that only its speed means anything."""
+    if not (options.data.generated_data or options.data.synthetic_data) or options.layout.device == "cuda":
+        return False
+    if options.layout.device == "cpu":
+        return True
+    import torch
+
+    return not torch.cuda.is_available()
+
+
+def measure_options(
+    options: Options, *, engine: str = "auto", say: Callable[[str], None] = lambda text: None
+) -> tuple[Measured, list[dict[str, Any]]]:
+    """Throughput and latency of the model that the options name, and one validation record per repeat.
+
+    Replicas become engines side by side, as many as there are cores. Accuracy and loss in the records are against
+    random labels: they are there because every validation record has them.
+    """
+    loaded = _model(options)
+    batch = options.events.validation_batch_size or options.batch.micro_batch_size
+    stages = options.batch.stages or len(options.batch.splits) + 1
+    asked = options.events.validation_replicas or options.batch.replicas * stages
+    cores = usable_cores() if options.layout.threads is None else min(usable_cores(), options.layout.threads * asked)
+    replicas = min(asked, cores)
+    if replicas < asked:
+        say(f"note: {asked} replicas share {cores} cores, so {replicas} run at the same time")
+    if options.precision.precision != "32.32":
+        say("note: half precision is computed in float32 on this processor, which is faster")
+    images = options.data.max_validation_images
+    found = _against_random_labels(loaded, batch)
+
+    def seen(number: int, repeat: Repeat) -> None:
+        say(repeat.text(number))
+
+    measured = measure(
+        loaded,
+        batch=batch,
+        repeat=options.events.repeat,
+        engine=engine,
+        replicas=replicas,
+        cores=cores,
+        batches_per_repeat=None if images is None else -(-images // (batch * replicas)),
+        seconds_per_repeat=REPEAT_SECONDS,
+        on_repeat=seen,
+    )
+    return measured, [_record(loaded.name, repeat, found) for repeat in measured.throughput.repeats]
+
+
+def _model(options: Options) -> Loaded:
+    path = options.run.checkpoint_path
+    if path is not None:
+        return load(path)
+    return from_options(options, "random")
+
+
+def _against_random_labels(loaded: Loaded, batch: int) -> dict[str, float]:
+    rng = np.random.default_rng(0)
+    images = rng.integers(0, 256, (batch, *loaded.preprocessing.image_shape), dtype=np.uint8)
+    labels = rng.integers(0, loaded.num_classes, batch)
+    logits = open_engine(loaded, "torch" if loaded.module is not None else "auto", batch)(images).astype(np.float64)
+    order = np.argsort(-logits, axis=1)
+    shifted = logits - logits.max(axis=1, keepdims=True)
+    losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(batch), labels]
+    return {
+        "accuracy": 100 * float((order[:, 0] == labels).mean()),
+        "accuracy_top5": 100 * float((order[:, :5] == labels[:, None]).any(axis=1).mean()),
+        "loss": float(losses.mean()),
+    }
+
+
+def _record(name: str, repeat: Repeat, found: dict[str, float]) -> dict[str, Any]:
+    return {
+        "name": name, "update": -1, "epoch": 0.0, **found, "images": repeat.images, "seconds": repeat.seconds,
+        "images_per_second": repeat.images_per_second, **Latency.of(repeat.latencies).fields(),
+    }  # fmt: skip

@@ -1,0 +1,255 @@
+"""The world of several processes: what `world.world.World` promises, over torch.distributed.
+
+Rank = lane * depth + stage. Groups: the lanes of each stage (gradients, statistics), the stages of each lane (norms,
+states, the pipeline's traffic), everyone (tallies), and for a batch-norm span that is cut the lanes that share it.
+Every worker makes all groups in the same order, as torch.distributed demands.
+"""
+
+import hmac
+import json
+import os
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from conveyor.checkpoint.state import State
+from conveyor.errors import UserError
+from conveyor.launch.messages import SIZE, digest
+from conveyor.launch.rank import Place, loopback
+from conveyor.launch.rendezvous import Meeting
+from conveyor.tree import Dealt
+from conveyor.world.exchange import Exchange
+from conveyor.world.gradients import GradientSum
+from conveyor.world.world import World
+
+TIMEOUT = timedelta(minutes=30)
+PASSED = 9
+"""Tag of the copies that stages keep of each other."""
+PROOF_SECONDS = timedelta(minutes=1)
+
+
+class ProcessWorld(World):
+    """One worker of `lanes x depth` processes; torch.distributed must be initialised."""
+
+    def __init__(
+        self,
+        lanes: int,
+        depth: int,
+        device: torch.device | str = "cpu",
+        lanes_per_span: int = 1,
+        meeting: Meeting | None = None,
+    ) -> None:
+        rank, size = dist.get_rank(), dist.get_world_size()
+        lane, stage = divmod(rank, depth)
+        super().__init__(rank, size, lane, lanes, stage, depth, device)
+        self._exchange: tuple[Dealt, Exchange] | None = None
+        self.meeting = meeting
+        key = meeting.key if meeting is not None else b""
+        _know_each_other(rank, range(size), None, digest(key, b"all"))
+        self.lane_group = _mine(
+            rank, [[one * depth + s for one in range(lanes)] for s in range(depth)], digest(key, b"lanes")
+        )
+        self.stage_group = _mine(
+            rank, [[one * depth + s for s in range(depth)] for one in range(lanes)], digest(key, b"stages")
+        )
+        self.span_group = None
+        if lanes_per_span > 1:
+            teams = [range(first, min(first + lanes_per_span, lanes)) for first in range(0, lanes, lanes_per_span)]
+            members = [[one * depth + s for one in team] for team in teams for s in range(depth)]
+            self.span_group = _mine(rank, members, digest(key, b"spans"))
+
+    def sum_over_stages(self, tensors: Sequence[Tensor]) -> None:
+        """Sum over the stages of this lane."""
+        if self.depth > 1:
+            _sum(tensors, self.stage_group)
+
+    def sum_over_all(self, tensors: Sequence[Tensor]) -> None:
+        """Sum over all workers."""
+        _sum(tensors, None)
+
+    def sum_parts(self, parts: Tensor, dealt: Dealt) -> Tensor:
+        """Sum over the groups of an update, over the lanes of this stage."""
+        exchange = self._exchange_of(dealt)
+        return parts[0] if exchange is None else exchange.begin(parts).wait()
+
+    def gradient_sum(self, sections: Sequence[Sequence[nn.Parameter]], bucket_bytes: int, dealt: Dealt) -> GradientSum:
+        """Buckets over the lanes of this stage."""
+        return GradientSum(sections, bucket_bytes, dealt, self.lane, self._exchange_of(dealt))
+
+    def _exchange_of(self, dealt: Dealt) -> Exchange | None:
+        if self.lanes == 1:
+            return None
+        if self._exchange is None or self._exchange[0] != dealt:
+            ranks = [one * self.depth + self.stage for one in range(self.lanes)]
+            self._exchange = (dealt, Exchange(dealt, self.lane, ranks, self.lane_group, self.device))
+        return self._exchange[1]
+
+    def broadcast_object(self, value: Any) -> Any:
+        """The main worker's JSON-like `value` on every worker."""
+        return self._broadcast(value, 0, None)
+
+    def of_all(self, value: Any) -> list[Any]:
+        """The JSON-like `value` of every worker, by rank."""
+        return [self._broadcast(value, rank, None) for rank in range(self.size)]
+
+    def of_stages(self, value: Any) -> list[Any]:
+        """The JSON-like `value` of every worker of this lane, by stage."""
+        first = self.lane * self.depth
+        return [self._broadcast(value, first + stage, self.stage_group) for stage in range(self.depth)]
+
+    def pass_on(self, flat: Tensor, size: int) -> Tensor:
+        """Bytes to the lane's next stage; `size` bytes from the stage before. A ring."""
+        first = self.lane * self.depth
+        found = torch.empty(size, dtype=torch.uint8)
+        works: list[Any] = [
+            dist.irecv(found, first + (self.stage - 1) % self.depth, group=self.stage_group, tag=PASSED),
+            dist.isend(flat, first + (self.stage + 1) % self.depth, group=self.stage_group, tag=PASSED),
+        ]
+        for work in works:
+            work.wait()
+        return found
+
+    def broadcast_state(self, state: State | None, source: int) -> State:
+        """The state that worker `source` has, on every worker, on the CPU."""
+        about = None
+        if state is not None:
+            groups = {
+                group: [[name, list(one.shape), str(one.dtype)[6:]] for name, one in tensors.items()]
+                for group, tensors in state.groups().items()
+            }
+            about = {"groups": groups, "progress": state.progress, "options": state.options}
+        about = self._broadcast(about, source, None)
+        found = State(model={}, progress=about["progress"], options=about["options"])
+        for group, entries in about["groups"].items():
+            given = None if state is None else getattr(state, group)
+            getattr(found, group).update(self._broadcast_tensors(given, entries, source, None))
+        return found
+
+    def full_state(self, local: dict[str, Tensor]) -> dict[str, Tensor]:
+        """The union over the stages of this lane, on every worker of the lane, on the CPU when depth > 1."""
+        if self.depth == 1:
+            return local
+        union: dict[str, Tensor] = {}
+        for stage in range(self.depth):
+            source = self.lane * self.depth + stage
+            mine = stage == self.stage
+            about = [[name, list(one.shape), str(one.dtype)[6:]] for name, one in local.items()] if mine else None
+            entries = self._broadcast(about, source, self.stage_group)
+            union |= self._broadcast_tensors(local if mine else None, entries, source, self.stage_group)
+        return union
+
+    def _broadcast_tensors(
+        self, given: dict[str, Tensor] | None, entries: list[list[Any]], source: int, group: Any
+    ) -> dict[str, Tensor]:
+        """Tensors from rank `source`, which has them; [name, shape, type] of each is known to all."""
+        found = {}
+        for name, shape, dtype in entries:
+            tensor = (
+                torch.empty(shape, dtype=getattr(torch, dtype))
+                if given is None
+                else given[name].detach().to("cpu").contiguous()
+            )
+            # Bytes travel: no backend has to know the type. Empty tensors have nothing to send.
+            if tensor.numel():
+                dist.broadcast(tensor.view(-1).view(torch.uint8), source, group=group)
+            found[name] = tensor
+        return found
+
+    def barrier(self) -> None:
+        """Wait for all workers."""
+        dist.all_reduce(torch.zeros(1))
+
+    def close(self) -> None:
+        """Leave the process groups."""
+        if dist.is_initialized():
+            dist.destroy_process_group()
+        if self.meeting is not None:
+            self.meeting.close()
+
+    def _broadcast(self, value: Any, source: int, group: Any) -> Any:
+        """JSON text from rank `source`; nothing is pickled."""
+        text = json.dumps(value).encode() if self.rank == source else b""
+        length = torch.tensor([len(text)], dtype=torch.int64)
+        dist.broadcast(length, source, group=group)
+        buffer = torch.zeros(int(length.item()), dtype=torch.uint8)
+        if self.rank == source:
+            buffer.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
+        dist.broadcast(buffer, source, group=group)
+        return value if self.rank == source else json.loads(bytes(buffer.numpy().tobytes()))
+
+
+def join(
+    place: Place, lanes: int, depth: int, device: str = "cpu", device_ids: Sequence[int] = (), lanes_per_span: int = 1
+) -> ProcessWorld:
+    """Meet the other workers and form the world."""
+    cuda = device == "cuda"
+    chosen = torch.device("cpu")
+    if cuda:
+        index = device_ids[place.local_rank % len(device_ids)] if device_ids else place.local_rank
+        chosen = torch.device("cuda", index % torch.cuda.device_count())
+        torch.cuda.set_device(chosen)
+    if place.local_size == place.size:
+        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback()
+    meeting = Meeting(place, os.environ)
+    dist.init_process_group(
+        # Tallies and flags stay on the CPU: they go through gloo even when gradients go through NCCL.
+        "cpu:gloo,cuda:nccl" if cuda else "gloo",
+        store=meeting.store,
+        rank=place.rank,
+        world_size=place.size,
+        timeout=TIMEOUT,
+    )
+    return ProcessWorld(lanes, depth, chosen, lanes_per_span, meeting)
+
+
+def _mine(rank: int, teams: list[list[int]], key: bytes) -> Any:
+    """Make a group of each team; return the one that `rank` is in (None stands for a team of everyone or of one)."""
+    found = None
+    for number, team in enumerate(teams):
+        group = dist.new_group(team)
+        if rank in team:
+            found = group
+            _know_each_other(rank, team, group, digest(key, b"group", str(number).encode()))
+    return found
+
+
+def _know_each_other(rank: int, team: Sequence[int], group: Any, key: bytes) -> None:
+    """Every two members of a group prove to each other that they belong to the job.
+
+    gloo takes whoever connects to its port first for the worker it waits for. A stranger who was faster cannot know
+    HMAC(key, from, to), and cannot ask the true worker for it either: that one's connection is the one left waiting.
+    """
+
+    def proof(source: int, target: int) -> Tensor:
+        return torch.frombuffer(bytearray(digest(key, b"%d" % source, b"%d" % target)), dtype=torch.uint8)
+
+    others = [one for one in team if one != rank]
+    sent = [dist.isend(proof(rank, other), other, group=group) for other in others]
+    found = {other: torch.zeros(SIZE, dtype=torch.uint8) for other in others}
+    received = [dist.irecv(found[other], other, group=group) for other in others]
+    works: list[Any] = [*received, *sent]
+    for work in works:
+        work.wait(PROOF_SECONDS)
+    for other, tensor in found.items():
+        if not hmac.compare_digest(tensor.numpy().tobytes(), proof(other, rank).numpy().tobytes()):
+            raise UserError(
+                f"something that is not worker {other} of this job connected to worker {rank} in its place: other users or "
+                "machines reach the workers' ports; use a private network."
+            )
+
+
+def _sum(tensors: Sequence[Tensor], group: Any) -> None:
+    """All tensors of one type and device travel as one."""
+    kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
+    for tensor in tensors:
+        kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)
+    for members in kinds.values():
+        flat = torch.cat([one.detach().reshape(-1) for one in members])
+        dist.all_reduce(flat, group=group)
+        for one, part in zip(members, flat.split([one.numel() for one in members]), strict=True):
+            with torch.no_grad():
+                one.copy_(part.view(one.shape))

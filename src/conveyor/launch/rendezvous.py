@@ -1,0 +1,188 @@
+"""Where the workers of a job meet, and who may come.
+
+| workers | started by | they meet at |
+|---|---|---|
+| on one machine | `conveyor` | the launcher's Unix socket, in a folder of the job that only its user can enter |
+| on one machine | torchrun, mpirun, srun, TF_CONFIG | worker 0's Unix socket, in a folder that only its user can enter |
+| on several | `conveyor launch` | the first host's launcher, at its address alone |
+| on several | mpirun, srun, TF_CONFIG | worker 0, at the address and port that all of them know |
+| on several | torchrun | worker 0, which leaves its address in torchrun's store: who answers there has to prove the secret |
+
+Keys are never used twice: every round of a job has a prefix of its own.
+"""
+
+import contextlib
+import fcntl
+import hashlib
+import hmac
+import ipaddress
+import os
+import socket
+import struct
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch.distributed as dist
+
+from conveyor.errors import UserError
+from conveyor.launch import secret
+from conveyor.launch.messages import digest
+from conveyor.launch.rank import Place
+from conveyor.launch.store import ANSWER_SECONDS, UNIX, Server, Store
+
+ADDRESS, ROUND = "CONVEYOR_STORE", "CONVEYOR_ROUND"
+LOCAL = b"the folder of the socket is the guard"
+"""In place of a secret where the file system lets nobody else in."""
+
+SIOCGIFADDR = 0x8915
+
+
+class Meeting:
+    """This worker's way to the others: a store, and the key with which they know each other on other connections."""
+
+    def __init__(self, place: Place, environment: Mapping[str, str]) -> None:
+        self.server: Server | None = None
+        if environment.get(ADDRESS):
+            known = secret.load(environment)
+            store = Store(environment[ADDRESS], known)
+            number = environment.get(ROUND, "0")
+        elif place.local_size == place.size:
+            known, number = LOCAL, "0"
+            name = f"{place.launcher} {place.address} {place.port} {place.job} {place.restarts}"
+            folder = secret.private_folder()
+            if place.rank == 0:
+                remove_dead_sockets(folder)
+            path = folder / hashlib.sha256(name.encode()).hexdigest()[:16]
+            store = self._hosted(f"{UNIX}{path}", known, place)
+        else:
+            known, number = secret.load(environment), "0"
+            store = self._across(place, known)
+        # A store made in Python lives as long as Python knows it: the prefix store alone does not keep it.
+        self._kept = store
+        self.store: Any = dist.PrefixStore(f"workers.{number}", store)  # type: ignore[attr-defined]
+        # On one machine the store is out of reach; across machines it can be overheard, so the secret goes in too.
+        self.key = digest(known, b"workers", self.store.compare_set("key", "", secret.new()))
+
+    def close(self) -> None:
+        """Worker 0 serves until all others are done: call it after a barrier."""
+        self._kept.close()
+        if self.server is not None:
+            self.server.close()
+
+    def _hosted(self, address: str, known: bytes, place: Place) -> Store:
+        if place.rank == 0:
+            self.server = Server(address, known)
+        return Store(address, known, patience=10 * ANSWER_SECONDS)
+
+    def _across(self, place: Place, known: bytes) -> Store:
+        if not has_torchrun_store():
+            address = f"{place.address}:{place.port}"
+            if place.rank == 0:
+                self.server = Server(f"{own_address(place.address)}:{place.port}", known)
+                address = self.server.address
+            return Store(address, known, patience=10 * ANSWER_SECONDS)
+        board = torchrun_store(place)
+        if place.rank == 0:
+            self.server = Server(f"{own_address(place.address)}:0", known)
+            board.set("conveyor/store", self.server.address)
+        # Read anew for each attempt: after a restart the address of the one before may still be there.
+        return Store(lambda: str(board.get("conveyor/store").decode()), known, patience=10 * ANSWER_SECONDS)
+
+
+def remove_dead_sockets(folder: Path) -> None:
+    """Remove what killed workers left: sockets at which nobody listens any more."""
+    for path in folder.iterdir():
+        with contextlib.suppress(FileNotFoundError), socket.socket(socket.AF_UNIX) as probe:
+            probe.settimeout(1)
+            if path.is_socket():
+                try:
+                    probe.connect(str(path))
+                except ConnectionRefusedError:
+                    path.unlink(missing_ok=True)
+                except OSError:
+                    continue
+
+
+def has_torchrun_store() -> bool:
+    """Whether torchrun's agent started this worker and shares its store with it."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+
+
+def torchrun_store(place: Place) -> Any:
+    """The store of torchrun's agent, which outlives the workers and which anyone on the network can write to."""
+    return dist.TCPStore(place.address, place.port, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
+
+
+def kept_by_torchrun(place: Place, text: str) -> str:
+    """`text` of the job's first start; it is signed, because strangers can write into torchrun's store."""
+    known = secret.load(os.environ)
+
+    def signed(content: bytes) -> bytes:
+        return digest(known, b"kept", content).hex().encode() + b" " + content
+
+    found = bytes(torchrun_store(place).compare_set("conveyor/kept", "", signed(text.encode())))
+    content = found.partition(b" ")[2]
+    if not hmac.compare_digest(found, signed(content)):
+        raise UserError("someone without the job's secret has written into torchrun's store: use a private network.")
+    return content.decode()
+
+
+def own_address(host: str, others: Sequence[str] = (), interface: str | None = None) -> str:
+    """The address of this machine to listen at: of `interface`, else of `host`, the name that others know it by.
+
+    Many systems give their own name the address 127.0.1.1, where nobody else could come: then the one that leads to
+    `others` is taken, or to the network at large.
+    """
+    if interface:
+        return interface_address(interface)
+    found = _resolved(host)
+    if not _loopback(found) or _is_literal(host) or host == "localhost":
+        return found
+    outside = [one for one in map(_resolved, others) if not _loopback(one)]
+    for target in outside or ["192.0.2.1"]:
+        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+            # Nothing is sent: the system only looks up the way.
+            probe.connect((target, 9))
+            return str(probe.getsockname()[0])
+    return found
+
+
+def interface_address(name: str) -> str:
+    """The IPv4 address of a network interface."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            found = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+        except OSError:
+            names = ", ".join(name for _, name in socket.if_nameindex())
+            raise UserError(
+                f"--interface {name}: there is no such interface with an address (here: {names})."
+            ) from None
+    return socket.inet_ntoa(found[20:24])
+
+
+def interface_of(address: str) -> str | None:
+    """The interface that has `address`."""
+    for _, name in socket.if_nameindex():
+        with contextlib.suppress(UserError):
+            found = interface_address(name)
+            if found == address or (_loopback(found) and _loopback(address)):
+                return name
+    return None
+
+
+def _resolved(host: str) -> str:
+    try:
+        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
+    except OSError as error:
+        raise UserError(f"the host {host} has no address here: {error.strerror or error}.") from error
+
+
+def _loopback(address: str) -> bool:
+    return ipaddress.ip_address(address.partition("%")[0]).is_loopback
+
+
+def _is_literal(host: str) -> bool:
+    with contextlib.suppress(ValueError):
+        return bool(ipaddress.ip_address(host))
+    return False

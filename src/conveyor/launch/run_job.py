@@ -1,0 +1,275 @@
+"""Begin a run: join the workers that a launcher started, run in this process, or start workers of our own.
+
+Workers are started by executing a module with a file that describes the job, never by importing the caller's main
+module again: a script needs no `if __name__ == "__main__"`.
+"""
+
+import dataclasses
+import importlib
+import json
+import logging
+import os
+import signal
+from collections.abc import Callable, Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from conveyor import scratch
+from conveyor.errors import USER_ERROR, UserError
+from conveyor.launch import failure
+from conveyor.launch.cores import describe
+from conveyor.launch.job import LaunchPlan
+from conveyor.launch.rank import Place, detect
+from conveyor.layout import Machine, lanes_per_span
+from conveyor.options import Options
+from conveyor.parent import end_with_parent
+from conveyor.programs import of_module
+from conveyor.run import preflight
+from conveyor.spec import RunSpec, resolve
+from conveyor.world.world import World, device_for
+
+log = logging.getLogger(__name__)
+
+Run = Callable[[RunSpec, World], Any]
+"""What a worker does: `module:function`, called with the spec and the world; the main worker's value is the result."""
+
+TRAIN = "conveyor.run.worker:run"
+
+
+def start(options: Options, *, run: str = TRAIN, after: Sequence[Options] = ()) -> Any:
+    """Run `options` on the layout that fits; returns what the main worker's `run` returned.
+
+    `after` are further phases, each begun when the one before has come to its end. Workers of a foreign launcher run
+    all phases in one process group: they could not meet a second time, the first meeting's addresses being still there.
+    """
+    place = detect(os.environ)
+    if place is not None:
+        if "TORCHELASTIC_RUN_ID" in os.environ and not os.environ.get("CONVEYOR_STORE"):
+            # torchrun dies of the signals it does not know (SIGUSR1), and its workers would go on alone.
+            end_with_parent(signal.SIGTERM)
+        try:
+            return _joined(options, place, run, after)
+        except Exception as error:
+            # The launcher shows the first failing worker's error and starts again after the loss of a peer.
+            code = failure.record(error, os.environ)
+            if code == failure.LOST_PEER:
+                log.warning("worker %d: another worker is gone", place.rank)
+                raise SystemExit(code) from None
+            raise
+    for phase in (options, *after):
+        spec = resolve(phase)
+        alone = spec.layout.workers == 1
+        result = load(run)(spec, World.single(device_for(phase.layout))) if alone else _launched(spec, run)
+        if not _ended(result):
+            break
+    return result
+
+
+def _ended(result: Any) -> bool:
+    """Whether a run came to its end, so that what follows it may begin."""
+    return bool(result) and result["reason"] not in ("interrupted", "time") if isinstance(result, dict) else False
+
+
+def check_names(options: Options, named: Collection[str]) -> None:
+    """`ahead.check_names` before any worker is started; where the run will run does not matter for it."""
+    if preflight.names_parameters(named):
+        preflight.check_names(resolve(options.replace(layout="1x1", device="cpu")), named)
+
+
+def _joined(
+    options: Options,
+    place: Place,
+    run: str,
+    after: Sequence[Options] = (),
+    chosen: tuple[str, str] | None = None,
+) -> Any:
+    """This process is one of several that a launcher started; our own one says which layout it chose, and its note."""
+    world: World | None = None
+    for phase in (options, *after):
+        result, world = _phase(phase, place, run, world, chosen)
+        # After an error the groups are left as they are: the process ends at once, and its peers see that.
+        world.barrier()
+        if not _ended(result):
+            break
+    assert world is not None
+    world.close()
+    return result if world.is_main else None
+
+
+def _phase(
+    options: Options, place: Place, run: str, before: World | None, chosen: tuple[str, str] | None
+) -> tuple[Any, World]:
+    """One phase: what `run` returned on this worker, and the world it ran in; the process group of `before` serves on."""
+    options = under_launcher(options, os.environ)
+    if goes_on(place, os.environ):
+        options = options.replace(resume="auto")
+    machine = machine_of(options, place, os.environ)
+    asked = options.layout.layout
+    spec = resolve(options.replace(layout=chosen[0] if chosen else asked), workers=place.size, machine=machine)
+    # The run is stored as it was asked for: the next machine has other cores.
+    options = spec.options.replace(layout=asked)
+    spec = spec.replace(options=options, layout_note=chosen[1] if chosen else spec.layout_note)
+    if place.size == 1:
+        # Alone for now: machines may join, and must find the same folder.
+        if run == TRAIN:
+            spec = spec.replace(options=spec.options.replace(run_dir=_run_folder(spec, place)))
+        world = World.single(device_for(options.layout))
+        return load(run)(spec, world), world
+    from conveyor.launch.distributed_world import ProcessWorld, join
+    from conveyor.launch.interface import follow_mpi
+
+    follow_mpi(os.environ)
+
+    note = os.environ.get("CONVEYOR_BUDGET", "")
+    if note:
+        spec = spec.replace(layout_note=f"{spec.layout_note}; {note}")
+    layout = spec.layout
+    sharing = lanes_per_span(spec.topology.slots, layout.lanes, options.model.bn_span)
+    if before is None:
+        kind, devices = device_for(options.layout).type, options.layout.device_ids
+        world = join(place, layout.lanes, layout.depth, kind, devices, sharing)
+    else:
+        meeting = before.meeting if isinstance(before, ProcessWorld) else None
+        world = ProcessWorld(layout.lanes, layout.depth, before.device, sharing, meeting)
+    if run == TRAIN:
+        folder = world.broadcast_object(_run_folder(spec, place) if world.is_main else None)
+        spec = spec.replace(options=spec.options.replace(run_dir=folder))
+        if world.is_main and goes_on(place, os.environ):
+            _note_lost_run(Path(folder))
+    if layout.depth > 1:
+        spec = _cut(spec, world)
+    return load(run)(spec, world), world
+
+
+def machine_of(options: Options, place: Place, environment: Mapping[str, str]) -> Machine | None:
+    """The cores of all workers together; None on accelerators.
+
+    A worker that was pinned sees its own share of a machine only, so the share comes from whoever dealt it out: our
+    launcher, SLURM, or else the number of workers beside this one.
+    """
+    here = Machine.here(options.layout.device)
+    if here.accelerators:
+        return None
+    dealt = environment.get("CONVEYOR_THREADS") or environment.get("SLURM_CPUS_PER_TASK") or ""
+    share = int(dealt) if dealt.isdigit() else max(1, here.cores // place.local_size)
+    return Machine(share * place.size)
+
+
+def _cut(spec: RunSpec, world: World) -> RunSpec:
+    """The same run with its stages named: as the main worker chooses them, if nobody has."""
+    from conveyor.run import autosplit
+
+    if not autosplit.is_automatic(spec):
+        return spec
+    folder = spec.options.run.run_dir
+    found = autosplit.choose(spec, Path(folder) if folder else None, world.device) if world.is_main else None
+    names, note = world.broadcast_object(found)
+    options = spec.options.replace(splits=tuple(names))
+    return spec.replace(options=options, split_points=tuple(names), notes=(*spec.notes, note))
+
+
+def _note_lost_run(folder: Path) -> None:
+    from conveyor.run.folder import holds_run
+
+    if os.environ.get("CONVEYOR_STARTS", "0") != "0" and not holds_run(folder):
+        log.warning(
+            "the job was started again and finds no run in %s: it begins anew. Machines that are to take over from each "
+            "other need a --run-dir that all of them see.",
+            folder,
+        )
+
+
+def goes_on(place: Place, environment: Mapping[str, str]) -> bool:
+    """Whether these workers take up what others left: after a death, or when machines may come and go."""
+    started_before = environment.get("CONVEYOR_STARTS", "0") not in ("", "0")
+    return place.restarts > 0 or started_before or environment.get("CONVEYOR_ELASTIC") == "1"
+
+
+def _launched(spec: RunSpec, run: str) -> Any:
+    """Start `spec.layout.workers` workers on this machine and wait for them."""
+    from conveyor.launch.agent import JobFailedError, JobInterruptedError
+    from conveyor.launch.agent import run as run_agent
+
+    layout, options = spec.layout, spec.options
+    plan = LaunchPlan(
+        instances=layout.workers,
+        threads=layout.threads,
+        max_restarts=options.layout.max_restarts,
+        all_output=False,
+        grace=20,
+    )
+    plan = dataclasses.replace(plan, environment={"CONVEYOR_BUDGET": describe(plan.budgets())})
+    if run == TRAIN:
+        options = options.replace(run_dir=_run_folder(spec))
+    with scratch.folder("job") as folder:
+        result = folder / "result.json"
+        job = {
+            "options": options.to_yaml(),
+            "layout": (str(layout), spec.layout_note),
+            "run": run,
+            "result": str(result),
+        }
+        path = folder / "job.json"
+        path.write_text(json.dumps(job), encoding="utf-8")
+        try:
+            run_agent(of_module("conveyor.launch.worker_process", str(path)), plan)
+        except JobInterruptedError as stopped:
+            # A worker that was asked to leave in time saved a checkpoint and has a result that says so.
+            if not result.exists():
+                raise KeyboardInterrupt(str(stopped)) from None
+        except JobFailedError as error:
+            _explain(error)
+        return json.loads(result.read_text(encoding="utf-8")) if result.exists() else None
+
+
+def _explain(error: Any) -> None:
+    """A user's mistake stays one sentence; our own bug comes with the worker's traceback."""
+    first = error.failure
+    if first.exit_code == USER_ERROR or first.exit_code < 0:
+        raise UserError(first.sentence()) from None
+    raise RuntimeError(f"{first.sentence()}\n{first.trace}".rstrip()) from None
+
+
+def _run_folder(spec: RunSpec, place: Place | None = None) -> str:
+    """All workers and all restarts use one folder: it is chosen before the first of them starts, or named by the job."""
+    if spec.options.run.run_dir is not None:
+        return spec.options.run.run_dir
+    from conveyor.run.folder import DEFAULT_PARENT, choose, default_name
+
+    if place is not None and place.job:
+        return str(Path(DEFAULT_PARENT) / default_name(spec, place.job))
+    folder = str(choose(spec))
+    if place is None or place.launcher != "torchrun":
+        return folder
+    from conveyor.launch.rendezvous import has_torchrun_store, kept_by_torchrun
+
+    return kept_by_torchrun(place, folder) if has_torchrun_store() else folder
+
+
+def work(job: Mapping[str, Any]) -> None:
+    """What a worker started by `start` does."""
+    place = detect(os.environ)
+    if place is None:
+        raise UserError("this worker was started without a rank: use `conveyor train` or `conveyor launch`.")
+    from conveyor.options.file import parse_mapping
+
+    options = Options.from_mapping(parse_mapping(job["options"], "the job file"), where="the job file")
+    result = _joined(options, place, job["run"], chosen=job["layout"])
+    if place.rank == 0:
+        Path(job["result"]).write_text(json.dumps(result, default=str), encoding="utf-8")
+
+
+def load(name: str) -> Run:
+    """`module:function`."""
+    module, _, function = name.partition(":")
+    found: Run = getattr(importlib.import_module(module), function)
+    return found
+
+
+def under_launcher(options: Options, environment: Mapping[str, str]) -> Options:
+    """The launcher's number of replicas wins over the program's own."""
+    text = environment.get("CONVEYOR_REPLICAS", "")
+    if not text or int(text) == options.batch.replicas:
+        return options
+    log.warning("the launcher says %s replicas in all: this overrules --replicas %d", text, options.batch.replicas)
+    return options.replace(replicas=int(text))

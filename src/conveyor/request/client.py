@@ -1,0 +1,257 @@
+"""Load a server with requests and say how it did; also the whole way: export, serve, request. No torch at import."""
+
+import dataclasses
+import json
+import os
+import shutil
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conveyor import scratch
+from conveyor.errors import UserError, did_you_mean
+from conveyor.infer.preprocessing import Preprocessing
+from conveyor.monitor.latency import Latency
+from conveyor.options import Options
+from conveyor.programs import of_module
+from conveyor.request.callers import PROTOCOLS
+from conveyor.request.clients import IN_FLIGHT
+from conveyor.serve.launcher import running
+from conveyor.serve.settings import MAX_INFLIGHT, ServeSettings
+
+PATIENCE, PATIENCE_PER_IMAGE = 60.0, 1.0
+"""Seconds for a request of `export_and_request`, at least, and for each image that may wait before it."""
+MODEL_BATCH_DELAY_US = 500
+QUEUED_BATCHES = 1000
+SAMPLE = 64
+"""Different images that the clients draw from."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
+class LoadSettings:
+    """Who is asked, by how many clients, for what."""
+
+    port: int
+    name: str
+    host: str = "127.0.0.1"
+    protocol: str = "grpc"
+    input_name: str = "images"
+    batch_size: int = 1
+    clients: int = 2
+    num_images: int = 1000
+    """Images of each client."""
+    seconds: float | None = None
+    """How long each client sends, instead of a number of images."""
+    use_async: bool = False
+    timeout: float = 10.0
+    """Seconds for each request."""
+    verbose: bool = False
+    token: str | None = None
+    tls: bool = False
+    tls_ca: str | None = None
+    """File with the certificates to trust; none: those of the system."""
+
+    def check(self) -> "LoadSettings":
+        if self.protocol not in PROTOCOLS:
+            raise UserError(f"there is no protocol {self.protocol!r}{did_you_mean(self.protocol, PROTOCOLS)}")
+        for name in ("batch_size", "clients", "num_images"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name.replace('_', '-')} must be at least 1")
+        if self.seconds is not None and not self.seconds > 0:
+            raise UserError("--seconds must be more than 0")
+        if not self.timeout > 0:
+            raise UserError("--timeout must be more than 0")
+        return self
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class LoadReport:
+    """What all clients together saw."""
+
+    seconds: float
+    images: int
+    requests: int
+    retries: int
+    failures: tuple[str, ...]
+    latency: Latency | None
+    cpu_seconds: float = 0.0
+    """Processor time of the clients themselves, warm-up included: on the server's machine it is not the server's."""
+
+    @property
+    def images_per_second(self) -> float:
+        return self.images / self.seconds if self.seconds else 0.0
+
+    @property
+    def ok(self) -> bool:
+        return not self.failures and self.images > 0
+
+    def lines(self) -> list[str]:
+        found = [
+            f"total time: {self.seconds * 1000:.1f} ms, {self.images} images in {self.requests} requests",
+            f"average throughput: {self.images_per_second:.2f} samples/sec",
+        ]
+        if self.latency is not None:
+            found.append(self.latency.text())
+        if self.cpu_seconds:
+            found.append(f"the clients themselves used {self.cpu_seconds:.1f} s of processor time")
+        if self.retries:
+            found.append(f"{self.retries} requests were asked to come later and were sent again")
+        if self.failures:
+            found.append(f"{len(self.failures)} requests FAILED, the first: {self.failures[0]}")
+        return found
+
+    def to_json(self) -> dict[str, Any]:
+        return {
+            "seconds": self.seconds,
+            "images": self.images,
+            "requests": self.requests,
+            "retries": self.retries,
+            "images_per_second": self.images_per_second,
+            "client_cpu_seconds": self.cpu_seconds,
+            "failures": list(self.failures),
+            "latency_ms": self.latency.to_json() if self.latency else None,
+        }
+
+
+def run_load(settings: LoadSettings, images: NDArray[np.uint8]) -> LoadReport:
+    """Send `images` (uint8 [N, H, W, C], used in turn) with many client processes after a warm-up and a barrier."""
+    settings.check()
+    with scratch.folder("request") as folder:
+        file = folder / "images.npy"
+        np.save(file, images)
+        order = json.dumps({**dataclasses.asdict(settings), "images": str(file)})
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1", "GRPC_VERBOSITY": "NONE"}
+        done = subprocess.run(
+            of_module("conveyor.request.clients"),
+            input=order,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+    if done.returncode != 0:
+        raise UserError("the client processes failed; their own words are above")
+    return _report(json.loads(done.stdout))
+
+
+def _report(document: dict[str, Any]) -> LoadReport:
+    clients = document["clients"]
+    latencies = [value for client in clients for value in client["latencies"]]
+    return LoadReport(
+        seconds=document["seconds"],
+        images=sum(client["images"] for client in clients),
+        requests=len(latencies),
+        retries=sum(client["retries"] for client in clients),
+        failures=tuple(text for client in clients for text in client["failures"]),
+        latency=Latency.of(latencies) if latencies else None,
+        cpu_seconds=document["cpu_seconds"],
+    )
+
+
+def engine_processes(clients: int, *, use_async: bool) -> int | None:
+    """For a server of these clients alone: one engine with all cores if only one request is ever under way.
+
+    None: as many as the server finds best for throughput.
+    """
+    return 1 if clients == 1 and not use_async else None
+
+
+def patience(clients: int, batch_size: int, *, use_async: bool) -> float:
+    """Seconds for a request, with all that these clients may have sent before it: two cores are slow for dozens of them.
+
+    >>> patience(1, 1, use_async=False), patience(16, 32, use_async=True)
+    (60.0, 4096.0)
+    """
+    return max(PATIENCE, PATIENCE_PER_IMAGE * _under_way(clients, batch_size, use_async=use_async))
+
+
+def _under_way(clients: int, batch_size: int, *, use_async: bool) -> int:
+    """Images that these clients have sent at most before they get an answer."""
+    return clients * (IN_FLIGHT if use_async else 1) * batch_size
+
+
+def random_images(shape: tuple[int, int, int], count: int = SAMPLE) -> NDArray[np.uint8]:
+    """Random bytes in the shape of images, the same each time."""
+    return np.random.default_rng(0).integers(0, 256, (count, *shape), dtype=np.uint8)
+
+
+def export_and_request(
+    options: Options,
+    folder: str | Path,
+    *,
+    name: str,
+    checkpoint: str | None = None,
+    form: str = "onnx",
+    host: str = "127.0.0.1",
+    port: int = 0,
+    batch_size: int = 1,
+    clients: int = 2,
+    num_images: int = 1000,
+    use_async: bool = False,
+    verbose: bool = False,
+    say: Callable[[str], None] = lambda text: None,
+) -> LoadReport:
+    """Export the model of `options` as `folder/001` in `form` (an old one is removed), serve it, send requests, report.
+
+    The model's batch is the micro-batch of the options. When requests have another size, the server joins and pads
+    them to exactly that batch (500 microseconds, 1000 waiting batches); otherwise each request is one batch.
+    `port` is the gRPC port, 0 a free one; an address of all interfaces is served on the loopback one.
+    """
+    from conveyor.infer.export import export
+    from conveyor.infer.load import from_options, load
+
+    model_batch = options.batch.micro_batch_size
+    loaded = load(checkpoint) if checkpoint else from_options(options, name)
+    if not checkpoint and options.model.weights is None:
+        say("note: no checkpoint was given, so the weights are random")
+    target = Path(folder) / "001"
+    shutil.rmtree(target, ignore_errors=True)
+    say(export(loaded, target, form, batch=model_batch).text())
+    images = _images(options, loaded.preprocessing)
+    # Clients that are refused for want of room send their images again and again, which costs the engines their cores.
+    held = _under_way(clients, batch_size, use_async=use_async) * images[0].nbytes
+    local = "127.0.0.1" if host in ("0.0.0.0", "localhost", "") else host
+    settings = ServeSettings(
+        path=str(target),  # not the folder: a higher number may lie beside it
+        name=name,
+        host=local,
+        port=0,
+        grpc_port=port,
+        batch_sizes=(model_batch,),
+        delay_us=0 if batch_size == model_batch else MODEL_BATCH_DELAY_US,
+        queue=QUEUED_BATCHES * model_batch,
+        max_inflight=max(MAX_INFLIGHT, 2 * held),
+        poll=0,
+        drain_delay=0.0,
+        timeout=patience(clients, batch_size, use_async=use_async),
+        engine="onnxruntime",
+        workers=engine_processes(clients, use_async=use_async),
+    )
+    with running(settings) as server:
+        say(f"serving {name} version {server.version} at {local} port {server.grpc_port}")
+        load_settings = LoadSettings(
+            host=local,
+            port=server.grpc_port or 0,
+            name=name,
+            protocol="grpc-tensorflow",
+            input_name="input",
+            batch_size=batch_size,
+            clients=clients,
+            num_images=num_images,
+            use_async=use_async,
+            timeout=settings.timeout,
+            verbose=verbose,
+        )
+        return run_load(load_settings, images)
+
+
+def _images(options: Options, preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """What the clients send: images of the options' data set, or a random one where they ask for generated data."""
+    from conveyor.infer import accuracy
+
+    if options.data.generated_data or options.data.synthetic_data:
+        return random_images(preprocessing.image_shape, 1)
+    return accuracy.sample(options, "validation", preprocessing, SAMPLE).images

@@ -1,0 +1,92 @@
+"""A run in words, before it starts (no torch here)."""
+
+from conveyor.errors import UserError
+from conveyor.options.units import format_fraction
+from conveyor.spec import RunSpec
+
+
+def describe(spec: RunSpec) -> str:
+    """The plan that `--dry-run` prints for a person."""
+    topology, events, options = spec.topology, spec.events, spec.options
+    if not options.events.training:
+        return _validation(spec)
+    rate = f"{options.schedule.lr_schedule}, peak {spec.peak_lr:.6g}"
+    if spec.warmup_updates:
+        rate += f", warm-up {spec.warmup_updates} updates ({options.schedule.warmup_mode})"
+    splits = f", split at {' '.join(spec.split_points)}" if spec.split_points else ""
+    batch = f"{topology.micro_batch} x accumulation {topology.accumulation} x {topology.replicas} replicas"
+    batch += (
+        f" = {topology.global_batch} per update, {topology.stages} stage{'s' if topology.stages > 1 else ''}{splits}"
+    )
+    periods = f"log {_every(events.updates_per_log)}, checkpoint {_every(events.updates_per_checkpoint)}"
+    lines = [
+        f"model       {spec.model_name}, {spec.image_size}x{spec.image_size}x{spec.in_channels}, {spec.num_classes} classes",
+        f"data        {spec.data.name}: {spec.data.train_images:,} images, {spec.validation_images:,} for validation",
+        f"batch       {batch}",
+        f"length      {format_fraction(spec.epochs)} epochs of {spec.updates_per_epoch} updates = {spec.updates_total} updates",
+        f"optimiser   {options.optimizer.optimizer}, precision {options.precision.precision}, loss scale {options.precision.loss_scale}",
+        f"rate        {rate}",
+        f"events      {periods}, {events.calls} host calls of {events.updates_per_call}",
+    ]
+    if options.events.validation:
+        lines.append(f"validation  {spec.validation_images:,} images in batches of {spec.validation_batch}")
+    lines.append(spec.layout_note.replace("layout ", "layout      ", 1))
+    lines += [f"note        {note}" for note in spec.notes]
+    lines.append(f"command     {options.command_text('train')}")
+    return "\n".join(lines)
+
+
+def _validation(spec: RunSpec) -> str:
+    options = spec.options
+    what = options.run.checkpoint_path or options.model.weights or "random weights"
+    lines = [
+        f"validate    {what}",
+        f"model       {spec.model_name}, {spec.image_size}x{spec.image_size}x{spec.in_channels}, {spec.num_classes} classes",
+        f"data        {spec.data.name}: {spec.validation_images:,} images in batches of {spec.validation_batch}",
+        f"precision   {options.precision.precision}",
+        spec.layout_note.replace("layout ", "layout      ", 1),
+        *(f"note        {note}" for note in spec.notes),
+        f"command     {options.command_text('validate')}",
+    ]
+    return "\n".join(lines)
+
+
+def opening_lines(spec: RunSpec, parameters: int, precision: str) -> list[str]:
+    """What a run says when it starts."""
+    topology = spec.topology
+    what = f"{spec.model_name} ({parameters:,} parameters, {precision}) on {spec.data.name}"
+    return [
+        f"{what}: {spec.updates_total} updates of {topology.global_batch} images, {format_fraction(spec.epochs)} epochs",
+        spec.layout_note,
+        *(f"note: {note}" for note in spec.notes),
+    ]
+
+
+def _every(updates: int) -> str:
+    return f"every {updates} updates" if updates else "never"
+
+
+def plot_schedule(spec: RunSpec, path: str) -> None:
+    """The learning rate over the run as a picture; the file's ending chooses the format."""
+    try:
+        import matplotlib
+    except ImportError:
+        raise UserError("--plot needs matplotlib: pip install 'conveyor[plot]'") from None
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    total, points = spec.updates_total, 2000
+    stride = max(1, total // points)
+    updates = [*range(0, total, stride), total - 1] if total else [0]
+    figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")
+    axes.step([u / spec.updates_per_epoch for u in updates], [spec.schedule.rate(u) for u in updates], where="post")
+    axes.set_xlabel("epoch")
+    axes.set_ylabel("learning rate")
+    axes.set_title(f"{spec.options.schedule.lr_schedule}, peak {spec.peak_lr:.4g}, {total} updates")
+    axes.grid(alpha=0.3)
+    try:
+        figure.savefig(path, dpi=120)
+    except (OSError, ValueError) as problem:
+        raise UserError(f"cannot draw {path}: {problem}") from None
+    finally:
+        pyplot.close(figure)

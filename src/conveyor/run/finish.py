@@ -1,0 +1,119 @@
+"""After the last update: averages, validation of all checkpoints, and the files that the report reads."""
+
+import contextlib
+import json
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypedDict
+
+from conveyor.checkpoint import choice
+from conveyor.errors import UserError
+from conveyor.evaluate.mistakes import write_confusion, write_mistakes
+from conveyor.evaluate.saved_checkpoints import validate_checkpoints
+from conveyor.evaluate.validator import Validation
+from conveyor.files import write_atomically
+from conveyor.monitor.observers import Observer
+from conveyor.monitor.progress import say
+from conveyor.run.averages import average_after_training
+from conveyor.training.events import Events
+from conveyor.training.session import Session
+
+
+class Result(TypedDict):
+    """How a run ended; plain values, so that it travels from a worker to whoever started it."""
+
+    folder: str
+    updates: int
+    reason: str
+    accuracy: float | None
+    best_accuracy: float | None
+    best_update: int | None
+    signal: int | None
+    restarts: int
+    updates_repeated: int
+
+
+def finish(
+    session: Session,
+    folder: Path,
+    events: Events,
+    validation: Validation | None,
+    observers: Sequence[Observer],
+    received: signal.Signals | None,
+) -> Result:
+    """Leave the run folder complete; every worker calls it."""
+    stopping = session.stopping
+    if session.reason != "interrupted":
+        _average_and_validate(session, folder, validation, observers)
+    validated = stopping.best_update >= 0
+    result = Result(
+        folder=str(folder),
+        updates=session.update,
+        reason=session.reason or "done",
+        accuracy=session.last_accuracy,
+        best_accuracy=stopping.best_accuracy if validated else None,
+        best_update=stopping.best_update if validated else None,
+        signal=None if received is None else int(received),
+        restarts=session.restarts,
+        updates_repeated=session.updates_repeated,
+    )
+    if session.world.is_main:
+        _write_files(session, folder, events, validation)
+        record = _last_record(session, result)
+        for observer in observers:
+            observer.end(record)
+        if result["reason"] in ("interrupted", "time") and not session.spec.options.run.json_logs:
+            cause = received.name if received is not None and result["reason"] == "interrupted" else "--max-time"
+            say(
+                f"{cause}: stopped after update {session.update}, saved; go on with conveyor restore --checkpoint-path {folder}"
+            )
+    return result
+
+
+def _average_and_validate(
+    session: Session, folder: Path, validation: Validation | None, observers: Sequence[Observer]
+) -> None:
+    options = session.spec.options.events
+    if session.world.is_main:
+        average_after_training(folder, session.spec)
+    session.world.barrier()
+    if validation is not None and (options.validation_mode == "after" or options.average_last or options.average_decay):
+        only_averages = options.validation_mode != "after"
+        validate_checkpoints(session, folder, validation, observers, only_averages=only_averages)
+
+
+def _write_files(session: Session, folder: Path, events: Events, validation: Validation | None) -> None:
+    """What the report reads besides the observers' files."""
+    write_atomically(folder / "timing.json", json.dumps(session.timing.seconds))
+    if events.last_result is not None and events.last_result.confusion is not None:
+        write_confusion(folder, events.last_result.confusion, session.spec.data.class_names, session.validated_at)
+    if validation is not None:
+        # Averages that were validated since then have mistakes of their own.
+        write_mistakes(folder, (events.last_mistakes or validation.mistakes).kept)
+
+
+def _last_record(session: Session, result: Result) -> dict[str, Any]:
+    """What the observers hear at the end."""
+    record: dict[str, Any] = {
+        "updates": session.update,
+        "epochs": session.epoch,
+        "seconds": session.stopping.seconds,
+        "images_per_second": session.meter.mean_rate(),
+        "reason": result["reason"],
+        "restarts": session.restarts,
+        "updates_repeated": session.updates_repeated,
+    }
+    if result["accuracy"] is not None:
+        record["accuracy"] = result["accuracy"]
+    if result["best_update"] is not None:
+        record |= {"best_accuracy": result["best_accuracy"], "best_update": result["best_update"]}
+    return record
+
+
+def best_checkpoint(folder: Path) -> Path | None:
+    """The checkpoint with the best validation, else the newest one."""
+    for which in (choice.BEST, choice.LAST):
+        with contextlib.suppress(UserError):
+            return choice.find(folder, which)
+    return None

@@ -1,0 +1,104 @@
+"""Where a run begins: at update 0, or where a checkpoint was saved."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+from conveyor.checkpoint import folder as checkpoints
+from conveyor.checkpoint import store
+from conveyor.checkpoint.state import State
+from conveyor.errors import UserError
+from conveyor.monitor.csvfile import CsvFile
+from conveyor.run import folder as rundir
+from conveyor.run.stored_options import check_past, stored_options
+from conveyor.spec import RunSpec
+from conveyor.training import handover
+from conveyor.training.session import starts
+from conveyor.world.world import World
+
+
+def starting_state(spec: RunSpec, folder: Path, world: World) -> State | None:
+    """The state to go on from; None for a new run. What lost workers handed over is newer than any checkpoint."""
+    # A machine that joins has not started before; all workers must take the same way.
+    times = max(world.of_all(starts()))
+    if not times:
+        return _saved_state(spec, folder, world)
+    saved = store.numbered(folder) if world.is_main else []
+    newest = world.broadcast_object(int(saved[-1].name) if saved else -1)
+    state = handover.take(handover.folder_here(), world, newest) or _saved_state(spec, folder, world)
+    return None if state is None else _counted(state, folder, world, times)
+
+
+def _counted(state: State, folder: Path, world: World, times: int) -> State:
+    """Take note of the start, the job's number `times`, and of the updates that are done again."""
+    progress = state.progress
+    attempted = progress.get("attempted")
+    if attempted is None:
+        rows = CsvFile(folder / "metrics.csv", (), "update").read() if world.is_main else []
+        attempted = world.broadcast_object(max((int(row["update"]) for row in rows), default=state.update))
+    repeated = int(progress.get("updates_repeated", 0)) + max(0, attempted - state.update)
+    job, before = progress.get("job", ["", 0])
+    since = times - before if job == os.environ.get("CONVEYOR_JOB", "") else times
+    progress |= {"restarts": int(progress.get("restarts", 0)) + since, "updates_repeated": repeated}
+    return state
+
+
+def _saved_state(spec: RunSpec, folder: Path, world: World) -> State | None:
+    """The main worker chooses a checkpoint, all load it."""
+    path: str | None = None
+    state: State | None = None
+    if world.is_main:
+        found = _choose(spec, folder)
+        if found is not None:
+            chosen, state = found
+            path = os.fspath(chosen)
+    path = world.broadcast_object(path)
+    if path is None or state is not None:
+        return state
+    return checkpoints.load(path)
+
+
+def _choose(spec: RunSpec, folder: Path) -> tuple[Path, State] | None:
+    run = spec.options.run
+    if (run.resume == "auto" or starts()) and rundir.holds_run(folder):
+        return resumed(spec, folder) if store.numbered(folder) else None
+    rundir.refuse_taken(folder)
+    if run.checkpoint_path is not None and spec.options.events.training:
+        return store.load_newest(run.checkpoint_path)
+    return None
+
+
+def with_stored_threads(spec: RunSpec, state: State | None) -> RunSpec:
+    """A run that goes on keeps its number of threads: library kernels add up in an order that depends on it."""
+    stored = None if state is None else state.progress.get("threads")
+    if not isinstance(stored, int) or spec.options.layout.threads is not None or stored == spec.layout.threads:
+        return spec
+    return spec.replace(layout=dataclasses.replace(spec.layout, threads=stored))
+
+
+def resumed(spec: RunSpec, folder: Path) -> tuple[Path, State]:
+    """The checkpoint that the run in `folder` goes on from, unless the options would change what it has computed."""
+    path, state = store.load_newest(folder)
+    stored = stored_options(folder, state.options)
+    # A run that goes on has its weights already: what it once began with may be gone.
+    asked = rundir.resolved_options(spec, folder).replace(weights=stored.model.weights)
+    if spec.num_classes == spec.data.num_classes:
+        # Another number of class folders is told by name, when the data are compared.
+        asked = asked.replace(num_classes=stored.model.num_classes)
+    check_past(stored, asked)
+    return path, state
+
+
+def check_fits(state: State, spec: RunSpec) -> None:
+    """The clock of the checkpoint must be the clock of the run."""
+    stored = state.progress.get("updates_per_epoch")
+    if stored != spec.updates_per_epoch:
+        raise UserError(
+            f"the checkpoint counts {stored} updates per epoch, this run {spec.updates_per_epoch}: "
+            "resume with the data and batch sizes of the stored run, or start a new run with --weights"
+        )
+    if state.update > spec.updates_total:
+        raise UserError(
+            f"the checkpoint is at update {state.update}, past the end of this run at {spec.updates_total}: "
+            "raise --epochs or --updates"
+        )

@@ -1,0 +1,132 @@
+"""A caller's own data as a data set: arrays, or anything with `len` and `[i] -> (image, label)`."""
+
+from collections.abc import Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from conveyor.data.batch import Dataset, RawBatch
+from conveyor.data.catalogue import DatasetInfo
+from conveyor.data.formats.memory import MemoryDataset
+from conveyor.data.order import Indices
+from conveyor.errors import UserError
+from conveyor.options import Options
+
+OwnData: TypeAlias = Any
+"""(training, validation) or training alone; each a Dataset, a pair of arrays, or a map-style data set."""
+
+
+def adopt(dataset: OwnData, options: Options) -> tuple[DatasetInfo, Dataset, Dataset | None]:
+    """The numbers of the caller's data and its two parts in the form that the feed reads.
+
+    Arrays are uint8 images [N, H, W, C] or [N, H, W] and integer labels [N]. A map-style data set yields (image, label)
+    with an image as uint8 [H, W, C] array, tensor [C, H, W], or PIL image, all of one size.
+    """
+    parts = (
+        dataset if isinstance(dataset, tuple) and len(dataset) == 2 and not _is_array(dataset[0]) else (dataset, None)
+    )
+    train = _one(parts[0], options)
+    validation = _one(parts[1], options) if parts[1] is not None else None
+    height, width, channels = train.shape(0)
+    if height != width:
+        raise UserError(
+            f"images of {height}x{width} pixels: only square ones can be trained on, crop or pad them first"
+        )
+    info = DatasetInfo(
+        name="own",
+        train_images=len(train),
+        validation_images=len(validation) if validation is not None else 0,
+        num_classes=options.model.num_classes or max(train.num_classes, validation.num_classes if validation else 0),
+        image_size=height,
+        channels=channels,
+        kind="memory",
+        class_names=tuple(train.class_names),
+        title="the caller's own data",
+    )
+    return info, train, validation
+
+
+def _one(part: Any, options: Options) -> Dataset:
+    if hasattr(part, "read") and hasattr(part, "shape") and hasattr(part, "num_classes"):
+        found: Dataset = part
+        return found
+    if isinstance(part, tuple | list) and len(part) == 2 and _is_array(part[0]):
+        images, labels = (np.asarray(array.numpy() if isinstance(array, Tensor) else array) for array in part)
+        if images.dtype != np.uint8:
+            raise UserError(f"images must be 8-bit values (uint8, 0 to 255), not {images.dtype}: convert them first")
+        images = images[..., None] if images.ndim == 3 else images
+        if images.ndim != 4 or labels.shape != images.shape[:1] or not len(images):
+            raise UserError(
+                f"images {images.shape} and labels {labels.shape} do not belong together: give [N, H, W, C] or [N, H, W] "
+                "images and one label for each"
+            )
+        if labels.dtype.kind not in "iufb" or not np.array_equal(labels, labels.astype(np.int64)):
+            raise UserError("labels must be the numbers of classes (0, 1, 2, ...), not fractions or names")
+        return MemoryDataset(images, labels, options.model.num_classes or int(labels.max()) + 1)
+    if hasattr(part, "__len__") and hasattr(part, "__getitem__"):
+        return MapDataset(part, options.model.num_classes)
+    raise UserError(
+        f"a data set of type {type(part).__name__} cannot be read: give (images, labels) arrays or an object with "
+        "len() and [i] -> (image, label)"
+    )
+
+
+def _is_array(value: Any) -> bool:
+    return isinstance(value, np.ndarray | Tensor)
+
+
+class MapDataset:
+    """Any map-style data set of equal-sized images."""
+
+    chunk = 8
+
+    def __init__(self, items: Any, num_classes: int | None) -> None:
+        self._items = items
+        names = getattr(items, "classes", ())
+        self.class_names = tuple(str(name) for name in names)
+        labels = getattr(items, "targets", None)
+        known = num_classes or len(self.class_names) or (int(max(labels)) + 1 if labels is not None else 0)
+        self.num_classes = int(known or 1 + max(int(items[i][1]) for i in range(len(items))))
+        self._shape = tuple(to_pixels(items[0][0]).shape)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def shape(self, epoch: int) -> tuple[int, int, int]:
+        height, width, channels = self._shape
+        return height, width, channels
+
+    def shards(self) -> Sequence[int]:
+        return ()
+
+    def read(self, indices: Indices, epoch: int, out: Tensor | None = None) -> RawBatch:
+        """Samples one by one; the caller's own code decides how fast that is."""
+        images = out if out is not None else torch.empty(len(indices), *self._shape, dtype=torch.uint8)
+        labels = torch.empty(len(indices), dtype=torch.int64)
+        for place, index in enumerate(indices):
+            image, label = self._items[int(index)]
+            pixels = to_pixels(image)
+            if tuple(pixels.shape) != self._shape:
+                raise UserError(
+                    f"image {int(index)} is {tuple(pixels.shape)}, the first one is {self._shape}: make them equal"
+                )
+            images[place], labels[place] = pixels, int(label)
+        return RawBatch(images, labels)
+
+    def statistics(self) -> dict[str, float]:
+        return {}
+
+
+def to_pixels(image: Any) -> Tensor:
+    """uint8 [H, W, C] from an array or PIL image [H, W(, C)], or a tensor [C, H, W] (floats are taken as 0..1)."""
+    if isinstance(image, Tensor):
+        image = image.permute(1, 2, 0) if image.dim() == 3 else image.unsqueeze(-1)
+        if image.is_floating_point():
+            image = (image * 255).round().clamp(0, 255)
+        return image.to(torch.uint8)
+    array = np.array(image)
+    if array.dtype != np.uint8:
+        raise UserError(f"images must be 8-bit values (uint8, 0 to 255), not {array.dtype}: convert them first")
+    return torch.from_numpy(array if array.ndim == 3 else array[..., None])

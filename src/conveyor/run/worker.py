@@ -1,0 +1,106 @@
+"""One worker of a run: start or resume, train, leave the run folder in order."""
+
+import contextlib
+from pathlib import Path
+
+from conveyor.checkpoint import folder as checkpoints
+from conveyor.checkpoint import store
+from conveyor.checkpoint.lock import RunLock
+from conveyor.checkpoint.state import State
+from conveyor.errors import UserError
+from conveyor.files import remove_unfinished
+from conveyor.monitor.fault_tolerant import Steady
+from conveyor.monitor.observers import make_observers
+from conveyor.monitor.progress import say
+from conveyor.monitor.worker_profile import make_watch
+from conveyor.numerics.precision import Precision
+from conveyor.numerics.threads import using_threads
+from conveyor.run import folder as rundir
+from conveyor.run.assemble import Own, make_feed, make_prepare, make_session, make_validation
+from conveyor.run.describe import opening_lines
+from conveyor.run.finish import Result, finish
+from conveyor.run.gemm_share import share_of_peak
+from conveyor.run.recompute_memory import recompute_note
+from conveyor.run.start import starting_state, with_stored_threads
+from conveyor.spec import RunSpec
+from conveyor.training.events import Events
+from conveyor.training.handover import Handover, folder_here
+from conveyor.training.loop import train
+from conveyor.training.session import Session
+from conveyor.training.signals import Signals
+from conveyor.world.world import World, device_for
+
+
+def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Result:
+    """Run `spec` to its end as one worker of `world`. Several workers need `run_dir` set, so that they agree on it."""
+    world, own = world or World.single(device_for(spec.options.layout)), own or Own()
+    folder = rundir.choose(spec)
+    spec = spec.replace(options=rundir.resolved_options(spec, folder))
+    lock = RunLock(folder) if world.is_main else None
+    with lock or contextlib.nullcontext(), Signals() as signals:
+        state = starting_state(spec, folder, world)
+        spec = with_stored_threads(spec, state)
+        with using_threads(spec.layout.threads):
+            return _run(spec, world, own, folder, state, signals, lock)
+
+
+def _run(
+    spec: RunSpec,
+    world: World,
+    own: Own,
+    folder: Path,
+    state: State | None,
+    signals: Signals,
+    lock: RunLock | None,
+) -> Result:
+    if world.is_main:
+        checkpoints.tidy(folder / store.CHECKPOINTS)
+        remove_unfinished(folder)
+    prepare = make_prepare(spec, world)
+    session = make_session(spec, world, own, state, prepare)
+    validation = make_validation(spec, world, own, prepare)
+    during = spec.options.events.validation_mode == "during"
+    if world.is_main:
+        # From here on the folder holds a run; what went wrong before leaves it free for the next attempt.
+        rundir.write_options(folder, spec.options)
+    observers = [Steady(one) for one in make_observers(spec.options, folder)] if world.is_main else []
+    peak = share_of_peak(session.flops, spec, world.device) if world.is_main else None
+    handover = Handover(session, folder_here() if world.size > 1 else None)
+    events = Events(session, folder, observers, validation if during else None, peak, lock)
+    if world.is_main:
+        announce(session)
+    for observer in observers:
+        # What is done again is recorded again.
+        observer.start(spec.to_json(), session.update - session.events_due)
+    try:
+        feed = make_feed(spec, world, own, prepare, session.update, session.lane.reads_data)
+        watch = make_watch(spec.options.run, folder, world.rank, session.lane.module, on_cpu=world.device.type == "cpu")
+        with events, contextlib.closing(watch) as session.timing.watch, feed as batches:
+            if session.update == 0 and spec.options.events.checkpoint_at_start:
+                events.save()
+            events.catch_up()
+            train(session, batches, events, signals, handover)
+        result = finish(session, folder, events, validation, observers, signals.received)
+    except BaseException:
+        # What is written now would make a removed folder anew.
+        for observer in [] if events.folder_is_gone() else observers:
+            observer.end({"updates": session.update, "seconds": session.stopping.seconds, "reason": "failed"})
+        handover.write()
+        raise
+    if world.is_main and events.writer.problem is not None:
+        raise UserError(events.writer.problem)
+    return result
+
+
+def announce(session: Session) -> None:
+    """The run in a few lines, before it starts."""
+    options = session.spec.options
+    if options.run.quiet or options.run.json_logs:
+        return
+    parameters = sum(parameter.numel() for parameter in session.lane.module.parameters())
+    precision = Precision.from_options(options.precision).describe(session.world.device)
+    lines = opening_lines(session.spec, parameters, precision)
+    if options.batch.recompute and session.world.depth == 1:
+        lines.append(recompute_note(session.lane.module, session.spec, session.world.device) or "")
+    for line in filter(None, lines):
+        say(line)

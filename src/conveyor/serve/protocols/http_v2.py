@@ -1,0 +1,173 @@
+"""The Open Inference Protocol, version 2, as JSON with optional binary tensors behind it."""
+
+import math
+from typing import Any
+
+import numpy as np
+import orjson
+from numpy.typing import NDArray
+
+from conveyor.infer import metadata
+from conveyor.serve.errors import Refused
+from conveyor.serve.model import ServedModel
+from conveyor.serve.protocols.arrays import (
+    DTYPES,
+    as_images,
+    checked_shape,
+    from_bytes,
+    from_lists,
+    join_strings,
+    softmax,
+    split_strings,
+)
+from conveyor.serve.service import Asked, Service
+from conveyor.version import __version__
+
+INPUT, LOGITS, PROBABILITIES = metadata.INPUT, metadata.OUTPUT, "probabilities"
+INPUT_NAMES = (INPUT, "input", "input_0")
+"""The input's name and those that clients of the original programs use."""
+BINARY_HEADER = "Inference-Header-Content-Length"
+
+
+def server_metadata() -> dict[str, Any]:
+    return {"name": "conveyor", "version": __version__, "extensions": ["binary_tensor_data", "classification"]}
+
+
+def model_metadata(model: ServedModel) -> dict[str, Any]:
+    return {  # any number of images is accepted, whatever batch the model was exported with: the server cuts and pads
+        "name": model.name,
+        "versions": [model.version],
+        "platform": f"conveyor_{model.described['engine']}",
+        "inputs": [{"name": INPUT, "datatype": "UINT8", "shape": [-1, *model.preprocessing.image_shape]}],
+        "outputs": [
+            {"name": LOGITS, "datatype": "FP32", "shape": [-1, model.num_classes]},
+            {"name": PROBABILITIES, "datatype": "FP32", "shape": [-1, model.num_classes]},
+        ],
+    }
+
+
+async def infer(service: Service, asked: Asked, body: bytes, header_length: str | None) -> tuple[bytes, dict[str, str]]:
+    """The answer to one request and its headers."""
+    request, binary = _split(body, header_length)
+    tensor = _only_input(request)
+    images = await images_of(service, asked, tensor, binary)
+    logits = await service.infer(asked, images)
+    return _answer(asked.model, request, logits)
+
+
+def _split(body: bytes, header_length: str | None) -> tuple[dict[str, Any], memoryview]:
+    """The JSON part and the bytes behind it."""
+    length = len(body)
+    if header_length is not None:
+        if (
+            not (header_length.isascii() and header_length.isdigit())
+            or len(header_length) > 12
+            or int(header_length) > len(body)
+        ):
+            raise Refused(f"{BINARY_HEADER} must be the length of the JSON part, at most {len(body)}")
+        length = int(header_length)
+    try:
+        request = orjson.loads(memoryview(body)[:length])
+    except orjson.JSONDecodeError as error:
+        raise Refused(f"the request is not JSON: {str(error)[:100]}") from None
+    if not isinstance(request, dict):
+        raise Refused("the request must be a JSON object with 'inputs'")
+    return request, memoryview(body)[length:]
+
+
+def _only_input(request: dict[str, Any]) -> dict[str, Any]:
+    inputs = request.get("inputs")
+    if not isinstance(inputs, list) or len(inputs) != 1 or not isinstance(inputs[0], dict):
+        raise Refused(f"'inputs' must be a list of one tensor called {INPUT!r}")
+    tensor: dict[str, Any] = inputs[0]
+    if tensor.get("name") not in INPUT_NAMES:
+        raise Refused(f"there is no input {str(tensor.get('name'))[:60]!r}: it is called {INPUT!r}")
+    return tensor
+
+
+async def images_of(service: Service, asked: Asked, tensor: dict[str, Any], binary: memoryview) -> NDArray[np.uint8]:
+    """The images of an input tensor: numbers as bytes or JSON, or encoded photographs as type BYTES."""
+    datatype, shape = tensor.get("datatype"), checked_shape(tensor.get("shape"))
+    parameters = tensor.get("parameters") or {}
+    size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size != len(binary)):
+        raise Refused(f"binary_data_size is {str(size)[:20]}, but {len(binary)} bytes follow the JSON part")
+    if size is None and len(binary):
+        raise Refused(f"{len(binary)} bytes follow the JSON part, but the input has no binary_data_size")
+    if datatype == "BYTES":
+        count = int(np.prod(shape))
+        if size is None or count > service.settings.queue:
+            raise Refused(f"photographs are sent as binary data, at most {service.settings.queue} at a time")
+        return await service.decode(asked, split_strings(binary, count))
+    if not isinstance(datatype, str) or datatype not in DTYPES:
+        raise Refused(f"the data type {str(datatype)[:20]!r} is not one of UINT8, other number types, or BYTES")
+    if size is not None:
+        return as_images(from_bytes(binary, datatype, shape), asked.model.preprocessing.image_shape)
+    if "data" not in tensor:
+        raise Refused("the input has neither 'data' nor binary data")
+    values = from_lists(tensor["data"])
+    if values.size != math.prod(shape):
+        raise Refused(f"'data' does not have the shape {shape}")
+    return as_images(values.reshape(shape), asked.model.preprocessing.image_shape)
+
+
+def wanted_outputs(request: dict[str, Any]) -> list[tuple[str, bool | None, int]]:
+    """(name, as binary (none: not said), classification count) of each output that was asked for; all of them without a wish."""
+    default = (request.get("parameters") or {}) if isinstance(request.get("parameters") or {}, dict) else {}
+    binary = True if default.get("binary_data_output") is True else None
+    outputs = request.get("outputs")
+    if outputs is None or outputs == []:
+        return [(LOGITS, binary, 0), (PROBABILITIES, binary, 0)]
+    if not isinstance(outputs, list) or len(outputs) > 8:
+        raise Refused("'outputs' must be a list of at most 8 outputs")
+    found = []
+    for output in outputs:
+        if not isinstance(output, dict) or output.get("name") not in (LOGITS, PROBABILITIES):
+            raise Refused(f"there is no such output: they are called {LOGITS!r} and {PROBABILITIES!r}")
+        parameters = output.get("parameters") or {}
+        if not isinstance(parameters, dict):
+            raise Refused("the parameters of an output must be an object")
+        classes = parameters.get("classification", 0)
+        if not isinstance(classes, int) or isinstance(classes, bool) or classes < 0:
+            raise Refused("'classification' must be a number of classes")
+        wish = parameters.get("binary_data", binary)
+        found.append((output["name"], wish if isinstance(wish, bool) else None, classes))
+    return found
+
+
+def classification(model: ServedModel, values: NDArray[np.float32], count: int) -> list[bytes]:
+    """`score:number:label` of the best classes, image after image, as Triton writes them."""
+    return [
+        f"{score:f}:{index}:{label}".encode()
+        for row in values
+        for index, label, score in model.best(row, min(count, model.num_classes))
+    ]
+
+
+def _answer(model: ServedModel, request: dict[str, Any], logits: NDArray[np.float32]) -> tuple[bytes, dict[str, str]]:
+    outputs, tail = [], []
+    for name, binary, classes in wanted_outputs(request):
+        values = logits if name == LOGITS else softmax(logits)
+        described: dict[str, Any] = {"name": name}
+        if classes:
+            words = classification(model, values, classes)
+            described |= {"datatype": "BYTES", "shape": [len(values), len(words) // len(values)]}
+            raw = join_strings(words)
+            data: Any = [word.decode() for word in words]
+        else:
+            described |= {"datatype": "FP32", "shape": list(values.shape)}
+            raw = values.astype("<f4").tobytes() if binary else b""
+            data = [] if binary else values.ravel().tolist()
+        if binary:
+            described["parameters"] = {"binary_data_size": len(raw)}
+            tail.append(raw)
+        else:
+            described["data"] = data
+        outputs.append(described)
+    answer: dict[str, Any] = {"model_name": model.name, "model_version": model.version, "outputs": outputs}
+    if isinstance(request.get("id"), str):
+        answer["id"] = request["id"]
+    head = orjson.dumps(answer)
+    if not tail:
+        return head, {"Content-Type": "application/json"}
+    return head + b"".join(tail), {"Content-Type": "application/octet-stream", BINARY_HEADER: str(len(head))}

@@ -1,0 +1,25 @@
+"""Photographs in requests to pixels: validation's decoder behind limits for what a stranger sends."""
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conveyor.data.photo.decode import BadImageError, Encoded, TooLargeError
+from conveyor.infer.photograph import pixels_of
+from conveyor.infer.preprocessing import Preprocessing
+from conveyor.serve.errors import Refused, TooLarge
+
+LONGEST_SIDE_RATIO = 200
+
+
+def decode(content: bytes, preprocessing: Preprocessing, max_pixels: int) -> NDArray[np.uint8]:
+    """uint8 [H, W, C]: the pixels that validation sees of the same file."""
+    try:
+        image = Encoded(content, max_pixels)
+        sides = sorted((image.width, image.height))
+        if sides[0] < 1 or sides[1] > LONGEST_SIDE_RATIO * sides[0]:
+            raise Refused(f"an image of {image.width} x {image.height} pixels cannot be classified")
+        return pixels_of(image, preprocessing)
+    except TooLargeError as error:
+        raise TooLarge(f"the image has too many pixels: {error}") from error
+    except BadImageError as error:
+        raise Refused(f"the image cannot be decoded: {error}") from error

@@ -1,0 +1,111 @@
+"""From options to a lane that can run: the order of the transforms on a model, on one page.
+
+weights (init, load, or resume) -> frozen ones -> memory format -> precision -> fast kernels -> recompute -> cut into stages -> lane
+"""
+
+import torch
+from torch import nn
+
+from conveyor import models
+from conveyor.checkpoint.state import State
+from conveyor.data.transform.prepare import Prepare
+from conveyor.models import splits, units
+from conveyor.models.layers import norms
+from conveyor.numerics import convolution, recompute
+from conveyor.numerics.precision import Precision
+from conveyor.optim import kinds
+from conveyor.options.units import size_in_bytes
+from conveyor.pipeline.balance import automatic_splits
+from conveyor.spec import RunSpec
+from conveyor.training.adopt_norms import adopt_norms
+from conveyor.training.lane import Lane
+from conveyor.training.load_weights import load_into, start_weights
+from conveyor.training.loss import Loss
+from conveyor.training.meter import Timing
+from conveyor.training.step import FoldedLane
+from conveyor.world.world import World
+
+
+def build_model(spec: RunSpec, *, own: nn.Module | None = None, state: State | None = None) -> nn.Module:
+    """The network with its weights, on the CPU: from the seed, from `--weights`, or from a checkpoint."""
+    options = spec.options
+    model = adopt_norms(own) if own is not None else _fresh(spec)
+    if state is not None:
+        load_into(model, state.model, "the checkpoint")
+    elif options.model.weights is not None:
+        start_weights(model, options.model)
+    return model
+
+
+def outline(spec: RunSpec) -> nn.Module:
+    """The network on the meta device: its names and shapes, without memory or time for its weights."""
+    try:
+        with torch.device("meta"):
+            return _fresh(spec)
+    except (RuntimeError, NotImplementedError, TypeError):
+        # A user's own code may look at values, which the meta device has not.
+        return _fresh(spec)
+
+
+def _fresh(spec: RunSpec) -> nn.Module:
+    """The network with weights from the seed."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(spec.options.run.seed)
+        return models.build_from(
+            spec.options.model,
+            name=spec.model_name,
+            num_classes=spec.num_classes,
+            in_channels=spec.in_channels,
+            image_size=spec.image_size,
+        )
+
+
+def check_splits(model: nn.Module, spec: RunSpec) -> None:
+    """Refuse a split that names no layer: a folded run does not cut there, but the mistake is the same on any layout."""
+    batch = spec.options.batch
+    if batch.splits and batch.splits != ("auto",):
+        splits.resolve(spec.model_name, units.trace(model, spec.image_size, spec.in_channels), batch.splits)
+    elif spec.topology.stages > 1:
+        found = units.trace(model, spec.image_size, spec.in_channels)
+        automatic_splits(found, spec.topology.stages, include=batch.split_include, exclude=batch.split_exclude)
+
+
+def place_model(model: nn.Module, spec: RunSpec, device: torch.device, *, train: bool = True) -> nn.Module:
+    """Freezing, memory format, precision, fast kernels and recomputation, in this order; the model is changed in place."""
+    if train:
+        kinds.freeze(model.named_parameters(), spec.options.optimizer.train_only)
+        for norm in norms.batch_norms(model) if spec.options.optimizer.frozen_norms else ():
+            norm.frozen = not norm.weight.requires_grad
+            norm.train(norm.training)
+    model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
+    Precision.from_options(spec.options.precision).apply(model)
+    if train and device.type == "cpu" and spec.options.precision.precision == "32.32":
+        norms.fuse(model)
+        convolution.install(model)
+    if train and spec.options.batch.recompute:
+        recompute.apply(model, spec.options.batch.recompute, models.blocks(model))
+    return model
+
+
+def build_lane(spec: RunSpec, world: World, model: nn.Module, prepare: Prepare, timing: Timing) -> Lane:
+    """What runs this worker's slots: the whole model, or its stage of a pipeline."""
+    options = spec.options
+    loss = Loss.from_options(options, spec.num_classes)
+    for norm in norms.batch_norms(model):
+        norm.span_group = world.span_group
+    if world.depth > 1:
+        from conveyor.training.pipelined import StageLane
+
+        return StageLane(spec=spec, world=world, model=model, loss=loss, prepare=prepare, timing=timing)
+    return FoldedLane(
+        model,
+        world,
+        spec.dealt(world.lanes),
+        span=options.model.bn_span,
+        loss=loss,
+        prepare=prepare,
+        bucket_bytes=size_in_bytes(options.layout.bucket_size),
+        timing=timing,
+        seed=options.run.seed,
+        metrics=not options.events.disable_metrics,
+    )

@@ -1,0 +1,119 @@
+"""Forecasts for clusters: exact where they can be, plausible where chance plays, quick for thousands of devices."""
+
+import pytest
+
+from conveyor.errors import UserError
+from conveyor.plan.costs import StageCost
+from conveyor.plan.simulator import Pod, finish, forecast, scaling
+
+
+def stages(depth: int, weight_bytes: float = 1e6) -> list[StageCost]:
+    return [
+        StageCost(s, s + 1, 0.010, 0.020, weight_bytes, 1e6, 1e5, 1e5 if s < depth - 1 else 0.0, 1e5)
+        for s in range(depth)
+    ]
+
+
+CASE = {"micro_batch": 16, "schedule": "1f1b"}
+FAST = Pod(hosts=64, devices=64, link=1e15, inner=1e15, latency=0.0)
+
+
+@pytest.mark.parametrize(("depth", "accumulation"), [(1, 4), (4, 16), (4, 300)])
+def test_without_noise_and_delay_it_is_the_timetable(depth: int, accumulation: int) -> None:
+    one = forecast(FAST, stages(depth), replicas=8, accumulation=accumulation, update_seconds_per_byte=0.0, **CASE)
+    assert one.update_seconds == pytest.approx(0.03 * (accumulation + depth - 1), rel=1e-6)
+    assert one.bubble == pytest.approx((depth - 1) / (accumulation + depth - 1), abs=1e-6)
+    assert one.efficiency == pytest.approx(accumulation / (accumulation + depth - 1), rel=1e-6)
+    assert one.reduce_seconds == pytest.approx(0.0, abs=1e-6)
+
+
+def test_stragglers_cost_more_the_more_replicas_wait() -> None:
+    noisy = Pod(hosts=64, devices=64, link=1e15, inner=1e15, latency=0.0, straggler=0.1)
+    few, many = (forecast(noisy, stages(1), replicas=count, accumulation=4, **CASE).efficiency for count in (4, 1024))
+    assert 1.0 > few > many > 0.6
+
+
+def test_one_slow_device_paces_the_cluster() -> None:
+    pod = Pod(hosts=4, devices=16, link=1e15, inner=1e15, latency=0.0, slow=1, slow_factor=2.0)
+    one = forecast(pod, stages(1), replicas=64, accumulation=4, update_seconds_per_byte=0.0, **CASE)
+    assert one.update_seconds == pytest.approx(0.03 * 4 * 2)
+
+
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "hierarchical", "auto"])
+def test_a_slow_network_shows_and_overlap_hides_it(algorithm: str) -> None:
+    open_, hidden = (
+        forecast(Pod(hosts=4, devices=4, link=1e9, reduce=algorithm, overlap=share), stages(1, 2e7), replicas=16, accumulation=1, **CASE)
+        for share in (0.0, 1.0)
+    )  # fmt: skip
+    assert open_.reduce_seconds > 0.02
+    assert open_.reduce_seconds - hidden.reduce_seconds == pytest.approx(0.02, rel=0.05)
+
+
+def test_thousands_of_devices() -> None:
+    pod = Pod(hosts=256, devices=16, straggler=0.05, reduce="ring")
+    one = forecast(pod, stages(4), replicas=1024, accumulation=32, **CASE)
+    assert one.devices == 4096
+    assert 0.3 < one.efficiency < 1.0
+
+
+def test_scaling_keeps_the_global_batch_and_loses_efficiency() -> None:
+    curve = scaling(Pod(straggler=0.02), stages(4), [16, 64, 128], micro_batch=16, global_batch=16384, schedule="gpipe")
+    assert [(one.devices, one.replicas, one.accumulation) for one in curve] == [
+        (16, 4, 256),
+        (64, 16, 64),
+        (128, 32, 32),
+    ]
+    assert {one.global_batch for one in curve} == {16384}
+    rates = [one.images_per_second for one in curve]
+    assert rates == sorted(rates)
+    assert curve[0].efficiency > curve[1].efficiency > curve[2].efficiency
+
+
+def test_failures_lengthen_the_run() -> None:
+    pod = Pod(mtbf=200 * 3600.0, save=30, restart=120)
+    end = finish(pod, devices=128, work=8 * 3600.0)
+    assert end.failures > 2
+    assert end.mean == pytest.approx(end.expected, rel=0.05)
+    assert end.work < end.low < end.mean < end.high
+    assert finish(Pod(), devices=128, work=100.0).failures == 0
+
+
+def test_too_few_devices() -> None:
+    with pytest.raises(UserError, match="need 32 devices, but the cluster has 16"):
+        forecast(Pod(), stages(4), replicas=8, accumulation=4, **CASE)
+
+
+def test_reading_a_cluster() -> None:
+    pod = Pod.parse(
+        [
+            "hosts=8",
+            "devices=16",
+            "link=100Gbit",
+            "latency=2us",
+            "tflops=31",
+            "mtbf=4000h",
+            "memory=900MiB",
+            "reduce=tree",
+        ]
+    )
+    assert (pod.hosts, pod.total, pod.link, pod.latency) == (8, 128, 12.5e9, pytest.approx(2e-6))
+    assert (pod.flops, pod.mtbf, pod.memory, pod.reduce) == (31e12, 4000 * 3600, 900 * 2**20, "tree")
+
+
+@pytest.mark.parametrize(
+    ("word", "answer"),
+    [("host=8", "did you mean 'hosts'"), ("hosts", "not key=value"), ("hosts=many", "not a number for hosts"), ("hosts=0", "at least 1"),
+     ("reduce=star", "there is no all-reduce 'star'"), ("mtbf=0", "mtbf must be above 0"), ("save=0", "save must be above 0"),
+     ("link=0Gbit", "link must be above 0"), ("tflops=0", "tflops must be above 0"), ("tflops=nan", "tflops must be above 0"),
+     ("straggler=-1", "straggler must not be below 0")],
+)  # fmt: skip
+def test_mistakes_are_named(word: str, answer: str) -> None:
+    with pytest.raises(UserError, match=answer):
+        Pod.parse([word])
+
+
+def test_a_cluster_that_fails_before_it_has_restarted_is_refused() -> None:
+    for mtbf in (1e-6, 1.0, 20.0):
+        with pytest.raises(UserError, match="would hardly end"):
+            finish(Pod(mtbf=mtbf), 4, 3600.0)
+    assert finish(Pod(mtbf=3600.0), 4, 3600.0, runs=5).failures > 0

@@ -1,0 +1,197 @@
+"""Training with objects of the caller's own, from Python."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from safetensors.torch import load_file
+from tests.training.runs import small_options
+from torch import nn
+
+import conveyor
+from conveyor.errors import UserError
+from conveyor.models.layers.norms import BatchNorm
+from conveyor.run.user_data import adopt, to_pixels
+from conveyor.training.adopt_norms import adopt_norms
+
+COMMON: dict[str, Any] = {
+    name: value for name, value in small_options(updates=6, updates_per_epoch=3).changed().items() if name != "model"
+}
+
+
+def arrays(count: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+    """Bright images are of class 1, dark ones of class 0."""
+    labels = np.arange(count) % 2
+    noise = np.random.default_rng(count).integers(0, 60, (count, 8, 8, 1))
+    return (noise + 150 * labels[:, None, None, None]).astype(np.uint8), labels
+
+
+def net() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(
+        nn.Conv2d(1, 4, 3, padding=1),
+        nn.BatchNorm2d(4),
+        nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1),
+        nn.Flatten(),
+        nn.Linear(4, 2),
+    )
+
+
+def test_own_model_and_own_arrays(tmp_path: Path) -> None:
+    model = net()
+    before = model[0].weight.detach().clone()
+    run = conveyor.train(
+        model=model,
+        data=(arrays(64), arrays(20)),
+        run_dir=tmp_path / "run",
+        **{**COMMON, "updates": 30, "learning_rate": 0.2},
+    )
+    assert run.accuracy is not None
+    assert run.accuracy > 90
+    assert not torch.equal(model[0].weight, before)
+    assert run.best_checkpoint is not None
+    assert [row["update"] for row in run.metrics][-1] == 30
+    assert run.validations[-1]["images"] == 20
+    (record,) = conveyor.validate(model=model, data=(arrays(64), arrays(20)), **COMMON)
+    assert record["accuracy"] == run.accuracy
+    assert "done after 30 updates" in str(run)
+
+
+class Pictures:
+    """A map-style data set as most programs have one."""
+
+    classes = ("dark", "bright")
+
+    def __init__(self, count: int) -> None:
+        self.images, self.labels = arrays(count)
+
+    def __len__(self) -> int:
+        return len(self.labels)
+
+    def __getitem__(self, index: int) -> tuple[Image.Image, int]:
+        return Image.fromarray(self.images[index, ..., 0]), int(self.labels[index])
+
+
+def test_a_named_model_on_a_map_style_data_set(tmp_path: Path) -> None:
+    run = conveyor.train(model="resnet8", data=(Pictures(32), Pictures(10)), run_dir=tmp_path / "run", **COMMON)
+    assert run.updates == 6
+    assert run.validations[-1]["images"] == 10
+
+
+def test_a_registered_model_is_a_name(tmp_path: Path) -> None:
+    from conveyor import models
+
+    @models.register("my_own_net")
+    def make(num_classes: int, in_channels: int) -> nn.Module:
+        return nn.Sequential(
+            nn.Conv2d(in_channels, 4, 3), nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, num_classes)
+        )
+
+    run = conveyor.train(model="my_own_net", run_dir=tmp_path / "run", **COMMON)
+    assert run.updates == 6
+
+
+NETS = """
+from torch import nn
+from conveyor import models
+
+@models.register("tiny")
+def tiny(num_classes: int, in_channels: int) -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(in_channels, 4, 3, padding=1, bias=False), models.norms.BatchNorm(4), nn.ReLU(),
+        nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, num_classes),
+    )
+"""
+
+
+def test_a_file_of_models_on_the_command_line(tmp_path: Path) -> None:
+    """Two workers find it; the run opens again only where the user names the file."""
+    (tmp_path / "nets.py").write_text(NETS)
+    plain = {name: value for name, value in os.environ.items() if name != "CONVEYOR_MODELS"}
+
+    def conveyor_command(words: str, **variables: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "conveyor", *words.split()],
+            cwd=tmp_path, env={**plain, **variables}, capture_output=True, text=True, timeout=200,
+        )  # fmt: skip
+
+    short = "--updates 2 --micro-batch-size 8 --accumulation 2 --layout 2x1 --no-report --no-tensorboard"
+    done = conveyor_command(f"train --model nets.py:tiny {short} --run-dir first")
+    assert done.returncode == 0, done.stderr
+    refused = conveyor_command("validate --checkpoint-path first")
+    assert refused.returncode == 2
+    assert "set CONVEYOR_MODELS=nets.py" in refused.stderr
+    done = conveyor_command("validate --checkpoint-path first", CONVEYOR_MODELS="nets.py")
+    assert done.returncode == 0, done.stderr
+    done = conveyor_command(f"train --model tiny {short} --run-dir second", CONVEYOR_MODELS="nets.py")
+    assert done.returncode == 0, done.stderr
+    weights = [
+        load_file(max((tmp_path / run / "checkpoints").glob("*/model.safetensors"))) for run in ("first", "second")
+    ]
+    for name, tensor in weights[0].items():
+        assert torch.equal(tensor, weights[1][name]), name
+
+
+def test_runs_and_modules_are_validated_from_python(tmp_path: Path) -> None:
+    run = conveyor.train(model="resnet8", run_dir=tmp_path / "run", **COMMON)
+    records = conveyor.validate(checkpoint_path=run.folder)
+    assert [record["update"] for record in records] == [3, 6]
+    assert records[-1]["accuracy"] == run.accuracy
+
+
+def test_data_that_cannot_be_read_is_one_sentence() -> None:
+    images, labels = arrays(4)
+    with pytest.raises(UserError, match="8-bit"):
+        adopt((images.astype(np.float32), labels), small_options())
+    with pytest.raises(UserError, match="square"):
+        adopt((images[:, :4], labels), small_options())
+    with pytest.raises(UserError, match="cannot be read"):
+        adopt(3, small_options())
+
+
+def test_pixels_of_every_kind() -> None:
+    expected = torch.arange(12, dtype=torch.uint8).reshape(2, 2, 3)
+    assert torch.equal(to_pixels(expected.numpy()), expected)
+    assert torch.equal(to_pixels(expected.permute(2, 0, 1)), expected)
+    assert torch.equal(to_pixels(expected.permute(2, 0, 1).float() / 255), expected)
+    assert to_pixels(np.zeros((4, 4), np.uint8)).shape == (4, 4, 1)
+
+
+def test_plain_batch_norms_follow_the_update() -> None:
+    model = net()
+    names = list(model.state_dict())
+    parameters = [id(parameter) for parameter in model.parameters()]
+    adopted = adopt_norms(model)
+    assert isinstance(adopted[1], BatchNorm)
+    assert list(adopted.state_dict()) == names
+    assert [id(parameter) for parameter in adopted.parameters()] == parameters
+    before = adopted[1].running_mean.clone()
+    adopted(torch.randn(4, 1, 8, 8))
+    assert torch.equal(adopted[1].running_mean, before)
+    kept = adopt_norms(nn.Sequential(nn.BatchNorm2d(2, momentum=None), nn.BatchNorm2d(2, affine=False)))
+    assert not any(isinstance(layer, BatchNorm) for layer in kept)
+
+
+@pytest.mark.parametrize(
+    ("images", "labels", "words"),
+    [
+        ((6, 8, 8, 3), np.arange(5), "do not belong together"),
+        ((6, 8, 8, 3), np.eye(6), "do not belong together"),
+        ((6, 192), np.arange(6), "do not belong together"),
+        ((0, 8, 8, 3), np.arange(0), "do not belong together"),
+        ((6, 8, 8, 3), np.arange(6) + 0.5, "not fractions"),
+        ((2, 8, 8, 3), np.array(["cat", "dog"]), "not fractions or names"),
+    ],
+)
+def test_arrays_that_are_no_data_set_are_one_sentence(
+    images: tuple[int, ...], labels: np.ndarray, words: str, tmp_path: Path
+) -> None:
+    with pytest.raises(UserError, match=words):
+        conveyor.train(data=(np.zeros(images, np.uint8), labels), updates=1, run_dir=tmp_path / "run")

@@ -1,0 +1,150 @@
+"""The arithmetic of a run, without torch."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conveyor.errors import UserError
+from conveyor.layout import Machine
+from conveyor.options import Options
+from conveyor.run.describe import describe
+from conveyor.spec import resolve
+
+KEYS = [
+    "micro_batch",
+    "accumulation",
+    "replicas",
+    "stages",
+    "devices",
+    "global_batch",
+    "epochs",
+    "updates_per_epoch",
+    "updates_total",
+    "warmup_updates",
+    "peak_lr",
+    "optimiser",
+    "schedule",
+    "updates_per_log",
+    "updates_per_checkpoint",
+    "updates_per_call",
+    "calls",
+    "split_points",
+    "precision",
+    "validation",
+    "layout",
+    "notes",
+    "command",
+]
+
+
+def spec_of(**changes: Any) -> Any:
+    return resolve(Options().replace(**changes), machine=Machine(2))
+
+
+def test_the_defaults_are_a_small_network_on_the_digits() -> None:
+    spec = spec_of()
+    assert (spec.model_name, spec.data.name, spec.image_size, spec.num_classes, spec.in_channels) == (
+        "resnet8", "digits", 8, 10, 1,
+    )  # fmt: skip
+    assert (spec.updates_per_epoch, spec.updates_total, spec.topology.global_batch) == (44, 880, 32)
+    assert spec.notes == (
+        "29 of 1437 images do not fill a global batch of 32 and sit out each epoch (other ones each time)",
+    )
+
+
+def test_the_json_object_has_every_promised_key_and_is_json() -> None:
+    document = spec_of(data="cifar10", micro_batch_size=8, accumulation=8, epochs=6).to_json()
+    assert set(KEYS) <= document.keys()
+    assert json.loads(json.dumps(document)) == document
+    assert (document["global_batch"], document["updates_per_epoch"], document["updates_total"]) == (64, 781, 4686)
+    assert document["validation"] == {"batch": 8, "replicas": 1, "images": 10_000}
+    assert document["command"].startswith("conveyor train ")
+
+
+def test_the_rate_follows_the_batch() -> None:
+    spec = spec_of(
+        data="imagenet", learning_rate=0.5, lr_reference_batch=256, micro_batch_size=16, replicas=4, accumulation=8
+    )
+    assert spec.peak_lr == 0.5 * 512 / 256
+    assert spec.schedule.rate(0) == spec.peak_lr
+
+
+def test_warm_up_is_rounded_down_to_updates() -> None:
+    assert spec_of(warmup="1.5ep").warmup_updates == 66
+    assert spec_of(warmup="10%").warmup_updates == 88
+
+
+def test_the_rmsprop_decay_follows_the_batch() -> None:
+    spec = spec_of(optimizer="rmsprop", rmsprop_decay_per_sample=2.0**-14, micro_batch_size=24, accumulation=32)
+    assert spec.rmsprop_decay == 0.953125
+    with pytest.raises(UserError, match="negative"):
+        spec_of(rmsprop_decay_per_sample=0.5)
+
+
+def test_a_span_must_divide_the_replicas() -> None:
+    with pytest.raises(UserError, match="span of 2 does not divide 3 replicas"):
+        spec_of(bn_span=2, replicas=3)
+
+
+def test_the_last_epoch_and_events_are_counted_in_updates() -> None:
+    spec = spec_of(data="cifar10", micro_batch_size=8, accumulation=8, epochs=6, logs_per_epoch=10)
+    assert (spec.events.updates_per_log, spec.events.updates_per_call, spec.events.calls) == (71, 71, 66)
+    assert any("closest is 11" in note for note in spec.notes)
+
+
+def test_a_plan_for_a_person_names_what_matters() -> None:
+    text = describe(spec_of(model="resnet20", data="cifar10", warmup="1ep", splits=["b1/0/relu"]))
+    for part in (
+        "resnet20",
+        "cifar10",
+        "50,000",
+        "warm-up 1562 updates",
+        "layout",
+        "split at b1/0/relu",
+        "conveyor train",
+    ):
+        assert part in text
+
+
+def test_unknown_names_are_one_sentence_with_the_nearest() -> None:
+    with pytest.raises(UserError, match="resnet2"):
+        spec_of(model="resnet2O")
+    with pytest.raises(UserError, match="cifar10"):
+        spec_of(data="cifer10")
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"average_decay": [1.0]}, "below 1"),
+        ({"average_last": [2], "checkpoints_per_epoch": 0}, "needs checkpoints"),
+        ({"average_decay": [0.9], "checkpoints_per_epoch": 0}, "needs checkpoints"),
+        ({"num_classes": 5}, "less than the 10 classes of digits"),
+    ],
+)
+def test_what_would_fail_at_the_end_or_in_the_first_update_is_said_before(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(UserError, match=words):
+        spec_of(**changes)
+
+
+def test_device_ids_are_noted_on_a_cpu_and_must_exist_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    def spec_of(**changes: Any) -> Any:
+        return resolve(Options().replace(**changes))
+
+    monkeypatch.setattr("conveyor.layout.count_accelerators", lambda: 0)
+    (note,) = (note for note in spec_of(device_ids=[3]).notes if "--device-ids" in note)
+    assert note == "--device-ids 3 has no effect: the run is on the CPU"
+    assert not any("--device-ids" in note for note in spec_of().notes)
+    monkeypatch.setattr("conveyor.layout.count_accelerators", lambda: 2)
+    assert not any("--device-ids" in note for note in spec_of(device_ids=[1]).notes)
+    assert any("--device cpu" in note for note in spec_of(device_ids=[1], device="cpu").notes)
+    with pytest.raises(UserError, match="--device-ids 3: there is no such device, this machine has devices 0 to 1"):
+        spec_of(device_ids=[0, 3])
+
+
+def test_a_folder_without_images_is_called_so(tmp_path: Path) -> None:
+    (tmp_path / "train" / "cats").mkdir(parents=True)
+    with pytest.raises(UserError, match="no image to train on"):
+        spec_of(data="folder", data_dir=str(tmp_path))
