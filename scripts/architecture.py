@@ -9,30 +9,20 @@ SOURCE = HERE / "src" / "conveyor"
 PAGE = HERE / "docs" / "architecture.md"
 
 LAYERS = [
-    ("Front doors", ["cli", "dialects", "api"]),
+    ("Front doors", ["cli", "api", "dialects"]),
     ("One module for each command", ["commands"]),
-    ("Around a run", ["launch", "bench", "report", "plan", "serve"]),
-    ("A run, and what comes of it", ["training", "infer"]),
-    ("What a run is made of", ["pipeline", "checkpoint"]),
+    ("Around a run", ["launch", "bench", "report", "plan", "serve", "request"]),
+    ("The life of a run", ["run"]),
+    ("How good a model is", ["evaluate"]),
+    ("Training, and answers", ["training", "infer"]),
+    ("Between workers, between stages", ["world", "pipeline", "checkpoint", "spec"]),
     ("Parts", ["data", "models", "optim", "numerics"]),
-    (
-        "Ground",
-        [
-            "monitor",
-            "layout",
-            "topology",
-            "tree",
-            "options",
-            "files",
-            "scratch",
-            "programs",
-            "parent",
-            "interrupt",
-            "errors",
-            "version",
-        ],
-    ),
+    ("What a run shows", ["monitor"]),
+    ("Where and what", ["layout", "topology"]),
+    ("The vocabulary", ["options"]),
+    ("Ground", ["tree", "hooks", "interrupt", "files", "scratch", "processes", "errors", "version"]),
 ]
+"""Each imports only from its own layer or those below it: read by the test and by the page."""
 
 TEXT = """# Architecture
 
@@ -47,7 +37,7 @@ The way of a sample:
 | an option, its help or its default | `options/` |
 | the arithmetic of batches, epochs and events | `topology.py` |
 | where a run runs | `layout.py`, `launch/` |
-| the order in which gradients are summed | `tree.py`, `world/gradients.py`, `world/exchange.py` |
+| the order in which gradients are summed | `world/tree.py`, `world/gradients.py`, `world/exchange.py` |
 | what happens when a worker dies | `training/handover.py`, `launch/agent.py` |
 | the train loop | `training/loop.py`, one page |
 | the order of transforms on a model | `training/build_model.py`, one page |
@@ -102,8 +92,8 @@ def imports(source: str) -> set[str]:
     found = set()
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.ImportFrom) and node.module:
-            parts = [node.module.split("."), *([node.module, alias.name] for alias in node.names)]
-            names = [part[1] for part in parts if part[0] == "conveyor" and len(part) > 1]
+            parts = node.module.split(".")
+            names = parts[1:2] or [alias.name for alias in node.names] if parts[0] == "conveyor" else []
         elif isinstance(node, ast.Import):
             names = [alias.name.split(".")[1] for alias in node.names if alias.name.startswith("conveyor.")]
         else:

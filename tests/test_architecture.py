@@ -1,6 +1,7 @@
 """The shape of the house: who imports whom, what stays free of torch, how long a file may be."""
 
 import ast
+import runpy
 from collections.abc import Callable
 from pathlib import Path
 from subprocess import CompletedProcess
@@ -11,21 +12,9 @@ import conveyor
 
 SOURCE = Path(conveyor.__file__).parent
 
-LAYERS = [
-    {"cli", "dialects", "api", "__main__", "__init__"},
-    {"commands"},
-    {"launch", "bench", "report", "plan", "serve"},
-    {"training", "infer"},
-    {"pipeline", "checkpoint"},
-    {"data", "models", "optim", "numerics"},
-    {"monitor"},
-    {"layout"},
-    {"topology"},
-    {"options"},
-    {"interrupt"},
-    {"files", "scratch", "errors", "version", "tree"},
-]
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+ARCHITECTURE = runpy.run_path(str(Path(__file__).parents[1] / "scripts" / "architecture.py"))
+LEVEL = {name: level for level, (_, names) in enumerate(ARCHITECTURE["LAYERS"]) for name in names}
+LEVEL |= {"__main__": 0, "__init__": 0}
 
 WITHOUT_TORCH = [
     "conveyor",

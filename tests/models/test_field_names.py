@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from conveyor import models
-from conveyor.dialects.layer_names import dialect_names
+from conveyor.models.library_names import layer_names
 from conveyor.models.weights import translate
 
 SAME_NAMES = {
@@ -56,7 +56,7 @@ def on_meta(name: str) -> nn.Module:
 
 def as_torchvision(name: str, model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """The state dict under torchvision's names; its MobileNet v3 has a dense layer where we have a 1x1 convolution."""
-    theirs = {ours: field for field, ours in dialect_names(model) if field.startswith(("features.", "classifier."))}
+    theirs = {ours: field for field, ours in layer_names(model) if field.startswith(("features.", "classifier."))}
     for key, tensor in model.state_dict().items():
         module, _, field = key.rpartition(".")
         dense = "_v3_" in name and key == "conv_head.weight"

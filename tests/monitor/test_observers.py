@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.dialects.log_lines import dialect
 from conveyor.monitor import observers
 from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.log_style import log_style
 from conveyor.options import Options
 
 SPEC = {"updates_total": 40, "updates_per_epoch": 10, "global_batch": 64, "updates_per_call": 5, "epochs": 4}
@@ -137,7 +137,7 @@ PATTERNS = {
 
 @pytest.mark.parametrize("style", PATTERNS)
 def test_the_original_benchmark_patterns_find_their_numbers(style: str) -> None:
-    form = dialect(style)
+    form = log_style(style)
     assert form is not None
     form.begin(SPEC)
     text = "\n".join(form.log(record(20)))
@@ -152,7 +152,7 @@ def test_the_original_benchmark_patterns_find_their_numbers(style: str) -> None:
 
 
 def test_latency_patterns() -> None:
-    form = dialect("tensorflow1")
+    form = log_style("tensorflow1")
     assert form is not None
     values = {"latency_avg_ms": 1.5, "latency_p99_ms": 2.0, "latency_p999_ms": 3.0, "latency_max_ms": 4.0}
     line = form.validation({**validation(20), **values})[0]
@@ -161,7 +161,7 @@ def test_latency_patterns() -> None:
 
 
 def test_dialect_csv_has_their_columns_and_ours(tmp_path: Path) -> None:
-    writer = observers.CsvWriter(tmp_path, dialect("tensorflow1"))
+    writer = observers.CsvWriter(tmp_path, log_style("tensorflow1"))
     writer.start(SPEC)
     writer.log(record(10))
     writer.validation(validation(10))

@@ -21,7 +21,7 @@ from conveyor.bench.records import Record, Sample, make_record
 from conveyor.bench.rounds import NO_TIME, environment
 from conveyor.bench.spec import read_spec
 from conveyor.layout import usable_cores
-from conveyor.programs import of_module
+from conveyor.processes import of_module
 
 SHARES = {
     "limits": 1.0, "training": 13.0, "inference": 15.0, "data": 2.0, "serving": 4.0, "lanes": 2.0, "growth": 6.0,

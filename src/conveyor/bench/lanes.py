@@ -27,7 +27,7 @@ from conveyor.bench.records import Record, Sample, make_record, ratios
 from conveyor.bench.rounds import Contestant, Session, UnavailableError
 from conveyor.errors import UserError
 from conveyor.options import Options
-from conveyor.programs import of_module
+from conveyor.processes import of_module
 from conveyor.spec import RunSpec
 from conveyor.world.world import World
 

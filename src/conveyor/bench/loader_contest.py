@@ -18,7 +18,7 @@ from typing import Any
 
 from conveyor.bench.loader_speed import Clock, Rate, cpu_seconds
 from conveyor.errors import UserError
-from conveyor.programs import of_module
+from conveyor.processes import of_module
 
 OURS = "conveyor"
 _SETTLE = 0.2

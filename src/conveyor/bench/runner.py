@@ -18,7 +18,7 @@ from conveyor.bench.spec import Benchmark, Case
 from conveyor.files import make_parent, write_atomically
 from conveyor.layout import parse_layout, usable_cores
 from conveyor.monitor.observers import METRICS_FILE_VARIABLE
-from conveyor.programs import of_module
+from conveyor.processes import of_module
 
 RATE = "images_per_second"
 NOT_FINITE = ("nan", "inf", "-inf")

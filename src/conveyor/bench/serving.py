@@ -24,7 +24,7 @@ from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
 from conveyor.bench.rounds import Session, UnavailableError, contestant, peer_python
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
-from conveyor.programs import of_module
+from conveyor.processes import of_module
 
 READY_SECONDS = 300.0
 SAMPLE_SECONDS = 0.5

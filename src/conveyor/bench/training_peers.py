@@ -9,7 +9,7 @@ from conveyor.bench.lanes import Work
 from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
 from conveyor.bench.rounds import Contestant, contestant, play
 from conveyor.errors import UserError
-from conveyor.programs import of_module
+from conveyor.processes import of_module
 
 OURS_IN_ONE = f"{OURS}, one process"
 

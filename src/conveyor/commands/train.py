@@ -67,6 +67,7 @@ def execute(options: Options, named: Collection[str] = (), after: Sequence[Optio
         return validate(options)
     from conveyor.launch.run_job import check_names, start
     from conveyor.run import folder as rundir
+    from conveyor.training.stopping import Reason
 
     check_names(options, named)
     result = start(options, after=after)
@@ -79,7 +80,7 @@ def execute(options: Options, named: Collection[str] = (), after: Sequence[Optio
             _write_report(folder)
         if not options.run.json_logs:
             print(f"run folder: {folder}")
-    return 128 + int(result["signal"]) if result["signal"] is not None and result["reason"] == "interrupted" else 0
+    return 128 + int(result["signal"]) if result["signal"] is not None and result["reason"] == Reason.INTERRUPTED else 0
 
 
 def _write_report(folder: str) -> None:

@@ -7,53 +7,14 @@ All four print what the original benchmark files look for, and nothing else that
     latency avg: *(.*?) ms,  latency 99p: ...,  latency 99p9: ...,  latency max: ...
 """
 
-import abc
 import os
-from collections.abc import Callable, Sequence
-from typing import Any
 
+from conveyor.monitor.log_style import LogStyle
 from conveyor.monitor.memory import peak_resident
 from conveyor.monitor.records import Record, number
 
 
-class Dialect(abc.ABC):
-    """One program's lines and columns. `log`, `validation` and `end` return lines; `*_row` return CSV cells."""
-
-    training_columns: Sequence[str] = ()
-    validation_columns: Sequence[str] = ()
-    update_column = "iteration"
-
-    def __init__(self) -> None:
-        self.updates_per_call = 1
-        self.last_validation: float | None = None
-
-    def begin(self, spec: dict[str, Any]) -> None:
-        self.updates_per_call = max(1, int(spec.get("updates_per_call") or 1))
-
-    def step(self, record: Record) -> int:
-        """Host calls done: what the originals call a step."""
-        return int(number(record, "update")) // self.updates_per_call
-
-    @abc.abstractmethod
-    def log(self, record: Record) -> list[str]:
-        """The lines of a log point."""
-
-    @abc.abstractmethod
-    def validation(self, record: Record) -> list[str]:
-        """The lines of a validation."""
-
-    def end(self, record: Record) -> list[str]:
-        return []
-
-    @abc.abstractmethod
-    def training_row(self, record: Record) -> Record:
-        """The row of the training table."""
-
-    def validation_row(self, record: Record) -> Record:
-        return {}
-
-
-class TensorFlow1(Dialect):
+class TensorFlow1(LogStyle):
     training_columns = (
         "step",
         "iteration",
@@ -117,7 +78,7 @@ class TensorFlow1(Dialect):
         }
 
 
-class TensorFlow2(Dialect):
+class TensorFlow2(LogStyle):
     """Its accuracies are fractions although a percent sign follows them; readers of its output count on that."""
 
     training_columns = (
@@ -179,7 +140,7 @@ class TensorFlow2(Dialect):
         }
 
 
-class PyTorch(Dialect):
+class PyTorch(LogStyle):
     training_columns = (
         "loss_avg",
         "loss_batch",
@@ -244,7 +205,7 @@ class PyTorch(Dialect):
         }
 
 
-class PopArt(Dialect):
+class PopArt(LogStyle):
     training_columns = (
         "step",
         "iteration",
@@ -300,14 +261,6 @@ class PopArt(Dialect):
             "accuracy": number(record, "accuracy"),
             "loss": number(record, "loss"),
         }
-
-
-def dialect(style: str) -> Dialect | None:
-    """The dialect named by `--log-style`; None for our own form."""
-    kinds: dict[str, Callable[[], Dialect]] = {
-        "tensorflow1": TensorFlow1, "tensorflow2": TensorFlow2, "pytorch": PyTorch, "popart": PopArt,
-    }  # fmt: skip
-    return kinds[style]() if style in kinds else None
 
 
 def _latencies(record: Record) -> str:

@@ -32,9 +32,16 @@ class Validation:
         self._spare: nn.Module | None = None
         self.mistakes = Mistakes()
         """Of the last measurement."""
+        self.during_training: tuple[Accuracy, Mistakes] | None = None
+        """Of the last one that training asked for."""
 
     def of_session(self, session: Session) -> Accuracy:
         """The accuracy of the run's weights as they are now: the averaged ones when the run keeps an average."""
+        found = self._of_session(session)
+        self.during_training = found, self.mistakes
+        return found
+
+    def _of_session(self, session: Session) -> Accuracy:
         ema = session.updater.ema
         with ema.applied() if ema is not None else contextlib.nullcontext():
             if session.world.depth > 1 and self._spec.options.layout.pipelined_validation:

@@ -15,7 +15,7 @@ from conveyor.errors import UserError
 from conveyor.infer.accuracy import Sample, top1
 from conveyor.infer.engines import auto
 from conveyor.infer.engines.engine import Source, open_named
-from conveyor.programs import of_module
+from conveyor.processes import of_module
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -39,7 +39,7 @@ from conveyor.launch.failure import Failure
 from conveyor.launch.interface import interface_of
 from conveyor.launch.job import LaunchPlan
 from conveyor.launch.store import UNIX, Server, Store
-from conveyor.programs import of_module
+from conveyor.processes import of_module
 from conveyor.training import handover
 
 log = logging.getLogger(__name__)

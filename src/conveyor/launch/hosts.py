@@ -14,7 +14,7 @@ from pathlib import Path
 from conveyor.errors import UserError
 from conveyor.launch import secret
 from conveyor.launch.job import DEFAULT_PORT, LaunchPlan, host_command, local_host_index, ssh_command
-from conveyor.programs import of_module
+from conveyor.processes import of_module
 
 log = logging.getLogger(__name__)
 

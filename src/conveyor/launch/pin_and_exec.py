@@ -8,7 +8,7 @@ import os
 import sys
 
 from conveyor.launch.cores import Budget, pin
-from conveyor.parent import end_with_parent
+from conveyor.processes import end_with_parent
 
 
 def local_budget(environment: dict[str, str]) -> dict[str, str]:

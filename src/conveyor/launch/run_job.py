@@ -22,10 +22,10 @@ from conveyor.launch.job import LaunchPlan
 from conveyor.launch.rank import Place, detect
 from conveyor.layout import Machine, lanes_per_span
 from conveyor.options import Options
-from conveyor.parent import end_with_parent
-from conveyor.programs import of_module
+from conveyor.processes import end_with_parent, of_module
 from conveyor.run import preflight
 from conveyor.spec import RunSpec, resolve
+from conveyor.training.stopping import Reason
 from conveyor.world.world import World, device_for
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ def start(options: Options, *, run: str = TRAIN, after: Sequence[Options] = ()) 
 
 def _ended(result: Any) -> bool:
     """Whether a run came to its end, so that what follows it may begin."""
-    return bool(result) and result["reason"] not in ("interrupted", "time") if isinstance(result, dict) else False
+    return bool(result) and not Reason(result["reason"]).to_be_continued if isinstance(result, dict) else False
 
 
 def check_names(options: Options, named: Collection[str]) -> None:

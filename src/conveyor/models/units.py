@@ -8,11 +8,11 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from conveyor.dialects.layer_names import dialect_names
 from conveyor.models import catalogue
 from conveyor.models.catalogue import Counts
 from conveyor.models.clone import weightless
 from conveyor.models.graph import final_users, tensor_nodes, trace_graph
+from conveyor.models.library_names import layer_names
 from conveyor.models.registry import build
 
 
@@ -53,7 +53,7 @@ def trace(model: nn.Module, image_size: int, in_channels: int = 3) -> list[Unit]
     }
     names: dict[int, list[str]] = {}
     within: dict[int, list[str]] = {}
-    for alias, path in [*_containers(paths), *dialect_names(model)]:
+    for alias, path in [*_containers(paths), *layer_names(model)]:
         held = [index for index, unit_path in enumerate(paths) if is_inside(unit_path, path)]
         if held and alias != paths[held[0]]:
             names.setdefault(held[0], []).append(alias)

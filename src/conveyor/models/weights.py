@@ -7,10 +7,10 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from conveyor.dialects.layer_names import dialect_names
 from conveyor.errors import UserError
 from conveyor.models.layers.conv import SameConv
 from conveyor.models.layers.norms import batch_norms
+from conveyor.models.library_names import layer_names
 
 logger = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor], where: str, replac
 def translate(model: nn.Module, state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """The same tensors under the names of `model`, as far as they are known; other names stay as they are."""
     own = model.state_dict()
-    modules = dict(dialect_names(model))
+    modules = dict(layer_names(model))
     result = {}
     for name, tensor in state.items():
         name = name.removeprefix("module.").removeprefix("_orig_mod.")

@@ -19,10 +19,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
-from conveyor.dialects.log_lines import Dialect, dialect
 from conveyor.files import write_atomically
 from conveyor.monitor import progress
 from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.log_style import LogStyle, log_style
 from conveyor.monitor.records import TRAINING_COLUMNS, VALIDATION_COLUMNS, Record, number, readable_rate, readable_time
 from conveyor.options import Options
 
@@ -65,7 +65,7 @@ class Terminal(Observer):
     """
 
     def __init__(
-        self, *, quiet: bool = False, style: Dialect | None = None, log_file: Path | None = None, screen: bool = True
+        self, *, quiet: bool = False, style: LogStyle | None = None, log_file: Path | None = None, screen: bool = True
     ) -> None:
         self._quiet, self._style, self._log_file, self._screen = quiet, style, log_file, screen
         self._bar = progress.Bar()
@@ -179,7 +179,7 @@ def end_line(record: Record) -> str:
 class CsvWriter(Observer):
     """`metrics.csv` and `validation.csv` of the run; with a dialect also its `training.csv` and its validation columns."""
 
-    def __init__(self, run_dir: Path, style: Dialect | None = None) -> None:
+    def __init__(self, run_dir: Path, style: LogStyle | None = None) -> None:
         columns = tuple(style.validation_columns) if style else ()
         self.metrics = CsvFile(run_dir / "metrics.csv", TRAINING_COLUMNS, "update")
         self.validations = CsvFile(
@@ -268,7 +268,7 @@ def make_observers(
     from conveyor.monitor.trackers import make_trackers
 
     folder, run = Path(run_dir), options.run
-    style = dialect(run.log_style)
+    style = log_style(run.log_style)
     shown: list[Observer] = [
         Terminal(quiet=run.quiet, style=style, log_file=folder / "log.txt", screen=not run.json_logs),
         CsvWriter(folder, style),

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
+from conveyor import hooks
 from conveyor.options.field import option
 from conveyor.options.units import seconds
 
@@ -117,7 +118,7 @@ class RunOptions:
     log_style: str = option(
         "conveyor",
         "Form of the log lines and CSV columns.",
-        choices=("conveyor", "tensorflow1", "tensorflow2", "pytorch", "popart"),
+        choices=("conveyor", *hooks.names("log style")),
         changes_result=False,
     )
     profile: str = option(

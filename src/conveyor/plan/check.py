@@ -17,7 +17,7 @@ from conveyor.plan import render as text
 from conveyor.plan.choose import Proposal, Wanted, propose
 from conveyor.plan.costs import Model
 from conveyor.plan.hardware import Hardware
-from conveyor.programs import of_module
+from conveyor.processes import of_module
 
 UPDATES = 8
 ROUNDS = 3

@@ -17,7 +17,7 @@ from conveyor.errors import UserError, did_you_mean
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.monitor.latency import Latency
 from conveyor.options import Options
-from conveyor.programs import of_module
+from conveyor.processes import of_module
 from conveyor.request.callers import PROTOCOLS
 from conveyor.request.clients import IN_FLIGHT
 from conveyor.serve.launcher import running

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conveyor.parent import end_with_parent
+from conveyor.processes import end_with_parent
 from conveyor.request.callers import Busy, Call, CallFailed, make_caller
 
 WARM_UP_SECONDS = 1000.0

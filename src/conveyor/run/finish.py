@@ -16,8 +16,8 @@ from conveyor.files import write_atomically
 from conveyor.monitor.observers import Observer
 from conveyor.monitor.progress import say
 from conveyor.run.averages import average_after_training
-from conveyor.training.events import Events
 from conveyor.training.session import Session
+from conveyor.training.stopping import Reason
 
 
 class Result(TypedDict):
@@ -25,7 +25,7 @@ class Result(TypedDict):
 
     folder: str
     updates: int
-    reason: str
+    reason: Reason
     accuracy: float | None
     best_accuracy: float | None
     best_update: int | None
@@ -37,20 +37,19 @@ class Result(TypedDict):
 def finish(
     session: Session,
     folder: Path,
-    events: Events,
     validation: Validation | None,
     observers: Sequence[Observer],
     received: signal.Signals | None,
 ) -> Result:
     """Leave the run folder complete; every worker calls it."""
     stopping = session.stopping
-    if session.reason != "interrupted":
+    if session.reason is not Reason.INTERRUPTED:
         _average_and_validate(session, folder, validation, observers)
     validated = stopping.best_update >= 0
     result = Result(
         folder=str(folder),
         updates=session.update,
-        reason=session.reason or "done",
+        reason=session.reason or Reason.DONE,
         accuracy=session.last_accuracy,
         best_accuracy=stopping.best_accuracy if validated else None,
         best_update=stopping.best_update if validated else None,
@@ -59,12 +58,12 @@ def finish(
         updates_repeated=session.updates_repeated,
     )
     if session.world.is_main:
-        _write_files(session, folder, events, validation)
+        _write_files(session, folder, validation)
         record = _last_record(session, result)
         for observer in observers:
             observer.end(record)
-        if result["reason"] in ("interrupted", "time") and not session.spec.options.run.json_logs:
-            cause = received.name if received is not None and result["reason"] == "interrupted" else "--max-time"
+        if result["reason"].to_be_continued and not session.spec.options.run.json_logs:
+            cause = received.name if received is not None and result["reason"] is Reason.INTERRUPTED else "--max-time"
             say(
                 f"{cause}: stopped after update {session.update}, saved; go on with conveyor restore --checkpoint-path {folder}"
             )
@@ -83,14 +82,15 @@ def _average_and_validate(
         validate_checkpoints(session, folder, validation, observers, only_averages=only_averages)
 
 
-def _write_files(session: Session, folder: Path, events: Events, validation: Validation | None) -> None:
+def _write_files(session: Session, folder: Path, validation: Validation | None) -> None:
     """What the report reads besides the observers' files."""
     write_atomically(folder / "timing.json", json.dumps(session.timing.seconds))
-    if events.last_result is not None and events.last_result.confusion is not None:
-        write_confusion(folder, events.last_result.confusion, session.spec.data.class_names, session.validated_at)
+    during = None if validation is None else validation.during_training
+    if during is not None and during[0].confusion is not None:
+        write_confusion(folder, during[0].confusion, session.spec.data.class_names, session.validated_at)
     if validation is not None:
         # Averages that were validated since then have mistakes of their own.
-        write_mistakes(folder, (events.last_mistakes or validation.mistakes).kept)
+        write_mistakes(folder, (validation.mistakes if during is None else during[1]).kept)
 
 
 def _last_record(session: Session, result: Result) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from conveyor.run.describe import opening_lines
 from conveyor.run.finish import Result, finish
 from conveyor.run.gemm_share import share_of_peak
 from conveyor.run.recompute_memory import recompute_note
+from conveyor.run.rescue import rescue
 from conveyor.run.start import starting_state, with_stored_threads
 from conveyor.spec import RunSpec
 from conveyor.training.events import Events
@@ -28,6 +29,7 @@ from conveyor.training.handover import Handover, folder_here
 from conveyor.training.loop import train
 from conveyor.training.session import Session
 from conveyor.training.signals import Signals
+from conveyor.training.stopping import Reason
 from conveyor.world.world import World, device_for
 
 
@@ -80,11 +82,13 @@ def _run(
                 events.save()
             events.catch_up()
             train(session, batches, events, signals, handover)
-        result = finish(session, folder, events, validation, observers, signals.received)
+        if session.reason is Reason.FOLDER_GONE:
+            rescue(session, folder)
+        result = finish(session, folder, validation, observers, signals.received)
     except BaseException:
         # What is written now would make a removed folder anew.
         for observer in [] if events.folder_is_gone() else observers:
-            observer.end({"updates": session.update, "seconds": session.stopping.seconds, "reason": "failed"})
+            observer.end({"updates": session.update, "seconds": session.stopping.seconds, "reason": Reason.FAILED})
         handover.write()
         raise
     if world.is_main and events.writer.problem is not None:

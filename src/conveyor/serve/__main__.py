@@ -5,7 +5,7 @@ import signal
 import sys
 
 from conveyor.errors import UserError
-from conveyor.parent import end_with_parent
+from conveyor.processes import end_with_parent
 from conveyor.serve.server import serve
 from conveyor.serve.settings import ServeSettings
 

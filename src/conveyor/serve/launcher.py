@@ -12,7 +12,7 @@ from typing import Any
 
 from conveyor import scratch
 from conveyor.errors import UserError
-from conveyor.programs import of_module
+from conveyor.processes import of_module
 from conveyor.serve.settings import ServeSettings
 
 READY_SECONDS = 300.0

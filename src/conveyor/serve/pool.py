@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
-from conveyor.programs import of_module
+from conveyor.processes import of_module
 from conveyor.serve import ipc
 from conveyor.serve.errors import Unavailable
 

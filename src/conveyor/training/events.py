@@ -4,20 +4,34 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Protocol
 
 from conveyor.checkpoint import choice, store
 from conveyor.checkpoint.lock import RunLock
 from conveyor.checkpoint.state import State
 from conveyor.checkpoint.writer import BackgroundWriter
-from conveyor.evaluate.accuracy import Accuracy
-from conveyor.evaluate.mistakes import Mistakes
-from conveyor.evaluate.validator import Validation
 from conveyor.monitor.histograms import histograms
 from conveyor.monitor.observers import Observer
 from conveyor.options.units import seconds
 from conveyor.training.digest import digest
 from conveyor.training.session import Session
+from conveyor.training.stopping import Reason
+
+
+class Validated(Protocol):
+    """The result of a validation, as far as training goes by it."""
+
+    @property
+    def top1(self) -> float: ...
+
+    def record(self, name: str, update: int, epoch: float) -> dict[str, Any]:
+        """The fields of a validation in `monitor.records`."""
+
+
+class Validator(Protocol):
+    """What measures the weights of a run while it trains: `evaluate.validator`."""
+
+    def of_session(self, session: Session) -> Validated: ...
 
 
 class Events:
@@ -28,7 +42,7 @@ class Events:
         session: Session,
         folder: Path,
         observers: Sequence[Observer],
-        validation: Validation | None,
+        validation: Validator | None,
         peak_share: Callable[[float], float | None] | None = None,
         lock: RunLock | None = None,
     ) -> None:
@@ -37,8 +51,6 @@ class Events:
         self._validation = validation
         self._peak_share = peak_share
         self.writer = BackgroundWriter(after=self._after_save)
-        self.last_result: Accuracy | None = None
-        self.last_mistakes: Mistakes | None = None
         self._saved_at: int | None = None
         self._saved_when = time.monotonic()
 
@@ -125,7 +137,7 @@ class Events:
 
     def _validates_at(self, update: int, last: bool) -> bool:
         options, session = self._session.spec.options.events, self._session
-        if self._validation is None or session.reason == "interrupted":
+        if self._validation is None or session.reason is Reason.INTERRUPTED:
             return False
         epoch, rest = divmod(update, session.spec.updates_per_epoch)
         return last or session.reason is not None or (rest == 0 and epoch % options.epochs_per_validation == 0)
@@ -134,8 +146,7 @@ class Events:
         """Validate the weights as they are now; the result may end the run."""
         session = self._session
         assert self._validation is not None
-        result = self.last_result = self._validation.of_session(session)
-        self.last_mistakes = self._validation.mistakes
+        result = self._validation.of_session(session)
         session.last_accuracy = result.top1
         session.validated_at = session.update
         verdict = session.stopping.judge(result.top1, session.update)
@@ -145,11 +156,11 @@ class Events:
 
     def _saves_at(self, update: int, last: bool) -> bool:
         events = self._session.spec.events
-        ending = last or self._session.reason in ("target reached", "patience")
+        ending = last or self._session.reason in (Reason.TARGET, Reason.PATIENCE)
         return (
             events.saves_at(update)
             or (ending and events.updates_per_checkpoint > 0)
-            or self._session.reason in ("interrupted", "time")
+            or (self._session.reason is not None and self._session.reason.to_be_continued)
         )
 
     def save(self) -> None:

@@ -5,15 +5,13 @@ from collections.abc import Iterator
 import torch
 
 from conveyor.data.batch import Batch
-from conveyor.run.rescue import rescue
 from conveyor.training.events import Events
 from conveyor.training.handover import Handover
 from conveyor.training.health import check_finite, watched
 from conveyor.training.loss import BAD
 from conveyor.training.session import Session
 from conveyor.training.signals import Signals
-
-FOLDER_GONE = "folder gone"
+from conveyor.training.stopping import Reason
 
 
 def train(session: Session, batches: Iterator[Batch], events: Events, signals: Signals, handover: Handover) -> None:
@@ -41,7 +39,8 @@ def train(session: Session, batches: Iterator[Batch], events: Events, signals: S
             check_finite(not_finite, session, rate)
             if interrupted:
                 signals.agree(world)
-            session.reason = FOLDER_GONE if gone else "interrupted" if interrupted else "time" if out_of_time else None
+            reasons = {Reason.FOLDER_GONE: gone, Reason.INTERRUPTED: interrupted, Reason.TIME: out_of_time}
+            session.reason = next((reason for reason, told in reasons.items() if told), None)
             leave.zero_()
 
         updater.apply(session.update, rate)
@@ -50,7 +49,7 @@ def train(session: Session, batches: Iterator[Batch], events: Events, signals: S
         session.update += 1
         updater.changing = False
         handover.after_update()
-        if session.reason == FOLDER_GONE:
-            rescue(session, events.folder)
+        if session.reason is Reason.FOLDER_GONE:
+            return
         events.after_update(rate, save=bool(save))
         handover.after_events()

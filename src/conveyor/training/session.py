@@ -14,7 +14,7 @@ from conveyor.options.coerce import to_plain
 from conveyor.spec import RunSpec
 from conveyor.training.lane import Lane
 from conveyor.training.meter import Meter, Timing
-from conveyor.training.stopping import Stopping
+from conveyor.training.stopping import Reason, Stopping
 from conveyor.training.update import Updater
 from conveyor.world.world import World
 
@@ -42,7 +42,7 @@ class Session:
     """Floating-point operations to train on one image; known to the main worker."""
     update: int = 0
     """Weight updates done."""
-    reason: str | None = None
+    reason: Reason | None = None
     """Why the run ends before its last update."""
     last_accuracy: float | None = None
     restarts: int = 0

@@ -1,11 +1,29 @@
 """When a run ends before its last update: time, accuracy, patience."""
 
+import enum
 import time
 from dataclasses import dataclass, field
 from typing import Any
 
 from conveyor.options import Options
 from conveyor.options.units import seconds
+
+
+class Reason(enum.StrEnum):
+    """Why a run ended; the values stand in `result.json`."""
+
+    DONE = "done"
+    TARGET = "target reached"
+    PATIENCE = "patience"
+    TIME = "time"
+    INTERRUPTED = "interrupted"
+    FOLDER_GONE = "folder gone"
+    FAILED = "failed"
+
+    @property
+    def to_be_continued(self) -> bool:
+        """Whether the run was asked to leave, so that the rest of it is still to be done."""
+        return self in (Reason.INTERRUPTED, Reason.TIME)
 
 
 @dataclass(slots=True)
@@ -44,16 +62,16 @@ class Stopping:
         """Whether this part of the run has used up `--max-time`."""
         return self.max_seconds is not None and time.monotonic() - self._started >= self.max_seconds
 
-    def judge(self, accuracy: float, update: int) -> str | None:
+    def judge(self, accuracy: float, update: int) -> Reason | None:
         """Hear of a validation; the reason to stop, if it is one. `accuracy` in percent."""
         if accuracy > self.best_accuracy:
             self.best_accuracy, self.best_update, self.without_better = accuracy, update, 0
         else:
             self.without_better += 1
         if self.target_accuracy is not None and accuracy >= self.target_accuracy:
-            return "target reached"
+            return Reason.TARGET
         if self.patience is not None and self.without_better >= self.patience:
-            return "patience"
+            return Reason.PATIENCE
         return None
 
     def state(self) -> dict[str, Any]:

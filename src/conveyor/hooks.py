@@ -1,0 +1,44 @@
+"""What packages above this one add: a kind of thing, its name, and where it is. No torch here.
+
+`conveyor.dialects.hooks` declares log styles, names of layers and names of models of the older programs; nothing else in
+the package knows those programs. A declared thing is imported when it is first asked for.
+"""
+
+import functools
+import importlib
+from collections.abc import Iterator
+from typing import Any
+
+DECLARED_IN = ("conveyor.dialects.hooks",)
+"""Modules with a table `HOOKS`: {kind: {name: "module:attribute"}}."""
+
+
+def names(kind: str) -> tuple[str, ...]:
+    """The names declared for `kind`, in order."""
+    return tuple(_declared().get(kind, {}))
+
+
+def find(kind: str, name: str) -> Any:
+    """What was declared as `name`; None where nothing was."""
+    place = _declared().get(kind, {}).get(name)
+    return None if place is None else _load(place)
+
+
+def every(kind: str) -> Iterator[Any]:
+    """Everything that was declared for `kind`, in order."""
+    for place in _declared().get(kind, {}).values():
+        yield _load(place)
+
+
+def _load(place: str) -> Any:
+    module, _, attribute = place.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+@functools.cache
+def _declared() -> dict[str, dict[str, str]]:
+    found: dict[str, dict[str, str]] = {}
+    for module in DECLARED_IN:
+        for kind, table in importlib.import_module(module).HOOKS.items():
+            found.setdefault(kind, {}).update(table)
+    return found
