@@ -1,6 +1,7 @@
 """The shape of the house: who imports whom, what stays free of torch, how long a file may be."""
 
 import ast
+import re
 import runpy
 from collections.abc import Callable
 from pathlib import Path
@@ -91,6 +92,18 @@ def test_packages_form_no_circle() -> None:
 def test_no_file_is_long() -> None:
     lengths = {str(path.relative_to(SOURCE)): len(path.read_text().splitlines()) for path in modules()}
     assert {name: lines for name, lines in lengths.items() if lines > 400} == {}
+
+
+def test_no_package_has_more_than_25_modules() -> None:
+    counts = {folder: len(list(folder.glob("*.py"))) for folder in {path.parent for path in modules()}}
+    assert {str(folder): count for folder, count in counts.items() if count > 25} == {}
+
+
+def test_only_the_dialects_know_the_older_programs() -> None:
+    """What they add to the rest goes through `conveyor.hooks`."""
+    words = re.compile(r"tensorflow1|tensorflow2|popart|poprun|graphcore|\bipus?\b", re.IGNORECASE)
+    knowing = [path for path in modules() if words.search(path.read_text())]
+    assert [str(path) for path in knowing if path.relative_to(SOURCE).parts[0] != "dialects"] == []
 
 
 def test_every_module_says_what_it_is() -> None:

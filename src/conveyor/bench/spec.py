@@ -1,4 +1,4 @@
-"""Benchmark specifications in YAML: the originals' format (commands and patterns over their text) and ours.
+"""Benchmark specifications in YAML: commands with patterns over their text, or with metrics as JSON lines.
 
 A top-level entry with `cmd` is a benchmark; entries without are anchors for YAML references. Keys:
 

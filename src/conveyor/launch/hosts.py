@@ -1,4 +1,4 @@
-"""A whole job: on this machine, or on many through ssh. `run` is what `conveyor launch` and poprun stand on."""
+"""A whole job: on this machine, or on many through ssh. `run` is what `conveyor launch` calls."""
 
 import contextlib
 import dataclasses

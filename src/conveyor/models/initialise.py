@@ -1,4 +1,4 @@
-"""Initial weights: the field's defaults for each family, and the rules of the original programs."""
+"""Initial weights: the field's defaults for each family, variance scaling, and Glorot's rule over channels alone."""
 
 import math
 from collections.abc import Callable
@@ -74,7 +74,7 @@ def initialise(
     """Fill every weight of `model` in module order from torch's global generator.
 
     init: "torch" uses the family's `conv` and `dense` fillers (dense None keeps nn.Linear's own), "tensorflow" the
-    variance scaling rules (`scale` 1: ResNet, 2: EfficientNet), "glorot-channels" the rule of the popart program.
+    variance scaling rules (`scale` 1: ResNet, 2: EfficientNet), "glorot-channels" Glorot's rule with fans of channels alone, whatever the filter size.
     Norms start at weight 1 and bias 0. Biases start at 0, except those a None dense filler leaves to nn.Linear.
     A model on the meta device has nothing to fill.
     """

@@ -61,7 +61,7 @@ class Observer:
 class Terminal(Observer):
     """A live bar on a terminal and one line per log point; with `quiet` only the result.
 
-    `style` replaces the form of the lines by that of one of the original programs. Every line also goes to `log_file`.
+    `style` replaces the form of the lines by another program's. Every line also goes to `log_file`.
     """
 
     def __init__(

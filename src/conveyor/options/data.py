@@ -83,7 +83,7 @@ class DataOptions:
     validation_transform: str = option(
         "central",
         "central: validation images are resized and cropped in the middle; train: in-memory images (CIFAR, MNIST) get "
-        "the random crops and flips of training in validation too, as the original PopART program has it.",
+        "the random crops and flips of training in validation too.",
         choices=("central", "train"),
     )
     progressive_image_size: tuple[str, ...] = option(

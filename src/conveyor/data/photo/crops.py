@@ -1,7 +1,7 @@
 """Random and central crop boxes, for many images at once; random numbers come in as an argument.
 
 A box is (left, top, right, bottom) in pixels of the upright image, float64 [B, 4]; the crop is resized to the network's
-input in one step, also where the original programs resized twice.
+input in one step, also where older programs resized twice.
 """
 
 import dataclasses

@@ -25,7 +25,7 @@ from conveyor.version import __version__
 
 INPUT, LOGITS, PROBABILITIES = metadata.INPUT, metadata.OUTPUT, "probabilities"
 INPUT_NAMES = (INPUT, "input", "input_0")
-"""The input's name and those that clients of the original programs use."""
+"""The input's name and those that clients of exported Keras models use."""
 BINARY_HEADER = "Inference-Header-Content-Length"
 
 
