@@ -9,11 +9,15 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import settings
 
 from conveyor.cli import main
+
+if TYPE_CHECKING:
+    from tests.pipeline.pool import Pool
 
 # No time limit per example (machines are busy), and the same examples in every run.
 settings.register_profile("conveyor", deadline=None, derandomize=True, max_examples=50)
@@ -52,3 +56,13 @@ def python() -> Callable[..., subprocess.CompletedProcess[str]]:
         return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=cwd, timeout=timeout)
 
     return run
+
+
+@pytest.fixture(scope="session")
+def pool() -> Iterator["Pool"]:
+    """One pool of worker processes for all tests that need several."""
+    from tests.pipeline.pool import Pool
+
+    workers = Pool()
+    yield workers
+    workers.close()

@@ -200,7 +200,7 @@ def test_an_archive_is_unpacked_without_trusting_its_names(
 WORKER = """
 import sys
 from pathlib import Path
-from conveyor.data import acquire, sources
+from conveyor.data.formats import acquire, sources
 from conveyor.data.formats.sources import Download, Source
 content = Path(sys.argv[3]).read_bytes()
 import hashlib
