@@ -20,7 +20,7 @@ from conveyor.models import sources
 from conveyor.optim.schedule import Schedule, make_schedule
 from conveyor.options import Options
 from conveyor.options.optimizer import DEFAULT_RMSPROP_DECAY
-from conveyor.options.validation import without_updates
+from conveyor.options.validation import check_training, without_updates
 from conveyor.topology import HostEvents, Length, Topology, exact, group_slots, host_events
 from conveyor.tree import Dealt
 
@@ -138,6 +138,7 @@ def resolve(
     """
     if not options.events.training:
         options = without_updates(options)
+    check_training(options)
     options.check()
     data = info or datasets.info(options.data)
     told: tuple[str, ...] = ()
@@ -191,6 +192,7 @@ def resolve(
         validation_replicas=options.events.validation_replicas or _devices(options, topology),
         validation_images=data.validation_images,
         notes=(
+            *([] if about.name == OWN_MODEL or (random := random_weights(options)) is None else [random]),
             *told,
             *_no_interpolation(options, data),
             *notes,
@@ -203,7 +205,6 @@ def resolve(
                 else []
             ),
             *_dropped_images(data, topology, length, options),
-            *_random_weights(options, about.name),
         ),
     )
 
@@ -250,22 +251,28 @@ def _events(options: Options, length: Length) -> HostEvents:
 
 def _machine(options: Options) -> Machine:
     machine = Machine.here(options.layout.device)
-    chosen = options.layout.device_ids
-    if not machine.accelerators or not chosen:
+    if not machine.accelerators:
         return machine
-    absent = [number for number in chosen if number >= machine.accelerators]
-    if absent:
-        there = "device 0" if machine.accelerators == 1 else f"devices 0 to {machine.accelerators - 1}"
-        raise UserError(f"--device-ids {absent[0]}: there is no such device, this machine has {there}")
-    return dataclasses.replace(machine, accelerators=len(chosen))
+    for flag, chosen in _chosen_devices(options):
+        absent = [number for number in chosen if number >= machine.accelerators]
+        if absent:
+            there = "device 0" if machine.accelerators == 1 else f"devices 0 to {machine.accelerators - 1}"
+            raise UserError(f"{flag} {absent[0]}: there is no such device, this machine has {there}")
+    return dataclasses.replace(machine, accelerators=len(options.layout.device_ids) or machine.accelerators)
+
+
+def _chosen_devices(options: Options) -> list[tuple[str, tuple[int, ...]]]:
+    where = options.layout
+    named = (("--device-ids", where.device_ids), ("--validation-device-ids", where.validation_device_ids))
+    return [(flag, chosen) for flag, chosen in named if chosen]
 
 
 def _unused_devices(options: Options, machine: Machine) -> list[str]:
-    chosen = options.layout.device_ids
+    chosen = [f"{flag} {' '.join(map(str, numbers))}" for flag, numbers in _chosen_devices(options)]
     if machine.accelerators or not chosen:
         return []
     why = "the run is on the CPU (--device cpu)" if options.layout.device == "cpu" else "the run is on the CPU"
-    return [f"--device-ids {' '.join(map(str, chosen))} has no effect: {why}"]
+    return [f"{' and '.join(chosen)} {'have' if len(chosen) > 1 else 'has'} no effect: {why}"]
 
 
 def _no_interpolation(options: Options, data: DatasetInfo) -> list[str]:
@@ -382,9 +389,10 @@ def _dropped_images(data: DatasetInfo, topology: Topology, length: Length, optio
     return [note + "epoch (other ones each time)"]
 
 
-def _random_weights(options: Options, name: str) -> list[str]:
-    known = options.run.checkpoint_path or options.model.weights or name == OWN_MODEL
-    return [] if known or options.events.training else ["random weights are validated: no checkpoint is given"]
+def random_weights(options: Options) -> str | None:
+    """What has to be said first where nothing trained is validated."""
+    trained = options.events.training or options.run.checkpoint_path or options.model.weights
+    return None if trained else "random weights are validated: no checkpoint is given"
 
 
 def _number(value: Fraction) -> int | float:

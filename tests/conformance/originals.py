@@ -49,7 +49,7 @@ ORIGINALS = {
         ("the 16k pipeline configuration with one replica", "dialects/test_original_tests.py::test_a_command_of_the_original_tests"),
         ("the 8k pipeline configuration runs", "runs: tensorflow2-29"),
         ("stable norms", "models/test_norms.py::test_stable_equals_plain_where_nothing_is_lost"),
-        ("validation only, with random weights", "training/test_commands.py::test_random_weights_are_validated_with_a_warning"),
+        ("validation only, with random weights", "training/test_commands.py::test_random_weights_are_validated_and_the_first_line_says_so"),
         ("validation of an empty folder", "dialects/test_real_runs.py::test_foreign_checkpoint_paths_are_one_sentence"),
         ("validation of every saved checkpoint", "training/test_commands.py::test_validate_gives_the_accuracy_of_training_for_every_checkpoint"),
         ("batch identities and micro-batches", "test_topology.py::test_batch_identities"),

@@ -24,6 +24,16 @@ COMMANDS = {
         (f"python3 scripts/export_for_serving.py {MODEL} --export-dir {{here}}/exported --checkpoint-input-path {{here}}/run", "exported/saved_model.pb"),
         (f"python3 send_request.py {MODEL} --num-images 8 --checkpoint-input-path {{here}}/run", "compat/tensorflow2/cifar_resnet8/001/saved_model.pb"),
     ),
+    "pytorch": (
+        ("python3 train.py --data cifar10 --data-dir {data} --model resnet18 --image-size 16 --batch-size 4 --epoch 1 --wandb --checkpoint-path {here}/run", "run/wandb/*"),
+        ("python3 restore.py --checkpoint-path {here}/run --epoch 2", "run/checkpoints/20/manifest"),
+        ("python3 validate.py --checkpoint-path {here}/run --run-dir {here}/validated", "validated/validation.csv"),
+        ("python3 weight_avg.py --checkpoint-input-path {here}/run --checkpoint-output-path {here}/mean --weight-avg-strategy mean", "mean/**/model.safetensors"),
+    ),
+    "popart": (
+        ("python3 resnet_main.py --dataset CIFAR-10 --data-dir {data} --size 8 --batch-size 4 --epochs 1 --log-dir {here}/logs", "logs/*/8/net/tensorboard/**/events.out.tfevents.*"),
+        ("python3 resnet_synthetic_benchmark.py --size 8 --batch-size 4 --epochs 1 --batches-per-step 2 --max-train-images 16 --log-dir {here}/made", "made/*/8/net/metrics.csv"),
+    ),
 }  # fmt: skip
 """Command, and a file that it must leave."""
 

@@ -50,11 +50,13 @@ def test_no_smoothing_is_no_smoothing():
 
 def test_a_second_device_is_that_of_validation():
     train = translate("tensorflow1", "train", [*IMAGENET, "--select-ipus", "0", "1"], environment={})
-    assert train.options.layout.device_ids == (0,)
-    assert any("validation.py takes device 1" in note for note in train.notes)
+    assert (train.options.layout.device_ids, train.options.layout.validation_device_ids) == ((0,), (1,))
+    assert not any("select-ipu" in note for note in train.notes)
     quiet = translate("tensorflow1", "train", [*IMAGENET, "--select-ipus", "0", "1", "--no-validation"], environment={})
-    assert not any("device 1" in note for note in quiet.notes)
-    validate = translate("tensorflow1", "validation", [*IMAGENET, "--select-ipus", "0", "1"], environment={})
+    assert any("--select-ipu 0 1: 1 has no effect with --no-validation" in note for note in quiet.notes)
+    validate = translate(
+        "tensorflow1", "validation", [*IMAGENET, "--select-ipus", "0", "1", "--restore-path", "run"], environment={}
+    )
     assert validate.options.layout.device_ids == (1,)
     with pytest.raises(UserError, match="--select-ipu 0 1 2: give the device of training"):
         tf1("--select-ipus 0 1 2")

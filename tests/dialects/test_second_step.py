@@ -147,8 +147,40 @@ def test_an_empty_folder_is_no_reason_for_random_weights(data, tmp_path, say):
     assert "is empty" in said
     code, said = say(f"{line} {SMALL} --run-dir {tmp_path}/out", "tensorflow2")
     assert code == 0
-    assert "random weights are validated: no checkpoint is given" in said
+    assert said.splitlines()[0] == "random weights are validated: no checkpoint is given"
+    assert said.count("random weights") == 1
     assert validated(said) == ["random"]
+    code, said = say(f"{line} {SMALL} --no-report --dry-run", "tensorflow2")
+    assert code == 0
+    assert "note: --no-report: a validation prints" in said
+    assert said.splitlines()[0] == "random weights are validated: no checkpoint is given"
+    code, said = say(f"python validation.py {TF1} --data-dir {data}", "tensorflow1")
+    assert code == 2, "001 has no validation of random weights"
+    assert "error: --restore-path is required" in said
+
+
+IN_VAIN = ["--train-crop", "--flip", "--shuffle", "--mixup", "--norm-momentum", "--init", "--zero-init-gamma", "--stochastic-rounding", "--loss-scale", "--optimizer", "--learning-rate", "--epochs", "--log-style"]  # fmt: skip
+
+
+@pytest.mark.parametrize("dialect", ["tensorflow1", "tensorflow2", "pytorch"])
+def test_the_command_of_a_validation_has_only_what_matters(dialect, runs, data, tmp_path, say):
+    run = runs / ALIASES[dialect][0]
+    line = FOREIGN[dialect][1].replace("DATA", str(data)).replace("PATH", str(run))
+    code, said = say(
+        f"{line} --wandb {'True' if dialect == 'tensorflow2' else ''} {SMALL} --run-dir {tmp_path}", dialect
+    )
+    assert code == 0, said
+    command = said.splitlines()[0]
+    assert command.startswith("conveyor validate ")
+    assert f"--checkpoint-path {run}" in command
+    assert not [flag for flag in IN_VAIN if flag in command], command
+    assert "--wandb: a validation prints a table and writes validation.csv, they have no effect" in said
+    # The same command typed as it is printed gives the same answers.
+    again = say(command)
+    assert again[0] == 0, again[1]
+    assert [row.split()[:5] for row in said.splitlines() if row[:2] in ("2 ", "4 ")] == [
+        row.split()[:5] for row in again[1].splitlines() if row[:2] in ("2 ", "4 ")
+    ]
 
 
 def test_plain_weights_of_ones_own_take_the_model_of_the_command_line(runs, data, tmp_path, say):
@@ -165,6 +197,8 @@ def test_plain_weights_of_ones_own_take_the_model_of_the_command_line(runs, data
     )
     stored = next(line for line in said.splitlines() if line.startswith("4 ")).split()
     assert mine[2:5] == stored[2:5], "accuracy and loss of the same weights"
+    code, said = say(line, "pytorch")
+    assert "learns badly" not in said, "a validation learns nothing"
     code, said = say(f"{line} {PT} --model resnet34", "pytorch")
     assert code == 2
     assert "does not fit the model" in said

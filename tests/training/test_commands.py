@@ -197,17 +197,40 @@ def test_validate_gives_the_accuracy_of_training_for_every_checkpoint(
     assert len(lines) == 2
 
 
-def test_random_weights_are_validated_with_a_warning(
+def test_random_weights_are_validated_and_the_first_line_says_so(
     conveyor: Command, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     words = [*SMALL, "--run-dir", tmp_path / "out"]
-    code, out, _ = conveyor("validate", *words)
+    for command in (["validate", *words], ["train", *words, "--no-training"]):
+        code, out, _ = conveyor(*command)
+        assert code == 0
+        assert out.splitlines()[0] == "random weights are validated: no checkpoint is given"
+        assert out.count("random weights") == 1
+        assert "random weights" not in caplog.text
+    code, out, err = conveyor("validate", *words, "--json")
     assert code == 0
-    assert "random" in out
-    assert "random weights" in caplog.text
-    code, out, _ = conveyor("train", *words, "--no-training")
+    assert err.splitlines()[0] == "random weights are validated: no checkpoint is given"
+    assert json.loads(out)[0]["name"] == "random"
+
+
+def test_repeat_is_refused_in_training(conveyor: Command, tmp_path: Path) -> None:
+    for switch in ([], ["--dry-run"]):
+        code, _, err = conveyor("train", *SMALL, "--run-dir", tmp_path / "run", "--repeat", "3", *switch)
+        assert code == 2
+        assert "--repeat has no effect in training: it repeats a validation, as in conveyor validate" in err
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_validation_makes_its_folder(
+    conveyor: Command, finished: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, _ = conveyor("validate", "--checkpoint-path", finished, "--checkpoint", "last")
     assert code == 0
-    assert "random" in out
+    assert len(list(tmp_path.glob("runs/validation-*/validation.csv"))) == 1
+    code, _, _ = conveyor("average", "--checkpoint-path", finished, "--output", tmp_path / "new" / "deep" / "mean")
+    assert code == 0
+    assert (tmp_path / "new" / "deep" / "mean" / "manifest").is_file()
 
 
 def test_an_average_is_the_mean_in_double_precision(conveyor: Command, finished: Path, tmp_path: Path) -> None:

@@ -158,7 +158,7 @@ def _run(arguments: argparse.Namespace) -> int:
 def _run_in(place: Path, path: Path, folder: Path, arguments: argparse.Namespace) -> int:
     from conveyor.bench import runner
     from conveyor.bench.spec import choose, read_spec
-    from conveyor.files import write_atomically
+    from conveyor.files import make_parent, write_atomically
     from conveyor.monitor import progress
     from conveyor.monitor.csvfile import csv_text
 
@@ -177,6 +177,7 @@ def _run_in(place: Path, path: Path, folder: Path, arguments: argparse.Namespace
         )
     titles, rows = runner.table(chosen, outcomes)
     _print_table(titles, rows)
+    make_parent(folder / "last-run.csv")  # when no run could be started there is no folder
     write_atomically(folder / "last-run.csv", csv_text([titles, *rows]))
     failed = [outcome for outcome in outcomes if not outcome.ok]
     if failed:

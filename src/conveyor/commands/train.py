@@ -62,9 +62,10 @@ def execute(options: Options, named: Collection[str] = (), after: Sequence[Optio
     `after` are further runs, each begun in the same workers when the one before is done; their folders are named.
     """
     if not options.events.training:
-        from conveyor.commands.validate import execute as validate
+        from conveyor.commands import validate
 
-        return validate(options)
+        validate.say_random(options)
+        return validate.execute(options)
     from conveyor.launch.run_job import check_names, start
     from conveyor.run import folder as rundir
     from conveyor.training.stopping import Reason

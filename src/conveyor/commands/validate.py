@@ -4,14 +4,14 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from conveyor.errors import UserError
-from conveyor.options import Options, specs
+from conveyor.options import Options
 from conveyor.options.parser import add_checkpoint, add_config, add_options, options_from
-from conveyor.options.validation import has_effect
+from conveyor.options.validation import notes_about, typed_flag
 
 HELP = "Validate a checkpoint, every checkpoint of a run, or plain weights."
 RUN = "conveyor.run.validate_run:run"
@@ -35,7 +35,9 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.checkpoint is not None:
         path = arguments.given["checkpoint_path"] = str(_chosen(path, arguments.checkpoint))
     options = options_from(arguments, None if path is None else stored(Path(path))).replace(training=False)
-    for note in without_effect(given):
+    if not arguments.dry_run and not getattr(arguments, "told", False):
+        say_random(options, as_json=arguments.json)
+    for note in notes_about((typed_flag(name, value), (name,)) for name, value in given.items()):
         print(f"note: {note}", file=sys.stderr)
     if arguments.dry_run:
         return dry_run(with_plain_weights(options), as_json=arguments.json, plot=arguments.plot, command="validate")
@@ -60,10 +62,16 @@ def stored(path: Path) -> Options | None:
     return None if is_weights_file(path) else options_for_validation(path)
 
 
-def without_effect(given: Collection[str]) -> list[str]:
-    """A note about the options that a validation does not read."""
-    flags = [specs()[name].flag for name in given if not has_effect(name)]
-    return [f"{', '.join(flags)}: a validation makes no updates, they have no effect"] if flags else []
+def say_random(options: Options, *, as_json: bool = False) -> None:
+    """Where nothing trained is validated, the first line says so; once, however many workers there are."""
+    from conveyor.infer import measure_speed
+    from conveyor.launch.rank import detect
+    from conveyor.spec import random_weights
+
+    place = detect(os.environ)
+    sentence = random_weights(options)
+    if sentence is not None and not measure_speed.applies(options) and (place is None or place.rank == 0):
+        print(sentence, file=sys.stderr if as_json or options.run.json_logs else sys.stdout, flush=True)
 
 
 def execute(options: Options, *, as_json: bool = False) -> int:
@@ -151,6 +159,7 @@ def write_csv(options: Options, records: Sequence[Mapping[str, Any]]) -> Path:
     """validation.csv in a folder of its own: a run's own file belongs to its training."""
     import time
 
+    from conveyor.files import make_parent
     from conveyor.monitor.csvfile import CsvFile
     from conveyor.monitor.records import VALIDATION_COLUMNS
 
@@ -160,7 +169,7 @@ def write_csv(options: Options, records: Sequence[Mapping[str, Any]]) -> Path:
     while path.exists():
         path = folder / f"validation-{number}.csv"
         number += 1
-    folder.mkdir(parents=True, exist_ok=True)
+    make_parent(path)
     file = CsvFile(path, VALIDATION_COLUMNS, "update")
     file.open(float("inf"))
     for record in records:

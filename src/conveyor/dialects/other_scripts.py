@@ -49,7 +49,7 @@ def pytorch_validate(script: str, values: Values, launcher: Launcher, environmen
     if is_weights_file(Path(path)):
         translation = made(values)
         return dataclasses.replace(translation, options=translation.options.replace(checkpoint_path=path))
-    return stored_runs.validated(values, made, path, pytorch.STYLE)
+    return stored_runs.validated(values, made, path)
 
 
 def tensorflow1_train(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:

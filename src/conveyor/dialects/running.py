@@ -16,7 +16,7 @@ from conveyor.dialects.translation import Translation
 from conveyor.launch.rank import Place, detect
 from conveyor.options import Options
 from conveyor.run.preflight import check_start
-from conveyor.spec import RunSpec, resolve
+from conveyor.spec import RunSpec, random_weights, resolve
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
@@ -31,7 +31,7 @@ def run(translation: Translation) -> int:
     chosen = with_folder(translation, os.environ)
     place = detect(os.environ)
     if place is None or place.rank == 0:
-        print(chosen.text())
+        print("\n".join([*said_first(chosen), chosen.text()]))
         for note in (*chosen.notes, *made_room(chosen, place)):
             print(f"note: {note}")
         if chosen.folder and chosen.options.run.run_dir:
@@ -47,7 +47,16 @@ def run(translation: Translation) -> int:
         from conveyor.commands.train import execute
 
         return execute(chosen.options, chosen.options.changed(), [chosen.then])
-    return run_command(chosen.arguments())
+    return run_command(chosen.arguments(), told=True)
+
+
+def said_first(translation: Translation) -> list[str]:
+    """The line before all others: that nothing trained is validated. Of made-up images only the speed is told."""
+    data = translation.options.data
+    if translation.command != "validate" or data.generated_data or data.synthetic_data:
+        return []
+    sentence = random_weights(translation.options.replace(training=False))
+    return [] if sentence is None else [sentence]
 
 
 def made_room(translation: Translation, place: Place | None) -> list[str]:
@@ -64,15 +73,15 @@ def made_room(translation: Translation, place: Place | None) -> list[str]:
     return [f"{folder} holds an earlier run: it is kept as {move_aside(folder)}, and this one takes its place"]
 
 
-def run_command(words: Sequence[str]) -> int:
-    """Run one of our own commands: the words after `conveyor`."""
+def run_command(words: Sequence[str], *, told: bool = False) -> int:
+    """Run one of our own commands: the words after `conveyor`; `told`: what comes before all others has been said."""
     from conveyor import commands
     from conveyor.options.parser import Parser
 
     module = commands.load(words[0])
     parser: argparse.ArgumentParser = Parser(prog=f"conveyor {words[0]}")
     module.add_arguments(parser)
-    code = module.run(parser.parse_args(list(words[1:])))
+    code = module.run(parser.parse_args(list(words[1:]), argparse.Namespace(told=told)))
     assert isinstance(code, int)
     return code
 
@@ -116,9 +125,11 @@ def dry_run(translation: Translation) -> int:
     if translation.json:
         print(json.dumps(plan, indent=1))
         return 0
-    print(translation.text())
+    first = said_first(translation)
+    print("\n".join([*first, translation.text()]))
     for note in notes:
-        print(f"note: {note}")
+        if note not in first:
+            print(f"note: {note}")
     print("\n".join(line for line in text.splitlines() if not line.startswith(("note ", "command "))))
     return 0
 

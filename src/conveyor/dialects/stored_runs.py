@@ -16,7 +16,7 @@ from conveyor.dialects.translation import Translation
 from conveyor.errors import UserError
 from conveyor.options import Options, specs
 from conveyor.options.options import arguments_of
-from conveyor.options.validation import has_effect, without_updates
+from conveyor.options.validation import has_effect, notes_about, typed_flag, without_updates
 
 PATHS = ("checkpoint_path", "checkpoint_input_path", "checkpoint_input_dir", "restore_path")
 """Keys that name the stored run itself."""
@@ -75,12 +75,12 @@ def restored(
     return _command("restore", values, path, overrides, notes)
 
 
-def validated(values: Values, translate: Callable[[Values], Translation], path: str, style: str) -> Translation:
+def validated(values: Values, translate: Callable[[Values], Translation], path: str) -> Translation:
     """`conveyor validate` for a stored run: of the command line what was given and a validation reads."""
     made, plain = _translated(values, translate, {})
     wanted = made.options.flat()
     named = {name for name, _, _ in _named(values) if has_effect(name) and name not in ("run_dir", "checkpoint_path")}
-    overrides = {"log_style": style, **{name: wanted[name] for name in specs() if name in named}}
+    overrides = {name: wanted[name] for name in specs() if name in named}
     folder = next((values[key] for key in FOLDERS if values.has(key)), values.own.get("run_dir"))
     if folder is not None:
         overrides["run_dir"] = folder
@@ -95,14 +95,9 @@ def as_validation(values: Values, made: Translation) -> Translation:
 
 
 def without_effect(values: Values) -> list[str]:
-    """A note about the options on the command line that a validation does not read."""
-    flags = [
-        row.flag
-        for key, row in values.rows.items()
-        if key in values.given and row.outcomes and not any(has_effect(name) for name in row.outcomes)
-    ]
-    flags += [specs()[name].flag for name in values.own if not has_effect(name)]
-    return [f"{', '.join(flags)}: a validation makes no updates, they have no effect"] if flags else []
+    """Notes about the options on the command line that a validation does not read."""
+    rows = [(row.flag, row.outcomes) for key, row in values.rows.items() if key in values.given]
+    return notes_about([*rows, *((typed_flag(name, value), (name,)) for name, value in values.own.items())])
 
 
 def stored_options(path: str) -> Options:

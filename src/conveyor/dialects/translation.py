@@ -9,6 +9,7 @@ from conveyor.dialects.reader import Values
 from conveyor.errors import UserError
 from conveyor.options import Options, specs
 from conveyor.options.options import EXCLUSIVE, arguments_of
+from conveyor.options.validation import check_training
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -115,11 +116,12 @@ class Draft:
 
     def finish(self, command: str = "train", words: tuple[str, ...] = (), config: str | None = None) -> Translation:
         """The translation, with our own options of the command line on top."""
-        if command == "train" and "repeat" in self.values.own:
-            raise UserError("--repeat has no effect in training: it repeats a validation")
+        options = self.options().check()
+        if command == "train":
+            check_training(options)
         return Translation(
             command,
-            self.options().check(),
+            options,
             tuple(dict.fromkeys(self.notes)),
             words,
             config,

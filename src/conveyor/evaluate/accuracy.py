@@ -93,7 +93,7 @@ def validate(
                 images, target = prepare(batch, False)
                 logits = model(images)[: batch.num_valid].float()
             if latency:
-                wait_for(world.device)
+                wait_for(logits.device)
                 latencies.append(time.perf_counter() - begun)
             if batch.num_valid == 0 or logits.shape[0] < batch.num_valid:
                 # Nothing valid, or another worker of this lane has the last stage.
@@ -101,7 +101,8 @@ def validate(
             labels = target.labels[: batch.num_valid]
             totals[batch.slot] = tally(criterion(logits, Target(labels)), logits, labels)
             if confusion.numel():
-                confusion += torch.bincount(labels * num_classes + logits.argmax(dim=1), minlength=num_classes**2)
+                found = torch.bincount(labels * num_classes + logits.argmax(dim=1), minlength=num_classes**2)
+                confusion += found.to(confusion.device)
             if on_batch is not None:
                 on_batch(batch, logits)
     world.sum_over_all([totals, confusion])

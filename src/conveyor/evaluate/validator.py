@@ -3,6 +3,7 @@
 import contextlib
 import copy
 
+import torch
 from torch import Tensor, nn
 
 from conveyor.checkpoint.state import State
@@ -25,10 +26,18 @@ class Validation:
     """The validation set of a run and how its images are fed. Batches are dealt to all workers, each with the whole model."""
 
     def __init__(
-        self, spec: RunSpec, world: World, dataset: Dataset, prepare: Prepare, own: nn.Module | None = None
+        self,
+        spec: RunSpec,
+        world: World,
+        dataset: Dataset,
+        prepare: Prepare,
+        own: nn.Module | None = None,
+        device: torch.device | None = None,
     ) -> None:
         self._spec, self._world, self._dataset, self._prepare = spec, world, dataset, prepare
         self._own = own
+        self._device = device or world.device
+        """Where images are prepared and models answer; sums over workers stay on the worker's device."""
         self._spare: nn.Module | None = None
         self.mistakes = Mistakes()
         """Of the last measurement."""
@@ -49,7 +58,7 @@ class Validation:
 
                 assert isinstance(session.lane, StageLane)
                 return self.measure(Relay(session.lane), (session.world.lane, session.world.lanes))
-            if session.world.depth > 1:
+            if session.world.depth > 1 or self._device != session.world.device:
                 return self.measure(self._loaded(session.model_state()))
             return self.measure(session.lane.module)
 
@@ -59,7 +68,7 @@ class Validation:
         return self._loaded(state.best_weights())
 
     def measure(self, model: nn.Module, share: tuple[int, int] | None = None) -> Accuracy:
-        """The accuracy of `model`, which is on the worker's device in its final precision.
+        """The accuracy of `model`, which is on the device of validation in its final precision.
 
         `share` is (number, count) of the parts of the set; default: one part per worker.
         """
@@ -100,7 +109,7 @@ class Validation:
         if self._spare is None:
             fresh = copy.deepcopy(self._own) if self._own is not None else None
             self._spare = build_model.place_model(
-                build_model.build_model(self._spec, own=fresh), self._spec, self._world.device, train=False
+                build_model.build_model(self._spec, own=fresh), self._spec, self._device, train=False
             )
         load_into(self._spare, tensors, "the checkpoint")
         return self._spare

@@ -59,6 +59,9 @@ class LayoutOptions:
     )
     device: str = option("auto", "auto, cpu or cuda.", choices=("auto", "cpu", "cuda"), changes_result=False)
     device_ids: tuple[int, ...] = option((), "Devices to use; default: all.", minimum=0, changes_result=False)
+    validation_device_ids: tuple[int, ...] = option(
+        (), "Devices on which training validates; default: its own.", minimum=0, changes_result=False
+    )
     threads: int | None = option(
         None,
         "Threads of each worker; default: the cores divided among the groups of an update. A run that goes on keeps its number.",

@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
+import torch
 from torch import nn
 
 from conveyor import optim
@@ -27,7 +28,7 @@ from conveyor.training.meter import Meter, Timing
 from conveyor.training.session import Session
 from conveyor.training.stopping import Stopping
 from conveyor.training.update import Updater
-from conveyor.world.world import World
+from conveyor.world.world import World, validation_device
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,12 +40,12 @@ class Own:
     validation_data: Dataset | None = None
 
 
-def make_prepare(spec: RunSpec, world: World) -> Prepare:
-    """What turns 8-bit images into the network's input."""
+def make_prepare(spec: RunSpec, world: World, device: torch.device | None = None) -> Prepare:
+    """What turns 8-bit images into the network's input, on the worker's device unless another is named."""
     return Prepare(
         spec.options,
         spec.data,
-        world.device,
+        device or world.device,
         Precision.from_options(spec.options.precision).compute,
         image_size=spec.image_size,
         channels=spec.in_channels,
@@ -122,4 +123,7 @@ def make_validation(spec: RunSpec, world: World, own: Own, prepare: Prepare) -> 
         return None
     options = spec.options.replace(max_validation_images=spec.validation_images or None)
     dataset = own.validation_data or open_dataset(options, "validation", spec.image_size, spec.in_channels)
-    return Validation(spec, world, dataset, prepare, own.model)
+    relayed = world.depth > 1 and spec.options.layout.pipelined_validation  # through the stages where they are
+    device = world.device if relayed else validation_device(spec.options.layout, world.device, world.rank)
+    prepare = prepare if device == world.device else make_prepare(spec, world, device)
+    return Validation(spec, world, dataset, prepare, own.model, device)

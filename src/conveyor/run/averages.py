@@ -10,6 +10,7 @@ from conveyor.checkpoint import store
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
 from conveyor.evaluate.saved_checkpoints import readable
+from conveyor.files import make_parent
 from conveyor.optim import average
 from conveyor.spec import RunSpec
 
@@ -75,6 +76,7 @@ def average_folder(
     name = f"{store.AVERAGED}last-{len(chosen)}" if decay is None else f"{store.AVERAGED}exponential-{decay:g}"
     target = output or chosen[-1].parent / name
     try:
+        make_parent(target)
         written = one.save(target, state)
     except OSError as problem:
         raise UserError(f"cannot write the average to {target}: {problem.strerror}; choose another --output") from None

@@ -1,6 +1,7 @@
 """Training and validation from Python: the functions behind `conveyor.train` and `conveyor.validate`."""
 
 import csv
+import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +17,9 @@ from conveyor.run.finish import best_checkpoint
 from conveyor.run.preflight import check_names
 from conveyor.run.stored_options import options_for_validation, with_plain_weights
 from conveyor.run.user_data import OwnData, adopt
-from conveyor.spec import OWN_MODEL, RunSpec, resolve
+from conveyor.spec import OWN_MODEL, RunSpec, random_weights, resolve
+
+_logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +81,8 @@ def validate(
     if path is not None and model is None:
         options = options_for_validation(Path(path)).updated(options.changed())
     spec, own = _with_own(options.replace(training=False), model, dataset)
+    if model is None and (sentence := random_weights(spec.options)) is not None:
+        _logger.warning("%s", sentence)
     return validate_run.run(spec, own=own)
 
 

@@ -14,7 +14,7 @@ from conveyor.evaluate.accuracy import check_answers
 from conveyor.evaluate.validator import Validation
 from conveyor.numerics.threads import using_threads
 from conveyor.run.assemble import Own, make_prepare, make_validation
-from conveyor.spec import RunSpec
+from conveyor.spec import RunSpec, random_weights
 from conveyor.training import build_model
 from conveyor.world.world import World, device_for
 
@@ -26,8 +26,10 @@ Records = list[dict[str, Any]]
 def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Records:
     """Validate what the options name; one record per checkpoint and repetition, the same on every worker."""
     world, own = world or World.single(device_for(spec.options.layout)), own or Own()
+    said = random_weights(spec.options)  # before any worker was started
     for note in spec.notes if world.is_main else ():
-        _logger.warning("%s", note)
+        if note != said:
+            _logger.warning("note: %s", note)
     with using_threads(spec.layout.threads):
         # The model first: weights that do not fit are told before the images are looked for.
         model = None if spec.options.run.checkpoint_path else build_model.build_model(spec, own=own.model)

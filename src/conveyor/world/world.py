@@ -109,6 +109,12 @@ class World:
         """Leave the process groups."""
 
 
+def validation_device(options: LayoutOptions, device: torch.device, rank: int) -> torch.device:
+    """Where the worker that trains on `device` validates: one of `--validation-device-ids`, or the same device."""
+    chosen = options.validation_device_ids
+    return torch.device("cuda", chosen[rank % len(chosen)]) if chosen and device.type == "cuda" else device
+
+
 def device_for(options: LayoutOptions) -> torch.device:
     """The device of a worker that is alone; of several GPUs the first one that was asked for."""
     usable = options.device != "cpu" and torch.cuda.is_available()

@@ -48,6 +48,8 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
         return draft.finish("validate")
     if script == "validate":
         return draft.finish("validate")
+    if values["batch_size"] == 1 and values["normlayer"] == "batch" and values["gradient_accumulation"] >= 1:
+        draft.note("a micro-batch of 1 with batch norm learns badly: take --normlayer group or a larger batch")
     _optimizer(draft, later)
     _schedule(draft, later)
     _events(draft)
@@ -98,8 +100,6 @@ def _model(draft: Draft, later: bool) -> None:
         draft.set(image_size=224)
     if values["input_image_padding"]:
         draft.set(in_channels=4)
-    if values["batch_size"] == 1 and norm == "batch" and values["gradient_accumulation"] >= 1:
-        draft.note("a micro-batch of 1 with batch norm learns badly: take --normlayer group or a larger batch")
 
 
 def _data(draft: Draft, later: bool, benchmark: bool) -> None:

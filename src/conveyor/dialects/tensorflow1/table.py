@@ -143,7 +143,7 @@ EVENTS = (
 )
 DEVICE = (
     row("--batches-per-step --device-iterations", "int", 1000, ours="`--updates-per-call`", about="at most; 1 with --distributed"),
-    row("--select-ipu --select-ipus", "texts", ours="`--device-ids`", about="AUTO, or the device to train on"),
+    row("--select-ipu --select-ipus", "texts", ours="`--device-ids`, `--validation-device-ids`", about="AUTO, or the device to train on and, if wanted, that of validation"),
     row("--gc-profile", nargs="?", dest="profile", choices=("DEVICE_PROFILE", "IPU_PROFILE", "TILE_PROFILE", "NO_PROFILE"), ours="`--profile` light, layers, full, off", about="under gc-profile"),
     row("--compile-only", "flag", False, ours="`--dry-run`", about="nothing is compiled here: the plan is printed"),
     row("--on-demand", "flag", False, nothing="devices are always attached when they are needed"),

@@ -49,6 +49,9 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     replicas = _replicas(draft, launcher, environment)
     draft.set(replicas=replicas)
     if script in ("validation", "inference_embedded"):
+        made = values["generated_data"] or values["synthetic_data"]
+        if not (made or values["restore_path"] or {"checkpoint_path", "weights"} & values.own.keys()):
+            raise UserError("--restore-path is required: the run or the checkpoint that is to be validated")
         draft.set(checkpoint_path=checkpoint_path(values["restore_path"]) if values["restore_path"] else None)
         _numerics(draft, validates=True)
         draft.set(latency=True if script == "inference_embedded" else None)
@@ -283,11 +286,10 @@ def _numerics(draft: Draft, validates: bool = False) -> None:
         raise UserError(f"{flag} {' '.join(chosen)}: give AUTO or device numbers as gc-info -l lists them")
     if len(chosen) > 2:
         raise UserError(f"{flag} {' '.join(chosen)}: give the device of training and, if wanted, that of validation")
-    if len(chosen) == 2 and not validates and values["validation"]:
-        draft.note(
-            f"{flag} {' '.join(chosen)}: checkpoints are validated on device {chosen[0]} here, where the run is; "
-            f"validation.py takes device {chosen[1]}"
-        )
     draft.set(device_ids=[int(chosen[-1 if validates else 0])] if chosen else None)
+    if len(chosen) == 2 and not validates:
+        draft.set(validation_device_ids=[int(chosen[1])])
+        if not values["validation"]:
+            draft.note(f"{flag} {' '.join(chosen)}: {chosen[1]} has no effect with --no-validation")
     if values["wandb"]:
         draft.set(wandb_project=values["wandb_project"])
