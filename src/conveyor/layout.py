@@ -199,12 +199,13 @@ def _count(number: int, one: str, many: str = "") -> str:
 def deal(slots: int, group: int, lanes: int, span: int = 1) -> Dealt:
     """Consecutive groups of `group` slots for each lane, as even as can be; with fewer groups than lanes some have none.
 
-    Only a batch-norm span of `span` slots may be cut: with fewer spans than lanes each is cut into equal parts, one per
-    lane, so that all batches have one size and every span counts alike.
+    A group holds whole batch-norm spans and is computed by one lane. Where that matters less than lanes without work
+    (accelerators), `span` allows to cut spans of so many slots: with fewer spans than lanes each is cut into equal parts,
+    one per lane, so that all batches have one size and every span counts alike; equal to the others within rounding.
     """
     if span > 1 and slots // span < lanes and lanes_per_span(slots, lanes, span) > 1:
         group = span // lanes_per_span(slots, lanes, span)
-        return Dealt(slots, group, _one_each(slots // group, lanes), exact=False)
+        return Dealt(slots, group, _one_each(slots // group, lanes))
     groups = slots // group
     if groups < lanes:
         return Dealt(slots, group, _one_each(groups, lanes))

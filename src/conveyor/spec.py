@@ -14,7 +14,7 @@ from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.formats.folders import is_plain
 from conveyor.data.subject import Subject, subject
 from conveyor.errors import UserError
-from conveyor.layout import Layout, Machine, choose_layout, deal, validation_layout
+from conveyor.layout import Layout, Machine, choose_layout, deal, lanes_per_span, validation_layout
 from conveyor.models import catalogue as models
 from conveyor.models import sources
 from conveyor.optim.schedule import Schedule, make_schedule
@@ -54,6 +54,8 @@ class RunSpec:
     validation_batch: int
     validation_replicas: int
     validation_images: int
+    cuts_spans: bool = False
+    """Lanes may share a batch-norm span: on accelerators, which promise no equal bits and should not stand idle."""
     notes: tuple[str, ...] = ()
 
     @property
@@ -70,7 +72,15 @@ class RunSpec:
 
     def dealt(self, lanes: int) -> Dealt:
         """Which groups of slots each of `lanes` lanes computes."""
-        return deal(self.topology.slots, self.group_slots, lanes, self.options.model.bn_span)
+        return deal(self.topology.slots, self.group_slots, lanes, self._cut_span)
+
+    def lanes_per_span(self, lanes: int) -> int:
+        """How many of `lanes` lanes share one batch-norm span."""
+        return lanes_per_span(self.topology.slots, lanes, self._cut_span)
+
+    @property
+    def _cut_span(self) -> int:
+        return self.options.model.bn_span if self.cuts_spans else 1
 
     def replace(self, **changes: Any) -> "RunSpec":
         """The same run with some values changed (another layout, say)."""
@@ -118,6 +128,7 @@ class RunSpec:
             },
             "layout": str(self.layout),
             "threads": self.layout.threads,
+            "cuts_spans": self.cuts_spans,
             "notes": list(self.notes),
             "command": options.command_text(command if options.events.training else "validate"),
         }
@@ -162,8 +173,8 @@ def resolve(
     validation_batch = options.events.validation_batch_size or topology.micro_batch
     if options.events.training:
         layout, layout_note = choose_layout(where, topology, machine, workers, topology.slots // group)
-        exactness = _exactness(options, topology, group, layout, machine, model_name is not None)
-        layout_note = f"{layout_note}; {exactness}"
+        idle = 0 if machine.accelerators else max(0, layout.lanes - topology.slots // group)
+        layout_note = f"{layout_note}; {_idle(idle, group, options)}{_exactness(machine, model_name is not None)}"
     else:
         batches = -(-data.validation_images // validation_batch)
         layout, layout_note = validation_layout(where, batches, machine, workers)
@@ -191,6 +202,7 @@ def resolve(
         validation_batch=validation_batch,
         validation_replicas=options.events.validation_replicas or _devices(options, topology),
         validation_images=data.validation_images,
+        cuts_spans=machine.accelerators > 0,
         notes=(
             *([] if about.name == OWN_MODEL or (random := random_weights(options)) is None else [random]),
             *told,
@@ -304,12 +316,19 @@ def _group(options: Options, topology: Topology, about: Subject) -> int:
     return group_slots(topology, span, about.image_size, asked) if ours or asked != "auto" else span
 
 
-def _exactness(options: Options, topology: Topology, group: int, layout: Layout, machine: Machine, own: bool) -> str:
+def _idle(lanes: int, group: int, options: Options) -> str:
+    """A word about lanes without work: there are fewer groups of `group` slots than lanes, and none is cut."""
+    if not lanes:
+        return ""
+    smaller = group > options.model.bn_span
+    cure = "a lower --pass-slots would use them" if smaller else "fewer lanes do as well"
+    return f"{lanes} of the lanes {'has' if lanes == 1 else 'have'} nothing to do, {cure}; "
+
+
+def _exactness(machine: Machine, own: bool) -> str:
     """Whether other layouts of the run compute the same bits, and if not, why."""
     if machine.accelerators:
         return "accelerators: equal to other layouts within rounding"
-    if not deal(topology.slots, group, layout.lanes, options.model.bn_span).exact:
-        return "not bit-identical to other layouts: lanes share a batch-norm span"
     if own:
         return "bit-identical to other layouts if your module's layers are"
     return "bit-identical to any other layout"

@@ -66,8 +66,6 @@ class Dealt:
     group_slots: int
     lanes: tuple[range, ...]
     """The groups of each lane; lanes that are left over have none."""
-    exact: bool = True
-    """False: a batch-norm span is cut, so that lanes share its statistics and the sums depend on the layout."""
 
     @property
     def groups(self) -> int:

@@ -2,6 +2,8 @@
 
 import json
 import os
+import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -10,7 +12,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+import psutil
 import pytest
+from tests.exact import differences
 
 from conveyor.options import Options
 from conveyor.run import worker
@@ -32,14 +36,14 @@ def flags(options: dict[str, object]) -> list[str]:
     return [yes if value is True else no if value is False else f"{yes}={value}" for yes, no, value in named]
 
 
-def host(index: int, port: int, place: Path) -> "subprocess.Popen[bytes]":
+def host(index: int, port: int, place: Path, restarts: int = 2, **more: object) -> "subprocess.Popen[bytes]":
     """One machine's share of the job; all machines are addresses of this one."""
     launch = [
         "launch", "--hosts", "127.0.0.1,127.0.0.2", "--host-index", str(index), "--instances", "2", "--min-hosts", "1",
-        "--max-restarts", "2", "--threads", "1", "--port", str(port), "--interface", "lo", "--",
+        "--max-restarts", str(restarts), "--threads", "1", "--port", str(port), "--interface", "lo", "--",
     ]  # fmt: skip
     conveyor = [sys.executable, "-m", "conveyor"]
-    train = ["train", *flags({**RUN, "updates": UPDATES})]
+    train = ["train", *flags({**RUN, "updates": UPDATES, **more})]
     return subprocess.Popen([*conveyor, *launch, *conveyor, *train], start_new_session=True, cwd=place)
 
 
@@ -58,11 +62,64 @@ def wait_for(condition: Callable[[], bool], job: "subprocess.Popen[bytes]", seco
         time.sleep(0.05)
 
 
-@pytest.mark.conformance
-def test_a_machine_joins_and_leaves(tmp_path: Path) -> None:
+def free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+        return int(probe.getsockname()[1])
+
+
+def newest(place: Path) -> tuple[int, str]:
+    """The number of the newest checkpoint and the layout that made it."""
+    made = layouts(place)
+    return max(made.items(), default=(0, ""))
+
+
+@pytest.mark.conformance
+@pytest.mark.timeout(600)
+def test_a_newcomer_five_deaths_and_another_layout(tmp_path: Path) -> None:
+    """One machine, then two; five workers die one after the other; the rest of the run is a pipeline: equal files."""
+    draw = random.Random(25)
+    port = free_port()
+    more = {"stages": 2, "updates_per_epoch": 20, "updates_per_log": 10, "ema_decay": 0.9}
+    jobs = [host(0, port, tmp_path, restarts=6, **more)]
+    try:
+        wait_for(lambda: newest(tmp_path)[1] == "1x1", jobs[0])
+        jobs.append(host(1, port, tmp_path, restarts=6, **more))
+        wait_for(lambda: newest(tmp_path)[1] == "2x1", jobs[0])
+        for _ in range(5):
+            time.sleep(draw.random())
+            workers = psutil.Process(draw.choice(jobs).pid).children(recursive=True)
+            draw.choice([one for one in workers if "train" in one.cmdline()]).send_signal(signal.SIGKILL)
+            before = newest(tmp_path)[0]
+            wait_for(lambda before=before: newest(tmp_path)[0] > before + 20, jobs[0])  # type: ignore[misc]
+        for job in jobs:
+            job.send_signal(signal.SIGTERM)
+        for job in jobs:
+            job.wait(60)
+    finally:
+        for job in jobs:
+            if job.poll() is None:
+                os.killpg(job.pid, signal.SIGKILL)
+            job.wait(10)
+    (folder,) = (tmp_path / "runs").iterdir()
+    stopped = newest(tmp_path)[0]
+    progress = json.loads((folder / "checkpoints" / str(stopped) / "state.json").read_text())["progress"]
+    assert progress["restarts"] == 6, "one machine came, five workers died"
+    assert progress["updates_repeated"] <= 6
+    last = (stopped // 20 + 2) * 20
+    command = [sys.executable, "-m", "conveyor", "train", "--threads=1", "--device=cpu"]
+    same = flags({**RUN, **more, "updates": last})
+    subprocess.run([*command, *same, "--run-dir", folder, "--resume", "auto", "--layout", "1x2"], check=True)
+    alone = tmp_path / "alone"
+    subprocess.run([*command, *same, "--run-dir", alone, "--layout", "1x1"], check=True)
+    if stopped % 20:
+        shutil.rmtree(folder / "checkpoints" / str(stopped))  # The signal's: an undisturbed run saves nothing there.
+    assert differences(folder, alone) == []
+
+
+@pytest.mark.conformance
+def test_a_machine_joins_and_leaves(tmp_path: Path) -> None:
+    port = free_port()
     jobs = [host(0, port, tmp_path)]
     try:
         wait_for(lambda: "1x1" in layouts(tmp_path).values(), jobs[0])

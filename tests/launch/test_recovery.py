@@ -32,15 +32,17 @@ def rows(folder: Path) -> int:
         return 0
 
 
-def lose_a_worker(job: "subprocess.Popen[bytes]", folder: Path, after: int, draw: random.Random) -> None:
-    """Kill one of the workers some moment after `after` log points."""
+def lose_a_worker(
+    job: "subprocess.Popen[bytes]", folder: Path, after: int, draw: random.Random, word: str = WORKER
+) -> None:
+    """Kill one of the workers, whose commands hold `word`, some moment after `after` log points."""
     until = time.monotonic() + 120
     while rows(folder) < after:
         assert time.monotonic() < until, "waited in vain"
         assert job.poll() is None, "the job has ended"
         time.sleep(0.02)
     time.sleep(draw.random() * 0.3)
-    workers = [one for one in psutil.Process(job.pid).children(recursive=True) if WORKER in " ".join(one.cmdline())]
+    workers = [one for one in psutil.Process(job.pid).children(recursive=True) if word in " ".join(one.cmdline())]
     draw.choice(workers).send_signal(signal.SIGKILL)
 
 
@@ -70,6 +72,31 @@ def check(place: Path, layout: str, updates: int, deaths: list[int], seed: int, 
 @pytest.mark.parametrize(("layout", "more"), [("2x1", ()), ("1x2", ("--stages", "2", "--ema-decay", "0.9"))])
 def test_a_death_costs_at_most_one_update(tmp_path: Path, layout: str, more: tuple[str, ...]) -> None:
     check(tmp_path, layout, 60, [3], 1, *more)
+
+
+@pytest.mark.parametrize("checkpoints", [10, 0])
+def test_under_torchrun_the_disk_is_the_only_line(tmp_path: Path, checkpoints: int) -> None:
+    """Nobody keeps a folder in memory: the run goes on from its newest checkpoint, or begins anew, and says how much."""
+    saved = ["--updates-per-checkpoint", str(checkpoints)] if checkpoints else []
+    options = ["--updates", "60", *COMMON, *saved]
+    disturbed, undisturbed = tmp_path / "disturbed", tmp_path / "undisturbed"
+    torchrun = ["torch.distributed.run", "--standalone", "--nproc-per-node", "2", "--max-restarts", "1", "-m"]
+    command = [sys.executable, "-m", *torchrun, "conveyor", "train", "--run-dir", str(disturbed)]
+    job = subprocess.Popen([*command, *options])
+    try:
+        lose_a_worker(job, disturbed, 5, random.Random(2), "--run-dir")
+        assert job.wait(240) == 0
+    finally:
+        if job.poll() is None:
+            job.kill()
+    assert train(undisturbed, "1x1", *options).wait(240) == 0
+    result = json.loads((disturbed / "result.json").read_text())
+    assert result["restarts"] == 1
+    # The death came after log point 25 at least; what was saved by then is not done again.
+    assert result["updates_repeated"] % 5 == 0
+    assert result["updates_repeated"] >= (25 if checkpoints == 0 else 0)
+    assert rows(disturbed) == 12
+    assert differences(disturbed, undisturbed) == []
 
 
 @pytest.mark.conformance

@@ -54,6 +54,7 @@ def test_a_resumed_run_drops_the_rows_it_will_repeat(tmp_path: Path) -> None:
     for update in (5, 10, 15):
         first.log(record(update))
     first.validation(validation(10))
+    first.validation({**validation(-1), "name": "average-last-2"})
     second = observers.CsvWriter(tmp_path)
     second.start(SPEC, resumed_at=10)
     second.log(record(15))

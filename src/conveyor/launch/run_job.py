@@ -20,7 +20,7 @@ from conveyor.launch import failure
 from conveyor.launch.cores import describe
 from conveyor.launch.job import LaunchPlan
 from conveyor.launch.rank import Place, detect
-from conveyor.layout import Machine, lanes_per_span
+from conveyor.layout import Machine
 from conveyor.options import Options
 from conveyor.processes import end_with_parent, of_module
 from conveyor.run import preflight
@@ -124,7 +124,7 @@ def _phase(
     if note:
         spec = spec.replace(layout_note=f"{spec.layout_note}; {note}")
     layout = spec.layout
-    sharing = lanes_per_span(spec.topology.slots, layout.lanes, options.model.bn_span)
+    sharing = spec.lanes_per_span(layout.lanes)
     if before is None:
         kind, devices = device_for(options.layout).type, options.layout.device_ids
         world = join(place, layout.lanes, layout.depth, kind, devices, sharing)

@@ -14,8 +14,8 @@ from conveyor.monitor.records import Record, Value
 class CsvFile:
     """Rows under a header; each row is one `write` to a file opened for appending, so a kill tears at most the last line.
 
-    `open(upto)` keeps the rows whose `key` is at most `upto` (a resumed run repeats the later updates) and drops a torn
-    last line. A key that is not yet a column adds one: the file is rewritten once, older rows get an empty cell.
+    `open(upto)` keeps the rows whose `key` is from 0 to `upto` (a resumed run repeats the later updates, and makes the
+    averages at its end anew, which have no number) and drops a torn last line. A key that is not yet a column adds one: the file is rewritten once, older rows get an empty cell.
     """
 
     def __init__(self, path: Path, columns: Sequence[str], key: str) -> None:
@@ -23,7 +23,7 @@ class CsvFile:
         self.columns = list(columns)
 
     def open(self, upto: float = 0) -> None:
-        rows = [row for row in self.read() if _is_at_most(row.get(self.key, ""), upto)]
+        rows = [row for row in self.read() if _is_before(row.get(self.key, ""), upto)]
         self.columns += [column for row in rows[:1] for column in row if column not in self.columns]
         self._rewrite(rows)
 
@@ -72,8 +72,8 @@ def _cell(value: Value) -> str:
     return f"{value:.8g}" if isinstance(value, float) else str(value)
 
 
-def _is_at_most(text: str, limit: float) -> bool:
+def _is_before(text: str, limit: float) -> bool:
     try:
-        return float(text) <= limit
+        return 0 <= float(text) <= limit
     except ValueError:
         return False

@@ -186,7 +186,7 @@ def layout(run: Run) -> dict[str, Any] | None:
         return None
     stages, slots = int(spec.get("stages", 1)), int(spec.get("slots", 1))
     span = int(run.options.get("bn_span", 1))
-    dealt = deal(slots, int(spec.get("group_slots", span)), lanes, span)
+    dealt = deal(slots, int(spec.get("group_slots", span)), lanes, span if spec.get("cuts_spans") else 1)
     picture = pictures.layout_picture(
         lanes=lanes, depth=depth, stages=stages, slots=[dealt.slots_of(lane) for lane in range(lanes)],
         split_points=[str(name) for name in spec.get("split_points", []) if name != "auto"], threads=int(spec.get("threads", 1)),

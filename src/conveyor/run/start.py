@@ -34,13 +34,24 @@ def _counted(state: State, folder: Path, world: World, times: int) -> State:
     progress = state.progress
     attempted = progress.get("attempted")
     if attempted is None:
-        rows = CsvFile(folder / "metrics.csv", (), "update").read() if world.is_main else []
-        attempted = world.broadcast_object(max((int(row["update"]) for row in rows), default=state.update))
+        attempted = _last_logged(folder, world)
     repeated = int(progress.get("updates_repeated", 0)) + max(0, attempted - state.update)
     job, before = progress.get("job", ["", 0])
     since = times - before if job == os.environ.get("CONVEYOR_JOB", "") else times
     progress |= {"restarts": int(progress.get("restarts", 0)) + since, "updates_repeated": repeated}
     return state
+
+
+def begun_anew(folder: Path, world: World) -> tuple[int, int]:
+    """(restarts, updates that are done again) of a job whose workers died before anything was saved or handed over."""
+    times = max(world.of_all(starts()))
+    return (times, _last_logged(folder, world)) if times else (0, 0)
+
+
+def _last_logged(folder: Path, world: World) -> int:
+    """The newest update with a log point: what came after it left no trace, so repeated updates may be a few more."""
+    rows = CsvFile(folder / "metrics.csv", (), "update").read() if world.is_main else []
+    return int(world.broadcast_object(max((int(row["update"]) for row in rows), default=0)))
 
 
 def _saved_state(spec: RunSpec, folder: Path, world: World) -> State | None:

@@ -22,7 +22,7 @@ from conveyor.run.finish import Result, finish
 from conveyor.run.gemm_share import share_of_peak
 from conveyor.run.recompute_memory import recompute_note
 from conveyor.run.rescue import rescue
-from conveyor.run.start import starting_state, with_stored_threads
+from conveyor.run.start import begun_anew, starting_state, with_stored_threads
 from conveyor.spec import RunSpec
 from conveyor.training.events import Events
 from conveyor.training.handover import Handover, folder_here
@@ -60,6 +60,8 @@ def _run(
         remove_unfinished(folder)
     prepare = make_prepare(spec, world)
     session = make_session(spec, world, own, state, prepare)
+    if state is None:
+        session.restarts, session.updates_repeated = begun_anew(folder, world)
     validation = make_validation(spec, world, own, prepare)
     during = spec.options.events.validation_mode == "during"
     if world.is_main:

@@ -172,3 +172,22 @@ def test_proxy_norm_brings_a_normal_input_near_zero_mean_and_unit_variance() -> 
     out = layer(torch.randn(64, 4, 16, 16))
     assert out.mean((0, 2, 3)).abs().max() < 0.05
     assert (out.std((0, 2, 3)) - 1).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("norm", [BatchNorm(24), GroupNorm(4, 24), GroupNorm(4, 24, stable=True)])
+def test_the_name_of_the_format_of_one_pixel_does_not_matter(norm: torch.nn.Module, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(3)
+    x, seed = (torch.randn(24, 24, generator=generator).to(dtype) for _ in range(2))
+    found = []
+    for ours in ((24, 1, 1, 1), (24, 1, 24, 24)):
+        for theirs in ((24, 1, 1, 1), (24, 1, 24, 24)):
+            given = x.clone().as_strided((24, 24, 1, 1), ours).requires_grad_()
+            norm.zero_grad()
+            y = norm(given)
+            y.backward(seed.clone().as_strided((24, 24, 1, 1), theirs))
+            gradients = [one.grad for one in (given, *norm.parameters())]
+            found.append([y.detach(), *(one for one in gradients if one is not None)])
+    for other in found[1:]:
+        for one, first in zip(other, found[0], strict=True):
+            assert torch.equal(one, first)

@@ -107,7 +107,7 @@ class BatchNorm(nn.BatchNorm2d):
         else:
             # With momentum 1 the kernel writes the batch's statistics into the buffers: no second pass over x.
             mean, var = torch.zeros((2, self.num_features), dtype=self.pending_mean.dtype, device=x.device).unbind()
-            y = F.batch_norm(x, mean, var, self.weight, self.bias, True, 1.0, self.eps)
+            y = F.batch_norm(_flat(x), mean, var, self.weight, self.bias, True, 1.0, self.eps).view_as(x)
         self._gather(mean, var)
         return y.to(dtype)
 
@@ -121,6 +121,15 @@ class BatchNorm(nn.BatchNorm2d):
         self.pending_mean.add_(mean, alpha=share)
         self.pending_var.add_(var, alpha=share)
         self.pending_count.add_(share)
+
+
+def _flat(x: Tensor) -> Tensor:
+    """Maps of one pixel as [N, C], others as they are.
+
+    The memory of [N, C, 1, 1] may be called channels_last or not, and PyTorch's norms add up in another order for each
+    name. Which name it has changes on the way to another worker.
+    """
+    return x.flatten(1) if not isinstance(x, Proxy) and x.shape[2:].numel() == 1 else x
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"none": lambda y: y, "relu": F.relu_, "silu": F.silu}
@@ -176,13 +185,13 @@ class GroupNorm(nn.GroupNorm):
         if self.training and native_group_norm.fits(x, self.weight, self.bias):
             return native_group_norm.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
         if not self.stable:
-            return super().forward(x)
+            return super().forward(_flat(x)).view_as(x)
         dtype = x.dtype
         x = x.float()
         with torch.no_grad():
             mean = x.unflatten(1, (self.num_groups, -1)).mean((2, 3, 4))
             mean = mean.repeat_interleave(self.num_channels // self.num_groups, 1).unsqueeze(2).unsqueeze(3)
-        return super().forward(x - mean).to(dtype)
+        return super().forward(_flat(x - mean)).view_as(x).to(dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

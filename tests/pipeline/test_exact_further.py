@@ -1,0 +1,156 @@
+"""More random option sets on other layouts, and runs that go on elsewhere in the middle of an epoch: equal files."""
+
+import functools
+import json
+import random
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.exact import differences
+from tests.pipeline.test_exact import SPLITS, run_case
+
+LAYOUTS = ("2x1", "3x1", "1x2", "2x2")
+UPDATES = 10
+
+COMMON: dict[str, Any] = {
+    "data": "digits", "stages": 4, "learning_rate": 0.01, "device": "cpu", "threads": 1, "updates": UPDATES,
+    "updates_per_epoch": 4, "updates_per_log": 2, "updates_per_checkpoint": 3, "quiet": True, "max_validation_images": 70,
+}  # fmt: skip
+
+CHANCES: dict[str, list[Any]] = {
+    "optimizer": ["momentum", "lars", "muon", "rmsprop", "adamw"],
+    "nesterov": [True],
+    "muon_normalize": [True],
+    "lars_eta": [0.02],
+    "rmsprop_form": ["tensorflow", "torch"],
+    "clip_norm": [0.3, 5.0],
+    "weight_decay": [1e-3],
+    "l2_regularization": [1e-3],
+    "decay_exclude": [["norm", "bias"]],
+    "lr_factors": [["norm:0.5", "bias:2"]],
+    "lr_schedule": ["cosine", "stepped", "polynomial", "exponential"],
+    "warmup": ["3up"],
+    "label_smoothing": [0.1],
+    "ema_decay": [0.8],
+    "average_last": [[2]],
+    "average_decay": [[0.7]],
+    "progressive_image_size": [["0:12", "1:16"]],
+    "augment": ["randaugment"],
+    "mixup_alpha": [0.3],
+    "cutmix_lambda": [0.6],
+    "mix_on": ["host"],
+    "eight_bit_io": [False],
+    "shuffle": ["none"],
+    "weight_histograms": [True],
+    "stable_norm": [True],
+    "validation_views": ["mirror", "mirror-shift"],
+    "validation_batch_size": [9, 32],
+    "epochs_per_validation": [2],
+    "pipelined_validation": [True],
+    "bucket_size": ["4KiB", "64KiB"],
+    "checkpoint_at_start": [True],
+    "fp_exceptions": [True],
+    "disable_metrics": [True],
+    "prefetch": [1],
+    "loader_threads": [1, 3],
+}
+
+
+def further_options(number: int) -> dict[str, Any]:
+    """One of the option sets; the same number gives the same set."""
+    draw = random.Random(f"further-{number}")
+    cifar = draw.random() < 0.7
+    options = {
+        **COMMON,
+        "model": draw.choice(["cifar_resnet8", "cifar_bottleneck11"]) if cifar else "efficientnet_cifar",
+        "norm": draw.choice(["batch", "batch", "group", "proxy"]),
+        "norm_groups": 4,
+        "image_size": 16,
+        "micro_batch_size": draw.choice([2, 4, 5]),
+        "accumulation": draw.choice([4, 5, 6]),
+        "pipeline_schedule": draw.choice(["gpipe", "1f1b", "sequential", "interleaved-1f1b", "looped-bfs"]),
+        "precision": draw.choice(["32.32", "32.32", "16.32", "16.16"]),
+        "tensorboard": draw.random() < 0.5,
+        "seed": number,
+    }
+    if options["precision"] != "32.32":
+        options |= {
+            "half_type": draw.choice(["float16", "bfloat16"]),
+            "stochastic_rounding": draw.choice(["off", "weights", "all"]),
+            "loss_scale": draw.choice(["64", "auto", "histogram", "16..128"]),
+            "saturate": draw.random() < 0.3,
+            "half_partials": draw.random() < 0.3,
+        }
+    options |= {name: draw.choice(values) for name, values in CHANCES.items() if draw.random() < 0.25}
+    if options.get("optimizer", "momentum") != "momentum":
+        options.pop("nesterov", None)
+    if cifar:
+        options["splits"] = draw.choice(SPLITS)
+        if draw.random() < 0.3:
+            options |= {"train_only": ["layer3", "fc"], "frozen_norms": draw.random() < 0.5}
+    else:
+        options |= {"survival": 0.7, "dropout": 0.3, "squeeze_excite": draw.random() < 0.7}
+    if draw.random() < 0.3:
+        options["recompute"] = draw.choice([["block"], ["stage"]])
+    return options
+
+
+def run(pool: Any, text: str, layout: str, folder: Path) -> Path:
+    lanes, depth = (int(part) for part in layout.split("x"))
+    pool.run(run_case, lanes * depth, text=text, lanes=lanes, depth=depth, folder=str(folder))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(pool: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """The run of a set on one worker."""
+
+    @functools.cache
+    def made(number: int) -> Path:
+        folder = tmp_path_factory.mktemp(f"further{number}") / "1x1"
+        return run(pool, json.dumps(further_options(number)), "1x1", folder)
+
+    return made
+
+
+def check(pool: Any, whole: Any, number: int, layout: str, folder: Path) -> None:
+    text = json.dumps(further_options(number))
+    assert differences(run(pool, text, layout, folder / layout), whole(number)) == [], text
+
+
+def check_resumed(pool: Any, whole: Any, number: int, layout: str, folder: Path) -> None:
+    """The run goes on from update 3, in the middle of the first epoch, or 6, in that of the second."""
+    text = json.dumps({**further_options(number), "resume": "auto"})
+    begun = Path(shutil.copytree(whole(number), folder / "begun"))
+    for path in (begun / "checkpoints").iterdir():
+        if not path.name.isdigit() or int(path.name) > 3 * (1 + number % 2):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    assert (begun / "checkpoints" / "3").exists()
+    (begun / "result.json").unlink()
+    assert differences(run(pool, text, layout, begun), whole(number)) == [], text
+
+
+@pytest.mark.parametrize("layout", ["2x1", "1x2"])
+def test_further_options(pool: Any, whole: Any, layout: str, tmp_path: Path) -> None:
+    check(pool, whole, 0, layout, tmp_path)
+
+
+def test_a_run_goes_on_elsewhere_in_the_middle_of_an_epoch(pool: Any, whole: Any, tmp_path: Path) -> None:
+    check_resumed(pool, whole, 0, "2x2", tmp_path)
+
+
+def test_a_pipeline_looks_at_every_layer(pool: Any, tmp_path: Path) -> None:
+    small = {"model": "cifar_resnet8", "image_size": 8, "micro_batch_size": 2, "accumulation": 4, "fp_exceptions": True}
+    text = json.dumps({**COMMON, **small, "updates": 2, "tensorboard": False, "updates_per_checkpoint": 1})
+    assert differences(run(pool, text, "1x2", tmp_path / "1x2"), run(pool, text, "1x1", tmp_path / "1x1")) == []
+
+
+@pytest.mark.conformance
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("number", range(1, 25))
+def test_many_further_options(pool: Any, whole: Any, number: int, tmp_path: Path) -> None:
+    for layout in LAYOUTS:
+        check(pool, whole, number, layout, tmp_path)
+    check_resumed(pool, whole, number, LAYOUTS[number % len(LAYOUTS)], tmp_path)
