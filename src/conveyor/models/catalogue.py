@@ -190,7 +190,7 @@ def _small_nets() -> list[Entry]:
     )
     fast = Entry(
         name="cifar_fast",
-        family="fast",
+        family="cifar_fast",
         arguments={},
         image_size=32,
         num_classes=10,
