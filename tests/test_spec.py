@@ -67,18 +67,18 @@ def test_the_rate_follows_the_batch() -> None:
     spec = spec_of(
         data="imagenet", learning_rate=0.5, lr_reference_batch=256, micro_batch_size=16, replicas=4, accumulation=8
     )
-    assert spec.peak_lr == 0.5 * 512 / 256
-    assert spec.schedule.rate(0) == spec.peak_lr
+    assert spec.schedule.peak == 0.5 * 512 / 256
+    assert spec.schedule.rate(0) == spec.schedule.peak
 
 
 def test_warm_up_is_rounded_down_to_updates() -> None:
-    assert spec_of(warmup="1.5ep").warmup_updates == 66
-    assert spec_of(warmup="10%").warmup_updates == 88
+    assert spec_of(warmup="1.5ep").schedule.warmup == 66
+    assert spec_of(warmup="10%").schedule.warmup == 88
 
 
 def test_the_rmsprop_decay_follows_the_batch() -> None:
     spec = spec_of(optimizer="rmsprop", rmsprop_decay_per_sample=2.0**-14, micro_batch_size=24, accumulation=32)
-    assert spec.rmsprop_decay == 0.953125
+    assert spec.to_json()["rmsprop_decay"] == 0.953125
     with pytest.raises(UserError, match="negative"):
         spec_of(rmsprop_decay_per_sample=0.5)
 

@@ -34,10 +34,10 @@ def train(*, model: str | nn.Module | None = None, data: Any = None, config: str
     chosen, own_model, own_data = _options(model, data, config, options)
     if own_model is not None or own_data is not None:
         return in_process.train(chosen, own_model, own_data, named=options)
-    from conveyor.launch.run_job import check_names, start
+    from conveyor.launch.run_job import start
+    from conveyor.run.preflight import check_names
 
-    check_names(chosen, options)
-    return Run.from_result(start(chosen))
+    return Run.from_result(start(chosen, check=lambda spec: check_names(spec, options)))
 
 
 def validate(

@@ -4,6 +4,7 @@ A lane is one data-parallel worker group; its depth is the number of pipeline st
 The layout never changes what a run computes, only where.
 """
 
+import functools
 import os
 import re
 from dataclasses import dataclass
@@ -196,6 +197,7 @@ def _count(number: int, one: str, many: str = "") -> str:
     return f"{number} {one if number == 1 else many or one + 's'}"
 
 
+@functools.cache
 def deal(slots: int, group: int, lanes: int, span: int = 1) -> Dealt:
     """Consecutive groups of `group` slots for each lane, as even as can be; with fewer groups than lanes some have none.
 

@@ -6,6 +6,7 @@ import pytest
 
 from conveyor.errors import UserError
 from conveyor.launch.rank import detect, expand_hosts, job_port
+from conveyor.world import restarts
 
 TF_WORKERS = {"cluster": {"worker": ["worker0:3636", "worker1:3636"]}}
 
@@ -25,7 +26,7 @@ def test_torchrun() -> None:
     )  # fmt: skip
     assert place is not None
     assert (place.rank, place.size, place.local_rank, place.local_size) == (3, 4, 1, 2)
-    assert (place.address, place.port, place.restarts, place.launcher) == ("10.0.0.1", 29500, 2, "torchrun")
+    assert (place.address, place.port, place.launcher) == ("10.0.0.1", 29500, "torchrun")
 
 
 def test_mpirun_on_one_machine_meets_on_loopback() -> None:
@@ -63,9 +64,10 @@ def test_slurm() -> None:
 
 def test_a_requeued_slurm_job_goes_on() -> None:
     environment = {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_JOB_ID": "42", "SLURM_STEP_ID": "0"}
-    place = detect({**environment, "SLURM_RESTART_COUNT": "1"})
+    again = {**environment, "SLURM_RESTART_COUNT": "1"}
+    place = detect(again)
     assert place is not None
-    assert (place.restarts, place.job) == (1, "42-0")
+    assert (restarts.starts(environment), restarts.starts(again), place.job) == (0, 1, "42-0")
 
 
 def test_tf_config() -> None:

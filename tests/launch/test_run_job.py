@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from conveyor.launch.rank import Place
-from conveyor.launch.run_job import goes_on, machine_of, under_launcher
+from conveyor.launch.run_job import machine_of, under_launcher
 from conveyor.layout import Machine
 from conveyor.options import Options
 from conveyor.spec import resolve
@@ -110,10 +110,3 @@ def test_pinned_workers_use_all_their_threads(monkeypatch: pytest.MonkeyPatch) -
     ]:
         machine = machine_of(options, place(), environment)
         assert resolve(options, workers=2, machine=machine).layout.threads == threads
-
-
-def test_when_a_job_goes_on() -> None:
-    assert not goes_on(place(), {})
-    assert goes_on(place(restarts=1), {})
-    assert goes_on(place(), {"CONVEYOR_STARTS": "1"})
-    assert goes_on(place(), {"CONVEYOR_ELASTIC": "1"})

@@ -66,12 +66,12 @@ def execute(options: Options, named: Collection[str] = (), after: Sequence[Optio
 
         validate.say_random(options)
         return validate.execute(options)
-    from conveyor.launch.run_job import check_names, start
+    from conveyor.launch.run_job import start
     from conveyor.run import folder as rundir
+    from conveyor.run.preflight import check_names
     from conveyor.training.stopping import Reason
 
-    check_names(options, named)
-    result = start(options, after=after)
+    result = start(options, after=after, check=lambda spec: check_names(spec, named))
     if not result:
         return 0
     for folder in dict.fromkeys((*(one.run.run_dir for one in (options, *after) if after), result["folder"])):

@@ -84,12 +84,9 @@ def execute(options: Options, *, as_json: bool = False) -> int:
         return _speed_only(options, as_json=as_json or options.run.json_logs)
     from conveyor.launch.run_job import start
     from conveyor.run.preflight import check_start
-    from conveyor.spec import resolve
 
-    if options.model.weights is not None:
-        # Before any worker is started and any image is looked for; where they will run does not matter for it.
-        check_start(resolve(options.replace(layout="1x1", device="cpu")))
-    records = start(options, run=RUN)
+    # Weights that do not fit are refused before any worker is started and any image is looked for.
+    records = start(options, run=RUN, check=check_start if options.model.weights is not None else None)
     if not records:
         return 0
     written = write_csv(options, records)

@@ -1,10 +1,11 @@
-"""The network of a run and what it sees: one answer for training, inference, requests and planning. No torch."""
+"""The network of a run and what it sees: one answer for training, validation, inference, requests, planning. No torch."""
 
 from dataclasses import dataclass
 
 from conveyor.data import catalogue
 from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.photo.centre import resized_side
+from conveyor.errors import UserError
 from conveyor.models import catalogue as models
 from conveyor.models import sources
 from conveyor.models import user_module as own_models
@@ -78,9 +79,36 @@ def _normalization(options: Options, info: DatasetInfo | None, name: str) -> str
     return options.data.normalization or default
 
 
+def completed_subject(
+    options: Options, info: DatasetInfo | None, own: str | None = None
+) -> tuple[Options, Subject, tuple[str, ...]]:
+    """The options with what the source of their weights uses, their subject, and what to tell the user about both."""
+    told: tuple[str, ...] = ()
+    if own is None:
+        options, told = sources.completed(options, photographs=info is None or info.kind == "files")
+    return options, subject(options, info, own), told
+
+
 def planned(options: Options) -> Subject:
     """The subject of a plan: of the data set that the options name, else of the model alone."""
     named = options.data.data is not None or catalogue.data_dir(options.data) is not None
-    info = catalogue.info(options.data) if named else None
-    options, _ = sources.completed(options, photographs=info is None or info.kind == "files")
-    return subject(options, info)
+    return completed_subject(options, catalogue.info(options.data) if named else None)[1]
+
+
+def info_without_files(options: Options) -> DatasetInfo:
+    """The data set of a trained model; its files may not be where the model is used, then the options say enough."""
+    try:
+        return catalogue.info(options.data)
+    except UserError:
+        if options.model.num_classes is None:
+            raise
+    return DatasetInfo(
+        name="folder",
+        train_images=0,
+        validation_images=0,
+        num_classes=options.model.num_classes,
+        image_size=options.model.image_size or DEFAULT_SIZE,
+        channels=min(options.model.in_channels or 3, 3),
+        kind="files",
+        default_normalization="imagenet",
+    )

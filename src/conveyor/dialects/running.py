@@ -17,6 +17,7 @@ from conveyor.launch.rank import Place, detect
 from conveyor.options import Options
 from conveyor.run.preflight import check_start
 from conveyor.spec import RunSpec, random_weights, resolve
+from conveyor.world import restarts
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
@@ -64,11 +65,10 @@ def made_room(translation: Translation, place: Place | None) -> list[str]:
     run = translation.options.run
     if translation.command != "train" or run.run_dir is None or run.resume == "auto" or not Path(run.run_dir).exists():
         return []
-    from conveyor.launch.run_job import goes_on
     from conveyor.run.folder import holds_run, move_aside
 
     folder = Path(run.run_dir)
-    if not holds_run(folder) or (place is not None and goes_on(place, os.environ)):
+    if not holds_run(folder) or (place is not None and restarts.goes_on()):
         return []
     return [f"{folder} holds an earlier run: it is kept as {move_aside(folder)}, and this one takes its place"]
 
@@ -91,7 +91,7 @@ def with_folder(translation: Translation, environment: Mapping[str, str]) -> Tra
     if not translation.folder or translation.options.run.run_dir is not None:
         return translation
     # Our launcher's number stays the same when a job is started again; the port does not.
-    job = environment.get("CONVEYOR_JOB", "") or "".join(
+    job = restarts.job(environment) or "".join(
         environment.get(name, "") for name in ("TORCHELASTIC_RUN_ID", "MASTER_ADDR", "MASTER_PORT", "TF_CONFIG")
     )
     number = zlib.crc32(job.encode()) if job else int.from_bytes(os.urandom(4), "big")

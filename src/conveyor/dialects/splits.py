@@ -1,11 +1,13 @@
 """Split points in a dialect's own names."""
 
 import dataclasses
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+from conveyor.data import catalogue
+from conveyor.data.subject import completed_subject
 from conveyor.errors import UserError
 from conveyor.options import Options
-from conveyor.spec import RunSpec, resolve
 
 if TYPE_CHECKING:
     from torch import nn
@@ -16,29 +18,28 @@ if TYPE_CHECKING:
 def check(options: Options, dialect: str) -> None:
     """Refuse split points that the model does not have, or not in this order; the error proposes the dialect's names.
 
-    Where the run will run does not matter for it.
+    Only the network matters for it.
     """
-    if options.batch.splits not in ((), ("auto",)):
-        check_named(resolve(options.replace(layout="1x1", device="cpu")), dialect)
-
-
-def check_named(spec: RunSpec, dialect: str) -> None:
-    """The same for a run that is resolved already and names its splits."""
+    named = options.batch.splits
+    if named in ((), ("auto",)):
+        return
     from conveyor.models import units
     from conveyor.training import build_model
 
-    model = build_model.outline(spec)
-    found = units.trace(model, spec.image_size, spec.in_channels)
-    if _problem(spec, found):
-        raise UserError(f"--splits: {_problem(spec, _renamed(model, found, dialect)) or _problem(spec, found)}")
+    options, about, _ = completed_subject(options, catalogue.info(options.data))
+    model = build_model.outline(options, about)
+    found = units.trace(model, about.image_size, about.in_channels)
+    problem = _problem(about.name, found, named)
+    if problem:
+        raise UserError(f"--splits: {_problem(about.name, _renamed(model, found, dialect), named) or problem}")
 
 
-def _problem(spec: RunSpec, found: "list[Unit]") -> str:
+def _problem(model_name: str, found: "list[Unit]", named: Sequence[str]) -> str:
     """What is wrong with the split points; nothing if they are good."""
     from conveyor.models import splits
 
     try:
-        splits.resolve(spec.model_name, found, spec.split_points)
+        splits.resolve(model_name, found, named)
     except UserError as problem:
         return str(problem).rstrip(".")
     return ""

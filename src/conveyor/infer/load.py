@@ -6,14 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conveyor.data import catalogue
 from conveyor.data.catalogue import DatasetInfo
-from conveyor.data.subject import Subject, subject
+from conveyor.data.subject import Subject, completed_subject, info_without_files, subject
 from conveyor.errors import UserError
 from conveyor.infer import metadata
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.preprocessing import Preprocessing
-from conveyor.models import sources
 from conveyor.options import Options, specs
 from conveyor.options.coerce import to_plain
 
@@ -72,11 +70,10 @@ def from_options(options: Options, name: str) -> Loaded:
 
     from conveyor import models
 
-    info = _info(options)
-    options, told = sources.completed(options, photographs=info.kind == "files")
+    info = info_without_files(options)
+    options, about, told = completed_subject(options, info)
     for line in told:
         _logger.info("%s", line)
-    about = subject(options, info)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(options.run.seed)
         module = models.build_from(options.model, **about.arguments())
@@ -84,7 +81,7 @@ def from_options(options: Options, name: str) -> Loaded:
         from conveyor.models.weights import load_weights
 
         load_weights(module, Path(options.model.weights), replace_head=options.model.replace_head)
-    return _loaded(options, about, module, {"name": name, "version": "1"})
+    return _loaded(options, info, about, module, {"name": name, "version": "1"})
 
 
 def from_weights(
@@ -97,7 +94,8 @@ def from_weights(
     bad = finite.bad_weight(tensors.items())
     if bad is not None:
         raise UserError(f"the weights of {spec['name']} are not finite ({bad}): use an earlier checkpoint")
-    about = subject(options, _info(options))
+    info = info_without_files(options)
+    about = subject(options, info)
     module = models.build_from(options.model, **about.arguments())
     try:
         module.load_state_dict(
@@ -106,13 +104,18 @@ def from_weights(
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
         raise UserError(f"the weights of {spec['name']} do not fit the model {options.model.model}: {reason}") from None
-    return _loaded(options, about, module, spec, class_names)
+    return _loaded(options, info, about, module, spec, class_names)
 
 
 def _loaded(
-    options: Options, about: Subject, module: "nn.Module", spec: Mapping[str, Any], class_names: Sequence[str] = ()
+    options: Options,
+    info: DatasetInfo,
+    about: Subject,
+    module: "nn.Module",
+    spec: Mapping[str, Any],
+    class_names: Sequence[str] = (),
 ) -> Loaded:
-    known = (tuple(class_names), _info(options).class_names)
+    known = (tuple(class_names), info.class_names)
     names = next((names for names in known if len(names) == about.num_classes), ())
     plain = {name: value for name, value in _plain(options).items() if name not in ("run_dir", "data_dir")}
     described = {
@@ -150,25 +153,6 @@ def _load_export(path: Path, name: str | None = None) -> Loaded:
     options = Options.from_mapping(_known_options(document["options"]), where=str(path))
     loaded = from_weights(options, load_file(str(file)), spec)
     return Loaded(loaded.module, labels, preprocessing, {**spec, "batch": None})
-
-
-def _info(options: Options) -> DatasetInfo:
-    """The data set's numbers; its files may be far away from where a model is served, then the options must do."""
-    try:
-        return catalogue.info(options.data)
-    except UserError:
-        if options.model.num_classes is None:
-            raise
-    return DatasetInfo(
-        name="folder",
-        train_images=0,
-        validation_images=0,
-        num_classes=options.model.num_classes,
-        image_size=options.model.image_size or 224,
-        channels=min(options.model.in_channels or 3, 3),
-        kind="files",
-        default_normalization="imagenet",
-    )
 
 
 def _known_options(given: Mapping[str, Any]) -> dict[str, Any]:

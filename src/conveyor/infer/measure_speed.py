@@ -12,6 +12,7 @@ from conveyor.infer.statistics import Repeat
 from conveyor.infer.throughput import Measured, measure
 from conveyor.layout import usable_cores
 from conveyor.monitor.latency import Latency
+from conveyor.numerics.precision import Precision
 from conveyor.options import Options
 
 REPEAT_SECONDS = 1.0
@@ -45,7 +46,7 @@ def measure_options(
     replicas = min(asked, cores)
     if replicas < asked:
         say(f"note: {asked} replicas share {cores} cores, so {replicas} run at the same time")
-    if options.precision.precision != "32.32":
+    if Precision.from_options(options.precision).is_half:
         say("note: half precision is computed in float32 on this processor, which is faster")
     images = options.data.max_validation_images
     found = _against_random_labels(loaded, batch)

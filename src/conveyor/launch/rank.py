@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from conveyor.errors import UserError
 from conveyor.files import parse_json
+from conveyor.world import restarts
 
 LOOPBACK = "127.0.0.1"
 TF_CONFIG_EXAMPLE = '{"cluster": {"worker": ["host0:3636", "host1:3636"]}, "task": {"type": "worker", "index": 0}}'
@@ -27,8 +28,6 @@ class Place:
     address: str
     port: int
     launcher: str
-    restarts: int = 0
-    """How often the job was started again after a worker died."""
     job: str = ""
     """What names this job and stays the same when it is started again; empty when the launcher gives nothing."""
 
@@ -69,8 +68,7 @@ def _torchrun(environment: Mapping[str, str]) -> Place | None:
         address=environment["MASTER_ADDR"],
         port=_number(environment, "MASTER_PORT"),
         launcher="torchrun",
-        restarts=_number(environment, "TORCHELASTIC_RESTART_COUNT", 0),
-        job=environment.get("CONVEYOR_JOB", ""),
+        job=restarts.job(environment),
     )
 
 
@@ -125,7 +123,6 @@ def _slurm(environment: Mapping[str, str]) -> Place | None:
         address=address,
         port=_number(environment, "MASTER_PORT", job_port(job)),
         launcher="slurm",
-        restarts=_number(environment, "SLURM_RESTART_COUNT", 0),
         job=job.replace(".", "-") if "SLURM_JOB_ID" in environment else "",
     )
 

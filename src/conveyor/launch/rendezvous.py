@@ -30,6 +30,7 @@ from conveyor.launch import secret
 from conveyor.launch.messages import digest
 from conveyor.launch.rank import Place
 from conveyor.launch.store import ANSWER_SECONDS, UNIX, Server, Store
+from conveyor.world import restarts
 
 ADDRESS, ROUND = "CONVEYOR_STORE", "CONVEYOR_ROUND"
 LOCAL = b"the folder of the socket is the guard"
@@ -49,7 +50,7 @@ class Meeting:
             number = environment.get(ROUND, "0")
         elif place.local_size == place.size:
             known, number = LOCAL, "0"
-            name = f"{place.launcher} {place.address} {place.port} {place.job} {place.restarts}"
+            name = f"{place.launcher} {place.address} {place.port} {place.job} {restarts.starts(environment)}"
             folder = secret.private_folder()
             if place.rank == 0:
                 remove_dead_sockets(folder)

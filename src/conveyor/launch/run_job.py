@@ -10,7 +10,7 @@ import json
 import logging
 import os
 import signal
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,23 +23,24 @@ from conveyor.launch.rank import Place, detect
 from conveyor.layout import Machine
 from conveyor.options import Options
 from conveyor.processes import end_with_parent, of_module
-from conveyor.run import preflight
 from conveyor.spec import RunSpec, resolve
 from conveyor.training.stopping import Reason
+from conveyor.world import restarts
 from conveyor.world.world import World, device_for
 
 log = logging.getLogger(__name__)
 
 Run = Callable[[RunSpec, World], Any]
 """What a worker does: `module:function`, called with the spec and the world; the main worker's value is the result."""
+Check = Callable[[RunSpec], None]
 
 TRAIN = "conveyor.run.worker:run"
 
 
-def start(options: Options, *, run: str = TRAIN, after: Sequence[Options] = ()) -> Any:
+def start(options: Options, *, run: str = TRAIN, after: Sequence[Options] = (), check: Check | None = None) -> Any:
     """Run `options` on the layout that fits; returns what the main worker's `run` returned.
 
-    `after` are further phases, each begun when the one before has come to its end. Workers of a foreign launcher run
+    `check` may refuse the resolved run, before workers are started or joined. `after` are further phases, each begun when the one before has come to its end. Workers of a foreign launcher run
     all phases in one process group: they could not meet a second time, the first meeting's addresses being still there.
     """
     place = detect(os.environ)
@@ -48,7 +49,7 @@ def start(options: Options, *, run: str = TRAIN, after: Sequence[Options] = ()) 
             # torchrun dies of the signals it does not know (SIGUSR1), and its workers would go on alone.
             end_with_parent(signal.SIGTERM)
         try:
-            return _joined(options, place, run, after)
+            return _joined(options, place, run, after, check=check)
         except Exception as error:
             # The launcher shows the first failing worker's error and starts again after the loss of a peer.
             code = failure.record(error, os.environ)
@@ -58,6 +59,8 @@ def start(options: Options, *, run: str = TRAIN, after: Sequence[Options] = ()) 
             raise
     for phase in (options, *after):
         spec = resolve(phase)
+        if check is not None and phase is options:
+            check(spec)
         alone = spec.layout.workers == 1
         result = load(run)(spec, World.single(device_for(phase.layout))) if alone else _launched(spec, run)
         if not _ended(result):
@@ -70,23 +73,18 @@ def _ended(result: Any) -> bool:
     return bool(result) and not Reason(result["reason"]).to_be_continued if isinstance(result, dict) else False
 
 
-def check_names(options: Options, named: Collection[str]) -> None:
-    """`ahead.check_names` before any worker is started; where the run will run does not matter for it."""
-    if preflight.names_parameters(named):
-        preflight.check_names(resolve(options.replace(layout="1x1", device="cpu")), named)
-
-
 def _joined(
     options: Options,
     place: Place,
     run: str,
     after: Sequence[Options] = (),
     chosen: tuple[str, str] | None = None,
+    check: Check | None = None,
 ) -> Any:
     """This process is one of several that a launcher started; our own one says which layout it chose, and its note."""
     world: World | None = None
     for phase in (options, *after):
-        result, world = _phase(phase, place, run, world, chosen)
+        result, world = _phase(phase, place, run, world, chosen, check if phase is options else None)
         # After an error the groups are left as they are: the process ends at once, and its peers see that.
         world.barrier()
         if not _ended(result):
@@ -97,15 +95,22 @@ def _joined(
 
 
 def _phase(
-    options: Options, place: Place, run: str, before: World | None, chosen: tuple[str, str] | None
+    options: Options,
+    place: Place,
+    run: str,
+    before: World | None,
+    chosen: tuple[str, str] | None,
+    check: Check | None,
 ) -> tuple[Any, World]:
     """One phase: what `run` returned on this worker, and the world it ran in; the process group of `before` serves on."""
     options = under_launcher(options, os.environ)
-    if goes_on(place, os.environ):
+    if restarts.goes_on():
         options = options.replace(resume="auto")
     machine = machine_of(options, place, os.environ)
     asked = options.layout.layout
     spec = resolve(options.replace(layout=chosen[0] if chosen else asked), workers=place.size, machine=machine)
+    if check is not None:
+        check(spec)
     # The run is stored as it was asked for: the next machine has other cores.
     options = spec.options.replace(layout=asked)
     spec = spec.replace(options=options, layout_note=chosen[1] if chosen else spec.layout_note)
@@ -134,7 +139,7 @@ def _phase(
     if run == TRAIN:
         folder = world.broadcast_object(_run_folder(spec, place) if world.is_main else None)
         spec = spec.replace(options=spec.options.replace(run_dir=folder))
-        if world.is_main and goes_on(place, os.environ):
+        if world.is_main and restarts.goes_on():
             _note_lost_run(Path(folder))
     if layout.depth > 1:
         spec = _cut(spec, world)
@@ -165,24 +170,18 @@ def _cut(spec: RunSpec, world: World) -> RunSpec:
     found = autosplit.choose(spec, Path(folder) if folder else None, world.device) if world.is_main else None
     names, note = world.broadcast_object(found)
     options = spec.options.replace(splits=tuple(names))
-    return spec.replace(options=options, split_points=tuple(names), notes=(*spec.notes, note))
+    return spec.replace(options=options, notes=(*spec.notes, note))
 
 
 def _note_lost_run(folder: Path) -> None:
     from conveyor.run.folder import holds_run
 
-    if os.environ.get("CONVEYOR_STARTS", "0") != "0" and not holds_run(folder):
+    if restarts.starts() and not holds_run(folder):
         log.warning(
             "the job was started again and finds no run in %s: it begins anew. Machines that are to take over from each "
             "other need a --run-dir that all of them see.",
             folder,
         )
-
-
-def goes_on(place: Place, environment: Mapping[str, str]) -> bool:
-    """Whether these workers take up what others left: after a death, or when machines may come and go."""
-    started_before = environment.get("CONVEYOR_STARTS", "0") not in ("", "0")
-    return place.restarts > 0 or started_before or environment.get("CONVEYOR_ELASTIC") == "1"
 
 
 def _launched(spec: RunSpec, run: str) -> Any:

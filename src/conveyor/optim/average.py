@@ -76,7 +76,7 @@ def average_mean(states: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
     last: Mapping[str, Tensor] = {}
     count = 0
     for state in states:
-        _check_names(total, state)
+        _check_same_tensors(total, state)
         for name, value in _floating(state):
             total[name] = value.to(torch.float64, copy=True) if count == 0 else total[name].add_(value)
         last = state
@@ -94,7 +94,7 @@ def average_exponential(states: Iterable[Mapping[str, Tensor]], decay: float) ->
     average: dict[str, Tensor] = {}
     last: Mapping[str, Tensor] = {}
     for state in states:
-        _check_names(average, state)
+        _check_same_tensors(average, state)
         for name, value in _floating(state):
             if name in average:
                 average[name].mul_(decay).add_(value.double(), alpha=1.0 - decay)
@@ -110,7 +110,7 @@ def _floating(state: Mapping[str, Tensor]) -> Sequence[tuple[str, Tensor]]:
     return [(name, value) for name, value in state.items() if value.is_floating_point()]
 
 
-def _check_names(known: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
+def _check_same_tensors(known: Mapping[str, Tensor], state: Mapping[str, Tensor]) -> None:
     """All checkpoints of an average are of one model."""
     names = {name for name, _ in _floating(state)}
     if known and names != set(known):

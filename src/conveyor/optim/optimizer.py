@@ -9,12 +9,13 @@ from torch import Tensor
 
 from conveyor.errors import UserError
 from conveyor.numerics import keyed
+from conveyor.numerics.precision import Precision
 from conveyor.numerics.rounding import stochastic_round_into
 from conveyor.optim.kinds import excluded
 from conveyor.optim.lars import Lars
 from conveyor.optim.muon import Muon, is_filter
 from conveyor.optim.rules import Adam, Momentum, RmsProp, Rule, add_l2
-from conveyor.options.optimizer import DEFAULT_RMSPROP_DECAY, OptimizerOptions
+from conveyor.options.optimizer import OptimizerOptions
 from conveyor.options.units import rate_factor
 
 if TYPE_CHECKING:
@@ -198,14 +199,14 @@ class Optimizer:
 
 
 def make_optimizer(
-    options: "Options", named_parameters: Iterable[tuple[str, Tensor]], *, rmsprop_decay: float | None = None
+    options: "Options", named_parameters: Iterable[tuple[str, Tensor]], *, global_batch: int = 1
 ) -> Optimizer:
-    """The optimiser the options ask for; parameters that need no gradient are left out."""
+    """The optimiser the options ask for, at `global_batch` images per update; what needs no gradient is left out."""
     chosen = options.optimizer
     parameters = [(name, value) for name, value in named_parameters if value.requires_grad]
     undecayed = excluded(parameters, chosen.decay_exclude)
     unadapted = excluded(parameters, chosen.lars_exclude)
-    usual = make_rule(chosen, rmsprop_decay=rmsprop_decay)
+    usual = make_rule(chosen, global_batch)
     groups: dict[str, tuple[Rule, float, float]] = {}
     for name, value in parameters:
         decayed = name not in undecayed
@@ -218,12 +219,11 @@ def make_optimizer(
         elif chosen.optimizer == "muon" and is_filter(value):
             rule = Muon(chosen.momentum, chosen.nesterov, chosen.muon_normalize)
         groups[name] = (rule, decay, l2)
-    half = getattr(torch, options.precision.half_type)
     return Optimizer(
         parameters,
         groups,
         factors=_factors(parameters, options.schedule.lr_factors),
-        master=half if options.precision.precision == "16.16" else torch.float32,
+        master=Precision.from_options(options.precision).master,
         stochastic_seed=options.run.seed if options.precision.stochastic_rounding != "off" else None,
         saturate=options.precision.saturate,
     )
@@ -239,7 +239,7 @@ def _factors(parameters: Sequence[tuple[str, Tensor]], pairs: Sequence[str]) -> 
     return factors
 
 
-def make_rule(chosen: OptimizerOptions, *, rmsprop_decay: float | None = None) -> Rule:
+def make_rule(chosen: OptimizerOptions, global_batch: int = 1) -> Rule:
     """The rule of the parameters that need no special care (with lars and muon: by momentum)."""
     epsilon = chosen.optimizer_epsilon
     if chosen.nesterov and chosen.optimizer not in ("momentum", "muon"):
@@ -249,9 +249,8 @@ def make_rule(chosen: OptimizerOptions, *, rmsprop_decay: float | None = None) -
             return Momentum()
         case "rmsprop":
             default = 0.001 if chosen.rmsprop_form == "tensorflow" else 1e-8
-            decay = rmsprop_decay if rmsprop_decay is not None else chosen.rmsprop_decay
             return RmsProp(
-                DEFAULT_RMSPROP_DECAY if decay is None else decay,
+                chosen.decay_of_squares(global_batch),
                 chosen.momentum,
                 default if epsilon is None else epsilon,
                 chosen.rmsprop_form,

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from fractions import Fraction
 
+from conveyor.errors import UserError
 from conveyor.options.field import option
 from conveyor.options.units import Duration, rate_factor
 
@@ -63,6 +64,19 @@ class OptimizerOptions:
     ema_decay: float | None = option(
         None, "Keep an exponential average of the weights during training.", minimum=0.0, below=1.0
     )
+
+    def decay_of_squares(self, global_batch: int) -> float:
+        """Decay of rmsprop's average of squared gradients, as given or 1 - `rmsprop_decay_per_sample` x global batch."""
+        per_sample = self.rmsprop_decay_per_sample
+        if per_sample is None:
+            return DEFAULT_RMSPROP_DECAY if self.rmsprop_decay is None else self.rmsprop_decay
+        decay = 1 - per_sample * global_batch
+        if decay < 0:
+            raise UserError(
+                f"the rmsprop decay 1 - {per_sample:g} x global batch {global_batch} = {decay:g} is negative: "
+                "lower --rmsprop-decay-per-sample or the batch"
+            )
+        return decay
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

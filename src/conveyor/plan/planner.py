@@ -43,10 +43,11 @@ def cost_model(
     Measured times are those of a worker with its share of the cores as threads: plan with `as_measured(hardware)`. With
     `global_batch` they know how many micro-batches a lane has to run together.
     """
+    from conveyor.numerics.precision import Precision
     from conveyor.plan import estimate
 
     meta = estimate.meta_model(options.model, **about.arguments())
-    half = 2 if options.precision.precision.startswith("16") and hardware.cores == 0 else 4
+    half = 2 if Precision.from_options(options.precision).is_half and hardware.cores == 0 else 4
     if not measure:
         return estimate.estimated(meta, about.image_size, about.in_channels, hardware, element_bytes=half)
     found = _measured(options, about, hardware, workers, staged, batch, kinds, global_batch)

@@ -47,8 +47,7 @@ def make_prepare(spec: RunSpec, world: World, device: torch.device | None = None
         spec.data,
         device or world.device,
         Precision.from_options(spec.options.precision).compute,
-        image_size=spec.image_size,
-        channels=spec.in_channels,
+        spec.subject,
     )
 
 
@@ -77,7 +76,7 @@ def make_session(spec: RunSpec, world: World, own: Own, state: State | None, pre
         updater=Updater(
             lane,
             world,
-            optim.make_optimizer(options, lane.module.named_parameters(), rmsprop_decay=spec.rmsprop_decay),
+            optim.make_optimizer(options, lane.module.named_parameters(), global_batch=spec.topology.global_batch),
             make_loss_scale(options, updates_total=spec.updates_total),
             options.optimizer.clip_norm,
             None if decay is None else Ema(lane.module, decay),
@@ -119,9 +118,9 @@ def make_feed(
 
 def make_validation(spec: RunSpec, world: World, own: Own, prepare: Prepare) -> Validation | None:
     """The validation set, if there is one and it is wanted."""
-    if not spec.options.events.validation or (spec.validation_images == 0 and own.validation_data is None):
+    if not spec.options.events.validation or (spec.data.validation_images == 0 and own.validation_data is None):
         return None
-    options = spec.options.replace(max_validation_images=spec.validation_images or None)
+    options = spec.options.replace(max_validation_images=spec.data.validation_images or None)
     dataset = own.validation_data or open_dataset(options, "validation", spec.image_size, spec.in_channels)
     relayed = world.depth > 1 and spec.options.layout.pipelined_validation  # through the stages where they are
     device = world.device if relayed else validation_device(spec.options.layout, world.device, world.rank)

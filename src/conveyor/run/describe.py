@@ -10,10 +10,10 @@ def describe(spec: RunSpec) -> str:
     topology, events, options = spec.topology, spec.events, spec.options
     if not options.events.training:
         return _validation(spec)
-    rate = f"{options.schedule.lr_schedule}, peak {spec.peak_lr:.6g}"
-    if spec.warmup_updates:
-        rate += f", warm-up {spec.warmup_updates} updates ({options.schedule.warmup_mode})"
-    splits = f", split at {' '.join(spec.split_points)}" if spec.split_points else ""
+    rate = f"{options.schedule.lr_schedule}, peak {spec.schedule.peak:.6g}"
+    if spec.schedule.warmup:
+        rate += f", warm-up {spec.schedule.warmup} updates ({options.schedule.warmup_mode})"
+    splits = f", split at {' '.join(options.batch.splits)}" if options.batch.splits else ""
     batch = f"{topology.micro_batch} x accumulation {topology.accumulation} x {topology.replicas} replicas"
     batch += (
         f" = {topology.global_batch} per update, {topology.stages} stage{'s' if topology.stages > 1 else ''}{splits}"
@@ -21,7 +21,7 @@ def describe(spec: RunSpec) -> str:
     periods = f"log {_every(events.updates_per_log)}, checkpoint {_every(events.updates_per_checkpoint)}"
     lines = [
         f"model       {spec.model_name}, {spec.image_size}x{spec.image_size}x{spec.in_channels}, {spec.num_classes} classes",
-        f"data        {spec.data.name}: {spec.data.train_images:,} images, {spec.validation_images:,} for validation",
+        f"data        {spec.data.name}: {spec.data.train_images:,} images, {spec.data.validation_images:,} for validation",
         f"batch       {batch}",
         f"length      {format_fraction(spec.epochs)} epochs of {spec.updates_per_epoch} updates = {spec.updates_total} updates",
         f"optimiser   {options.optimizer.optimizer}, precision {options.precision.precision}, loss scale {options.precision.loss_scale}",
@@ -29,7 +29,7 @@ def describe(spec: RunSpec) -> str:
         f"events      {periods}, {events.calls} host calls of {events.updates_per_call}",
     ]
     if options.events.validation:
-        lines.append(f"validation  {spec.validation_images:,} images in batches of {spec.validation_batch}")
+        lines.append(f"validation  {spec.data.validation_images:,} images in batches of {spec.validation_batch}")
     lines.append(spec.layout_note.replace("layout ", "layout      ", 1))
     lines += [f"note        {note}" for note in spec.notes]
     lines.append(f"command     {options.command_text('train')}")
@@ -42,7 +42,7 @@ def _validation(spec: RunSpec) -> str:
     lines = [
         f"validate    {what}",
         f"model       {spec.model_name}, {spec.image_size}x{spec.image_size}x{spec.in_channels}, {spec.num_classes} classes",
-        f"data        {spec.data.name}: {spec.validation_images:,} images in batches of {spec.validation_batch}",
+        f"data        {spec.data.name}: {spec.data.validation_images:,} images in batches of {spec.validation_batch}",
         f"precision   {options.precision.precision}",
         spec.layout_note.replace("layout ", "layout      ", 1),
         *(f"note        {note}" for note in spec.notes),
@@ -82,7 +82,7 @@ def plot_schedule(spec: RunSpec, path: str) -> None:
     axes.step([u / spec.updates_per_epoch for u in updates], [spec.schedule.rate(u) for u in updates], where="post")
     axes.set_xlabel("epoch")
     axes.set_ylabel("learning rate")
-    axes.set_title(f"{spec.options.schedule.lr_schedule}, peak {spec.peak_lr:.4g}, {total} updates")
+    axes.set_title(f"{spec.options.schedule.lr_schedule}, peak {spec.schedule.peak:.4g}, {total} updates")
     axes.grid(alpha=0.3)
     try:
         figure.savefig(path, dpi=120)

@@ -33,7 +33,7 @@ def check_start(spec: RunSpec, named: Collection[str] = ()) -> None:
         return
     from conveyor.training import build_model
 
-    model = build_model.outline(spec)
+    model = build_model.outline(spec.options, spec.subject)
     check_names(spec, named, model)
     if cut:
         build_model.check_splits(model, spec)
@@ -53,7 +53,7 @@ def check_names(spec: RunSpec, named: Collection[str], model: "nn.Module | None"
     if model is None:
         from conveyor.training import build_model
 
-        model = build_model.outline(spec)
+        model = build_model.outline(spec.options, spec.subject)
     parameters = dict(model.named_parameters())
     for flag, pattern in asked:
         if excluded(parameters.items(), (pattern,)):
@@ -62,11 +62,6 @@ def check_names(spec: RunSpec, named: Collection[str], model: "nn.Module | None"
         close = nearest(pattern.removeprefix("^"), [*KINDS, *layers, *parameters])
         cure = f"did you mean {' or '.join(close[:2])}?" if close else f"it has {', '.join([*layers][:12])}"
         raise UserError(f"{flag} {pattern}: no parameter of {spec.model_name} has that in its name ({cure})")
-
-
-def names_parameters(named: Collection[str]) -> bool:
-    """Whether one of these options chooses parameters by name."""
-    return not {"decay_exclude", "lars_exclude", "lr_factors", "train_only"}.isdisjoint(named)
 
 
 def unused_names(model: "nn.Module", spec: RunSpec) -> list[str]:
@@ -120,8 +115,10 @@ def _stored(spec: RunSpec) -> "State | None":
     from conveyor.run.start import resumed
 
     run = spec.options.run
+    if not spec.options.events.training:
+        return None
     if run.resume == "auto" and run.run_dir is not None and rundir.holds_run(Path(run.run_dir)):
         return resumed(spec, Path(run.run_dir))[1] if store.numbered(run.run_dir) else None
-    if run.checkpoint_path is not None and spec.options.events.training:
+    if run.checkpoint_path is not None:
         return store.load_newest(run.checkpoint_path)[1]
     return None

@@ -13,14 +13,14 @@ from conveyor.run import folder as rundir
 from conveyor.run.stored_options import check_past, stored_options
 from conveyor.spec import RunSpec
 from conveyor.training import handover
-from conveyor.training.session import starts
+from conveyor.world import restarts
 from conveyor.world.world import World
 
 
 def starting_state(spec: RunSpec, folder: Path, world: World) -> State | None:
     """The state to go on from; None for a new run. What lost workers handed over is newer than any checkpoint."""
     # A machine that joins has not started before; all workers must take the same way.
-    times = max(world.of_all(starts()))
+    times = max(world.of_all(restarts.starts()))
     if not times:
         return _saved_state(spec, folder, world)
     saved = store.numbered(folder) if world.is_main else []
@@ -37,14 +37,14 @@ def _counted(state: State, folder: Path, world: World, times: int) -> State:
         attempted = _last_logged(folder, world)
     repeated = int(progress.get("updates_repeated", 0)) + max(0, attempted - state.update)
     job, before = progress.get("job", ["", 0])
-    since = times - before if job == os.environ.get("CONVEYOR_JOB", "") else times
+    since = times - before if job == restarts.job() else times
     progress |= {"restarts": int(progress.get("restarts", 0)) + since, "updates_repeated": repeated}
     return state
 
 
 def begun_anew(folder: Path, world: World) -> tuple[int, int]:
     """(restarts, updates that are done again) of a job whose workers died before anything was saved or handed over."""
-    times = max(world.of_all(starts()))
+    times = max(world.of_all(restarts.starts()))
     return (times, _last_logged(folder, world)) if times else (0, 0)
 
 
@@ -71,7 +71,7 @@ def _saved_state(spec: RunSpec, folder: Path, world: World) -> State | None:
 
 def _choose(spec: RunSpec, folder: Path) -> tuple[Path, State] | None:
     run = spec.options.run
-    if (run.resume == "auto" or starts()) and rundir.holds_run(folder):
+    if (run.resume == "auto" or restarts.starts()) and rundir.holds_run(folder):
         return resumed(spec, folder) if store.numbered(folder) else None
     rundir.refuse_taken(folder)
     if run.checkpoint_path is not None and spec.options.events.training:

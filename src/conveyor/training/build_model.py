@@ -8,12 +8,14 @@ from torch import nn
 
 from conveyor import models
 from conveyor.checkpoint.state import State
+from conveyor.data.subject import Subject
 from conveyor.data.transform.prepare import Prepare
 from conveyor.models import splits, units
 from conveyor.models.layers import norms
 from conveyor.numerics import convolution, recompute
 from conveyor.numerics.precision import Precision
 from conveyor.optim import kinds
+from conveyor.options import Options
 from conveyor.options.units import size_in_bytes
 from conveyor.pipeline.balance import automatic_splits
 from conveyor.spec import RunSpec
@@ -29,7 +31,7 @@ from conveyor.world.world import World
 def build_model(spec: RunSpec, *, own: nn.Module | None = None, state: State | None = None) -> nn.Module:
     """The network with its weights, on the CPU: from the seed, from `--weights`, or from a checkpoint."""
     options = spec.options
-    model = adopt_norms(own) if own is not None else _fresh(spec)
+    model = adopt_norms(own) if own is not None else _fresh(options, spec.subject)
     if state is not None:
         load_into(model, state.model, "the checkpoint")
     elif options.model.weights is not None:
@@ -37,27 +39,21 @@ def build_model(spec: RunSpec, *, own: nn.Module | None = None, state: State | N
     return model
 
 
-def outline(spec: RunSpec) -> nn.Module:
+def outline(options: Options, about: Subject) -> nn.Module:
     """The network on the meta device: its names and shapes, without memory or time for its weights."""
     try:
         with torch.device("meta"):
-            return _fresh(spec)
+            return _fresh(options, about)
     except (RuntimeError, NotImplementedError, TypeError):
         # A user's own code may look at values, which the meta device has not.
-        return _fresh(spec)
+        return _fresh(options, about)
 
 
-def _fresh(spec: RunSpec) -> nn.Module:
+def _fresh(options: Options, about: Subject) -> nn.Module:
     """The network with weights from the seed."""
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(spec.options.run.seed)
-        return models.build_from(
-            spec.options.model,
-            name=spec.model_name,
-            num_classes=spec.num_classes,
-            in_channels=spec.in_channels,
-            image_size=spec.image_size,
-        )
+        torch.manual_seed(options.run.seed)
+        return models.build_from(options.model, **about.arguments())
 
 
 def check_splits(model: nn.Module, spec: RunSpec) -> None:
@@ -78,8 +74,9 @@ def place_model(model: nn.Module, spec: RunSpec, device: torch.device, *, train:
             norm.frozen = not norm.weight.requires_grad
             norm.train(norm.training)
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    Precision.from_options(spec.options.precision).apply(model)
-    if train and device.type == "cpu" and spec.options.precision.precision == "32.32":
+    precision = Precision.from_options(spec.options.precision)
+    precision.apply(model)
+    if train and device.type == "cpu" and not precision.is_half:
         norms.fuse(model)
         convolution.install(model)
     if train and spec.options.batch.recompute:

@@ -1,7 +1,6 @@
 """All that changes while a run goes on, as one object that can be saved and restored."""
 
 import math
-import os
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,13 +15,8 @@ from conveyor.training.lane import Lane
 from conveyor.training.meter import Meter, Timing
 from conveyor.training.stopping import Reason, Stopping
 from conveyor.training.update import Updater
+from conveyor.world import restarts
 from conveyor.world.world import World
-
-
-def starts() -> int:
-    """How often the launcher has started this job's workers again."""
-    text = os.environ.get("CONVEYOR_STARTS") or os.environ.get("TORCHELASTIC_RESTART_COUNT") or "0"
-    return int(text) if text.isdigit() else 0
 
 
 @dataclass(slots=True)
@@ -81,7 +75,7 @@ class Session:
             "last_accuracy": self.last_accuracy,
             "validated_at": self.validated_at,
             "reason": self.reason,
-            "job": [os.environ.get("CONVEYOR_JOB", ""), starts()],
+            "job": [restarts.job(), restarts.starts()],
             "restarts": self.restarts,
             "updates_repeated": self.updates_repeated,
         }

@@ -203,7 +203,7 @@ def test_what_cannot_be_steered_is_refused(folder: Path) -> None:
         resolve(options(folder))
     assert resolve(options(folder, crop_overlap=0)).data.train_images == 12
     assert len(open_dataset(options(folder), "validation", 16, 3)) == 6
-    assert resolve(options(folder, training=False)).validation_images == 6
+    assert resolve(options(folder, training=False)).data.validation_images == 6
     made = options(folder, generated_data=True, data="imagenet", max_train_images=4)
     assert len(open_dataset(resolve(made).options, "train", 16, 3)) == 4
 

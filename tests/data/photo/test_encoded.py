@@ -59,7 +59,7 @@ def test_training_crops_are_keyed_by_sample_and_epoch(folder: Path) -> None:
 def test_every_crop_works_from_file_to_network(folder: Path, crop: str) -> None:
     chosen = options(folder, train_crop=crop, crop_padding=2)
     info = catalogue.info(chosen.data)
-    prepare = Prepare(chosen, info, image_size=24)
+    prepare = Prepare(chosen.replace(image_size=24), info)
     with TrainingFeed(
         open_dataset(chosen, "train", 24, 3), Topology(5), updates_per_epoch=2, stop_update=2, threads=2
     ) as feed:
@@ -92,7 +92,7 @@ def test_grey_networks_read_grey_images(folder: Path) -> None:
     dataset = open_dataset(chosen, "validation", 16, 1)
     batch = next(iter(ValidationFeed(dataset, 4)))
     assert batch.images.shape == (4, 16, 16, 1)
-    assert Prepare(chosen, catalogue.info(chosen.data), image_size=16)(batch, False)[0].shape == (4, 1, 16, 16)
+    assert Prepare(chosen.replace(image_size=16), catalogue.info(chosen.data))(batch, False)[0].shape == (4, 1, 16, 16)
 
 
 def test_a_bad_image_stops_with_its_name(folder: Path) -> None:

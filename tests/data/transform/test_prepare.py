@@ -22,8 +22,8 @@ def cifar_batch(count: int = 12, epoch: int = 0) -> Batch:
     return Batch(images, torch.arange(count) % 10, torch.arange(count) + 7, 0, 0, epoch, count)
 
 
-def prepare(options: Options, **more: int) -> Prepare:
-    return Prepare(options, catalogue.info(options.data), **more)
+def prepare(options: Options) -> Prepare:
+    return Prepare(options, catalogue.info(options.data))
 
 
 CIFAR = Options().replace(data="cifar10", generated_data=True)
@@ -153,7 +153,7 @@ def test_progressive_sizes_apply_to_training_only() -> None:
 
 
 def test_images_are_resized_to_the_network() -> None:
-    assert prepare(CIFAR, image_size=40)(cifar_batch(), True)[0].shape == (12, 3, 40, 40)
+    assert prepare(CIFAR.replace(image_size=40))(cifar_batch(), True)[0].shape == (12, 3, 40, 40)
 
 
 def test_channels() -> None:
@@ -163,7 +163,7 @@ def test_channels() -> None:
     assert (four[..., 3] == 0).all()
     with pytest.raises(ValueError, match="channels"):
         fit_channels(torch.rand(1, 2, 2, 3), 1)
-    assert prepare(CIFAR, channels=4)(cifar_batch(), True)[0].shape == (12, 4, 32, 32)
+    assert prepare(CIFAR.replace(in_channels=4))(cifar_batch(), True)[0].shape == (12, 4, 32, 32)
 
 
 def test_half_precision_input() -> None:
@@ -178,7 +178,7 @@ def test_synthetic_data_carry_no_pixels() -> None:
     with TrainingFeed(dataset, Topology(4), updates_per_epoch=10, stop_update=2, shuffle="none") as feed:
         batches = list(feed)
     assert batches[0].images.numel() == 0
-    make = prepare(options, image_size=64)
+    make = prepare(options.replace(image_size=64))
     (first, target), (second, _) = make(batches[0], True), make(batches[1], True)
     assert first.shape == (4, 3, 64, 64)
     assert first.data_ptr() == second.data_ptr()

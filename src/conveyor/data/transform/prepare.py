@@ -15,7 +15,7 @@ from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.loader import Transform
 from conveyor.data.photo import crops
 from conveyor.data.progressive_size import image_size_at
-from conveyor.data.subject import subject
+from conveyor.data.subject import Subject, subject
 from conveyor.data.transform import augment, geometry, mixing
 from conveyor.data.transform.normalize import Normalization
 from conveyor.data.transform.randaugment import randaugment
@@ -32,18 +32,16 @@ class Prepare:
         info: DatasetInfo,
         device: torch.device | str = "cpu",
         dtype: torch.dtype = torch.float32,
-        *,
-        image_size: int | None = None,
-        channels: int | None = None,
+        about: Subject | None = None,
     ) -> None:
         self._data = options.data
         self._seed = options.run.seed
         self._info = info
         self.device = torch.device(device)
         self.dtype = dtype
-        about = subject(options, info)
-        self.image_size = image_size or about.image_size
-        self.channels = channels or about.in_channels
+        about = about or subject(options, info)
+        self.image_size = about.image_size
+        self.channels = about.in_channels
         self.crop = options.data.train_crop or info.default_crop
         self.flip = options.data.flip or info.default_flip
         self._pads = self.crop == "pad" and options.data.crop_padding > 0

@@ -11,6 +11,8 @@ from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
 
+from conveyor.data import catalogue
+from conveyor.data.subject import completed_subject
 from conveyor.dialects.reader import Values
 from conveyor.dialects.translation import Translation, positive
 from conveyor.errors import UserError
@@ -93,10 +95,10 @@ def _weights(options: Options, folder: Path) -> Path:
 def _from_layer(options: Options, layer: str) -> list[str]:
     """`--train-only` for all parameters from the first one of `layer` on, in as few words as can be."""
     from conveyor.dialects.layer_names import names_in
-    from conveyor.spec import resolve
     from conveyor.training import build_model
 
-    model = build_model.outline(resolve(options.replace(layout="1x1", device="cpu")))
+    options, about, _ = completed_subject(options, catalogue.info(options.data))
+    model = build_model.outline(options, about)
     wanted = layer.strip("/").replace("/", ".")
     path = dict(names_in(model, options.run.log_style)).get(wanted, wanted)
     names = [name for name, _ in model.named_parameters()]

@@ -1,0 +1,106 @@
+"""What a run is refused for before anything is started, and what its user is told: one sentence each."""
+
+from conveyor.data import catalogue as datasets
+from conveyor.data.catalogue import DatasetInfo
+from conveyor.data.formats.folders import is_plain
+from conveyor.errors import UserError
+from conveyor.layout import Machine
+from conveyor.options import Options
+from conveyor.topology import HostEvents, Length, Topology
+
+
+def check_data(options: Options, data: DatasetInfo) -> None:
+    classes = options.model.num_classes
+    if classes is not None and classes < data.num_classes:
+        raise UserError(
+            f"--num-classes {classes} is less than the {data.num_classes} classes of {data.name}: leave it out, or give at "
+            f"least {data.num_classes}"
+        )
+    if options.events.training and data.train_images < 1:
+        raise UserError(f"there is no image to train on ({data.title or data.name}): see --data-dir and --hold-out")
+    if options.events.training:
+        datasets.check_crop_overlap(options.data, data)
+
+
+def check_span(span: int, topology: Topology) -> None:
+    if topology.replicas % span:
+        raise UserError(
+            f"a batch-norm span of {span} does not divide {topology.replicas} replicas: "
+            f"choose --bn-span from the divisors of {topology.replicas}"
+        )
+
+
+def check_averages(options: Options, events: HostEvents) -> None:
+    """Averages are made after the last update: what cannot be made is better said before the first."""
+    asked = options.events
+    if (asked.average_last or asked.average_decay) and asked.training and events.updates_per_checkpoint == 0:
+        flag = "--average-last" if asked.average_last else "--average-decay"
+        raise UserError(f"{flag} needs checkpoints to average: give --checkpoints-per-epoch more than 0")
+
+
+def idle_lanes(lanes: int, group: int, options: Options) -> str:
+    """A word about lanes without work: there are fewer groups of `group` slots than lanes, and none is cut."""
+    if not lanes:
+        return ""
+    smaller = group > options.model.bn_span
+    cure = "a lower --pass-slots would use them" if smaller else "fewer lanes do as well"
+    return f"{lanes} of the lanes {'has' if lanes == 1 else 'have'} nothing to do, {cure}; "
+
+
+def exactness(machine: Machine, own: bool) -> str:
+    """Whether other layouts of the run compute the same bits, and if not, why."""
+    if machine.accelerators:
+        return "accelerators: equal to other layouts within rounding"
+    if own:
+        return "bit-identical to other layouts if your module's layers are"
+    return "bit-identical to any other layout"
+
+
+def chosen_devices(options: Options) -> list[tuple[str, tuple[int, ...]]]:
+    """(the option, the devices that it names)."""
+    where = options.layout
+    named = (("--device-ids", where.device_ids), ("--validation-device-ids", where.validation_device_ids))
+    return [(flag, chosen) for flag, chosen in named if chosen]
+
+
+def unused_devices(options: Options, machine: Machine) -> list[str]:
+    chosen = [f"{flag} {' '.join(map(str, numbers))}" for flag, numbers in chosen_devices(options)]
+    if machine.accelerators or not chosen:
+        return []
+    why = "the run is on the CPU (--device cpu)" if options.layout.device == "cpu" else "the run is on the CPU"
+    return [f"{' and '.join(chosen)} {'have' if len(chosen) > 1 else 'has'} no effect: {why}"]
+
+
+def no_interpolation(options: Options, data: DatasetInfo) -> list[str]:
+    if options.data.interpolation is None or data.kind == "files":
+        return []
+    return [f"--interpolation {options.data.interpolation} has no effect: the images of {data.name} are no photographs"]
+
+
+def held_out(data: DatasetInfo, options: Options) -> list[str]:
+    folder = datasets.data_dir(options.data)
+    if data.name != "folder" or folder is None or options.data.hold_out == 1 or not is_plain(folder):
+        return []
+    return [f"{folder} has no validation/ of its own: {data.validation_images} of its images are held out (--hold-out)"]
+
+
+def made_up_images(count: int) -> list[str]:
+    if not count:
+        return []
+    return [f"validation is on the {count} different images of made-up data (--max-validation-images)"]
+
+
+def dropped_images(data: DatasetInfo, topology: Topology, length: Length, options: Options) -> list[str]:
+    if not options.events.training or options.length.updates_per_epoch is not None or data.kind == "none":
+        return []
+    dropped = data.train_images - length.updates_per_epoch * topology.global_batch
+    if dropped <= 0:
+        return []
+    note = f"{dropped} of {data.train_images} images do not fill a global batch of {topology.global_batch} and sit out each "
+    return [note + "epoch (other ones each time)"]
+
+
+def random_weights(options: Options) -> str | None:
+    """What has to be said first where nothing trained is validated."""
+    trained = options.events.training or options.run.checkpoint_path or options.model.weights
+    return None if trained else "random weights are validated: no checkpoint is given"

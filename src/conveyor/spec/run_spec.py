@@ -1,0 +1,140 @@
+"""What a run consists of, as one value; each fact is held once, by the part that it belongs to."""
+
+import dataclasses
+from dataclasses import dataclass
+from fractions import Fraction
+from typing import Any
+
+from conveyor.data.catalogue import DatasetInfo
+from conveyor.data.subject import Subject
+from conveyor.layout import Layout, deal, lanes_per_span
+from conveyor.optim.schedule import Schedule
+from conveyor.options import Options
+from conveyor.topology import HostEvents, Length, Topology
+from conveyor.tree import Dealt
+
+OWN_MODEL = "own"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunSpec:
+    """Everything that follows from the options; made by `resolve`."""
+
+    options: Options
+    data: DatasetInfo
+    subject: Subject
+    """The network, its input and its classes."""
+    topology: Topology
+    group_slots: int
+    """Slots that share one pass through the network."""
+    layout: Layout
+    layout_note: str
+    length: Length
+    schedule: Schedule
+    events: HostEvents
+    validation_batch: int
+    validation_replicas: int
+    cuts_spans: bool = False
+    """Lanes may share a batch-norm span: on accelerators, which promise no equal bits and should not stand idle."""
+    notes: tuple[str, ...] = ()
+
+    @property
+    def model_name(self) -> str:
+        return self.subject.name
+
+    @property
+    def image_size(self) -> int:
+        return self.subject.image_size
+
+    @property
+    def num_classes(self) -> int:
+        return self.subject.num_classes
+
+    @property
+    def in_channels(self) -> int:
+        return self.subject.in_channels
+
+    @property
+    def updates_per_epoch(self) -> int:
+        return self.length.updates_per_epoch
+
+    @property
+    def updates_total(self) -> int:
+        return self.length.updates_total
+
+    @property
+    def epochs(self) -> Fraction:
+        return self.length.epochs
+
+    def dealt(self, lanes: int) -> Dealt:
+        """Which groups of slots each of `lanes` lanes computes; computed once for a run."""
+        return deal(self.topology.slots, self.group_slots, lanes, self._cut_span)
+
+    def lanes_per_span(self, lanes: int) -> int:
+        """How many of `lanes` lanes share one batch-norm span."""
+        return lanes_per_span(self.topology.slots, lanes, self._cut_span)
+
+    @property
+    def _cut_span(self) -> int:
+        return self.options.model.bn_span if self.cuts_spans else 1
+
+    def replace(self, **changes: Any) -> "RunSpec":
+        """The same run with some values changed (another layout, say)."""
+        return dataclasses.replace(self, **changes)
+
+    def to_json(self, command: str = "train") -> dict[str, Any]:
+        """The object that `--dry-run --json` prints."""
+        topology, events, options = self.topology, self.events, self.options
+        training: dict[str, Any] = {
+            "train_images": self.data.train_images,
+            "slots": topology.slots,
+            "group_slots": self.group_slots,
+            "epochs": _number(self.epochs),
+            "updates_per_epoch": self.updates_per_epoch,
+            "updates_total": self.updates_total,
+            "warmup_updates": self.schedule.warmup,
+            "peak_lr": self.schedule.peak,
+            "optimiser": options.optimizer.optimizer,
+            "rmsprop_decay": options.optimizer.decay_of_squares(topology.global_batch),
+            "schedule": options.schedule.lr_schedule,
+            "updates_per_log": events.updates_per_log,
+            "updates_per_checkpoint": events.updates_per_checkpoint,
+            "updates_per_call": events.updates_per_call,
+            "calls": events.calls,
+            "split_points": list(options.batch.splits),
+        }
+        return {
+            "model": self.model_name,
+            "data": self.data.name,
+            "image_size": self.image_size,
+            "num_classes": self.num_classes,
+            "in_channels": self.in_channels,
+            "micro_batch": topology.micro_batch,
+            "accumulation": topology.accumulation,
+            "replicas": topology.replicas,
+            "stages": topology.stages,
+            "devices": devices(options, topology),
+            "global_batch": topology.global_batch,
+            **(training if options.events.training else {}),
+            "precision": options.precision.precision,
+            "validation": {
+                "batch": self.validation_batch,
+                "replicas": self.validation_replicas,
+                "images": self.data.validation_images,
+            },
+            "layout": str(self.layout),
+            "threads": self.layout.threads,
+            "cuts_spans": self.cuts_spans,
+            "notes": list(self.notes),
+            "command": options.command_text(command if options.events.training else "validate"),
+        }
+
+
+def devices(options: Options, topology: Topology) -> int:
+    """Devices that would hold the run as asked; stages may share one."""
+    mapping = options.batch.device_mapping
+    return topology.replicas * (max(mapping) + 1 if mapping else topology.stages)
+
+
+def _number(value: Fraction) -> int | float:
+    return int(value) if value.denominator == 1 else float(value)
