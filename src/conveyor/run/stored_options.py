@@ -11,6 +11,7 @@ from conveyor.options import Options, specs
 from conveyor.options.batch import LayoutOptions
 from conveyor.options.coerce import to_plain
 from conveyor.options.validation import without_updates
+from conveyor.topology import Topology
 
 FREE_SECTIONS = ("length", "schedule")
 """Sections that shape the future only: how long, and the learning rate from here on."""
@@ -46,8 +47,10 @@ def overridden(stored: Options, overrides: Mapping[str, Any]) -> Options:
 def check_past(stored: Options, now: Options) -> None:
     """Refuse to go on with the run of `stored` as `now` if that would change what it has already computed."""
     before, after = stored.flat(), now.flat()
+    # Where the stages are cut changes no bit, and a layout of depth 1 has stored no names; how many they are counts.
+    same_stages = _stages(stored) == _stages(now)
     for name, spec in specs().items():
-        if may_change(name) or before[name] == after[name] or _is_left_open(name, before[name], after[name]):
+        if may_change(name) or before[name] == after[name] or (name == "splits" and same_stages):
             continue
         raise UserError(
             f"{spec.flag} {shown(after[name])} would change what the run has already computed (it was "
@@ -63,9 +66,8 @@ def shown(value: Any) -> str:
     return "not given" if plain is None else str(plain)
 
 
-def _is_left_open(name: str, before: Any, after: Any) -> bool:
-    """Whether one side leaves the cuts to us: the names that were found for `auto` are stored with the run."""
-    return name == "splits" and () not in (before, after) and ("auto",) in (before, after)
+def _stages(options: Options) -> int:
+    return Topology.from_options(options.batch)[0].stages
 
 
 def is_weights_file(path: Path) -> bool:
