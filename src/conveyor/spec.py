@@ -7,9 +7,11 @@ whose images have to be counted.
 import dataclasses
 from dataclasses import dataclass
 from fractions import Fraction
+from importlib.util import find_spec
 from typing import Any
 
 from conveyor.data import catalogue as datasets
+from conveyor.data import pretrained
 from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.formats.folders import is_plain
 from conveyor.data.subject import Subject, subject
@@ -27,6 +29,9 @@ from conveyor.tree import Dealt
 TINY_SLOT = 2e9
 """Floating-point operations of one slot below which a second thread costs more in waiting than it brings."""
 OWN_MODEL = "own"
+FEW_IMAGES = 20_000
+"""Photographs below which published weights give a better start than random ones."""
+ADVISED = "tf_efficientnet_lite0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,6 +55,8 @@ class RunSpec:
     peak_lr: float
     rmsprop_decay: float
     schedule: Schedule
+    release: int | None
+    """Updates after which what was frozen is trained too; None: never."""
     events: HostEvents
     validation_batch: int
     validation_replicas: int
@@ -142,10 +149,12 @@ def resolve(
     data = info or datasets.info(options.data)
     told: tuple[str, ...] = ()
     if model_name is None:
-        options, told = sources.completed(options, photographs=data.kind == "files")
+        options, told = sources.completed(pretrained.completed(options), photographs=data.kind == "files")
     made_up = _made_up(options, data)
     data = dataclasses.replace(data, validation_images=min(data.validation_images, made_up or data.validation_images))
     _check_data(options, data)
+    if options.run.wandb and options.events.training and find_spec("wandb") is None:
+        raise UserError("--wandb needs wandb, which is not installed: pip install 'conveyor[track]', or leave it out")
     topology, notes = Topology.from_options(options.batch)
     length = _length(options, data, topology)
     about = subject(options, data, model_name)
@@ -186,6 +195,7 @@ def resolve(
         peak_lr=schedule.peak,
         rmsprop_decay=_rmsprop_decay(options, topology),
         schedule=schedule,
+        release=_release(options, topology, length),
         events=events,
         validation_batch=validation_batch,
         validation_replicas=options.events.validation_replicas or _devices(options, topology),
@@ -204,6 +214,7 @@ def resolve(
             ),
             *_dropped_images(data, topology, length, options),
             *_random_weights(options, about.name),
+            *_few_images(options, data, about.name),
         ),
     )
 
@@ -232,6 +243,23 @@ def _schedule(options: Options, topology: Topology, length: Length) -> Schedule:
         updates_total=length.updates_total,
         global_batch=topology.global_batch,
         warmup_updates=int(warmup),
+    )
+
+
+def _release(options: Options, topology: Topology, length: Length) -> int | None:
+    chosen = options.optimizer
+    if chosen.freeze != "none" and chosen.train_only:
+        raise UserError("--freeze backbone and --train-only exclude each other: both say what is trained")
+    if chosen.unfreeze_at is None:
+        return None
+    if chosen.freeze == "none" and not chosen.train_only:
+        raise UserError(f"--unfreeze-at {chosen.unfreeze_at}: nothing is frozen; add --freeze backbone")
+    return int(
+        chosen.unfreeze_at.updates(
+            updates_per_epoch=length.updates_per_epoch,
+            updates_total=length.updates_total,
+            global_batch=topology.global_batch,
+        )
     )
 
 
@@ -380,6 +408,19 @@ def _dropped_images(data: DatasetInfo, topology: Topology, length: Length, optio
         return []
     note = f"{dropped} of {data.train_images} images do not fill a global batch of {topology.global_batch} and sit out each "
     return [note + "epoch (other ones each time)"]
+
+
+def _few_images(options: Options, data: DatasetInfo, name: str) -> list[str]:
+    """The advice to fine-tune, where training from nothing cannot go far."""
+    begun = options.model.weights or options.run.checkpoint_path or name == OWN_MODEL or options.run.resume == "auto"
+    if begun or data.name != "folder" or data.train_images >= FEW_IMAGES or not options.events.training:
+        return []
+    advice = f"add --pretrained {ADVISED} to start from weights that know photographs already"
+    return [f"{_many(data.train_images, 'photograph')} are few to learn from nothing: {advice}"]
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def _random_weights(options: Options, name: str) -> list[str]:

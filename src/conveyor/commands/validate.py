@@ -10,7 +10,7 @@ from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.options import Options, specs
-from conveyor.options.parser import add_checkpoint, add_config, add_options, options_from
+from conveyor.options.parser import add_checkpoint, add_config, add_options, add_run, options_from
 from conveyor.options.validation import has_effect
 
 HELP = "Validate a checkpoint, every checkpoint of a run, or plain weights."
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dry_run(parser)
     add_checkpoint(parser, default="all of them")
     add_options(parser)
+    add_run(parser, "A run (all its checkpoints), a checkpoint, or a file of weights.")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -131,13 +132,15 @@ def _tell_benchmarks(records: Sequence[Mapping[str, Any]], overall: Mapping[str,
 def table(records: Sequence[Mapping[str, Any]]) -> str:
     """One line per validation."""
     width = max(10, *(len(str(record["name"])) for record in records))
-    lines = [
-        f"{'checkpoint':<{width}}  {'epoch':>7}  {'top-1 %':>8}  {'top-5 %':>8}  {'loss':>8}  {'images':>8}  {'img/s':>9}"
-    ]
+    # Among five classes or fewer the right one is always one of five.
+    top5 = any("accuracy_top5" in record for record in records)
+    fifth = f"{'top-5 %':>8}  " if top5 else ""
+    lines = [f"{'checkpoint':<{width}}  {'epoch':>7}  {'top-1 %':>8}  {fifth}{'loss':>8}  {'images':>8}  {'img/s':>9}"]
     for record in records:
         lines.append(
-            f"{record['name']:<{width}}  {record['epoch']:>7.2f}  {record['accuracy']:>8.2f}  {record['accuracy_top5']:>8.2f}  "
-            f"{record['loss']:>8.4f}  {record['images']:>8}  {record['images_per_second']:>9.1f}"
+            f"{record['name']:<{width}}  {record['epoch']:>7.2f}  {record['accuracy']:>8.2f}  "
+            + (f"{record['accuracy_top5']:>8.2f}  " if "accuracy_top5" in record else "")
+            + f"{record['loss']:>8.4f}  {record['images']:>8}  {record['images_per_second']:>9.1f}"
             + (
                 f"  latency {record['latency_avg_ms']:.2f} ms, 99 %: {record['latency_p99_ms']:.2f} ms"
                 if "latency_avg_ms" in record
@@ -151,6 +154,7 @@ def write_csv(options: Options, records: Sequence[Mapping[str, Any]]) -> Path:
     """validation.csv in a folder of its own: a run's own file belongs to its training."""
     import time
 
+    from conveyor.files import make_parent
     from conveyor.monitor.csvfile import CsvFile
     from conveyor.monitor.records import VALIDATION_COLUMNS
 
@@ -160,7 +164,7 @@ def write_csv(options: Options, records: Sequence[Mapping[str, Any]]) -> Path:
     while path.exists():
         path = folder / f"validation-{number}.csv"
         number += 1
-    folder.mkdir(parents=True, exist_ok=True)
+    make_parent(path)
     file = CsvFile(path, VALIDATION_COLUMNS, "update")
     file.open(float("inf"))
     for record in records:

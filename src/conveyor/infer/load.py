@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conveyor.data import catalogue
+from conveyor.data import catalogue, pretrained
 from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.subject import Subject, subject
 from conveyor.errors import UserError
@@ -72,7 +72,7 @@ def from_options(options: Options, name: str) -> Loaded:
 
     from conveyor import models
 
-    info = _info(options)
+    options, info = pretrained.completed(options), _info(options)
     options, told = sources.completed(options, photographs=info.kind == "files")
     for line in told:
         _logger.info("%s", line)
@@ -176,7 +176,7 @@ def _known_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in given.items()
-        if name in specs() and name not in ("run_dir", "checkpoint_path", "weights")
+        if name in specs() and name not in ("run_dir", "checkpoint_path", "weights", "pretrained", "weights_dir")
     }
 
 
