@@ -17,6 +17,7 @@ from conveyor.infer.load import load as load_for_inference
 from conveyor.models import user_module
 from conveyor.options import Options
 from conveyor.options.file import configuration
+from conveyor.options.layers import layered
 from conveyor.run import in_process
 from conveyor.run.in_process import Run
 
@@ -73,18 +74,12 @@ def _options(
 ) -> tuple[Options, nn.Module | None, Any]:
     """The options, and the caller's own model and data if there are any."""
     user_module.admit(model if isinstance(model, str) else None)
-    options = Options()
-    if config is not None:
-        mapping, where = configuration(config)
-        options = options.updated(mapping, where)
     own_model = None if model is None or isinstance(model, str) else model
     own_data = None if data is None or isinstance(data, str) else data
     if own_model is not None and not isinstance(own_model, nn.Module):
         raise UserError(f"model should be a name or an nn.Module, not {type(model).__name__}")
     named = {"model": model if own_model is None else None, "data": data if own_data is None else None}
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
-    return (
-        options.updated({**{name: value for name, value in named.items() if value is not None}, **plain}).check(),
-        own_model,
-        own_data,
-    )
+    asked = {**{name: value for name, value in named.items() if value is not None}, **plain}
+    layers = [configuration(config)] if config is not None else []
+    return layered([*layers, (asked, "")]), own_model, own_data

@@ -15,6 +15,15 @@ from conveyor.models import user_module
 from conveyor.options.parser import Parser, width
 from conveyor.version import __version__
 
+EXTRAS = {
+    **dict.fromkeys(("onnx", "onnxscript", "onnxruntime", "openvino", "nncf"), "export"),
+    **dict.fromkeys(("starlette", "uvicorn", "httptools", "uvloop", "orjson", "prometheus_client", "grpc"), "serve"),
+    **dict.fromkeys(("google", "httpx"), "serve"),
+    "matplotlib": "plot",
+    "wandb": "track",
+}
+"""Which extra of the package brings a library that a command may need."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns its exit code."""
@@ -54,7 +63,13 @@ def _dispatch(words: list[str]) -> int:
     arguments = parser_of(name).parse_args(words[1:])
     module = commands.load(name)
     user_module.admit((getattr(arguments, "given", None) or {}).get("model"))
-    code = module.run(arguments)
+    try:
+        code = module.run(arguments)
+    except ModuleNotFoundError as error:
+        extra = EXTRAS.get((error.name or "").partition(".")[0])
+        if extra is None:
+            raise
+        raise UserError(f"conveyor {name} needs {error.name}: pip install 'conveyor[{extra}]'") from None
     assert isinstance(code, int)
     return code
 

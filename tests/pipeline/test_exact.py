@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.exact import differences
+import torch
+from safetensors.torch import load_file
+from tests.exact import TENSORS, differences
 
 SPLITS = (["layer1", "layer2", "layer3"], ["layer1.0.bn2", "layer2.0.relu", "layer3.0.add"])
 """At the start of layers, and inside residual blocks, where two tensors cross."""
@@ -120,3 +122,39 @@ def test_random_options(pool: Any, folders: Any, number: int, layout: str) -> No
 @pytest.mark.parametrize("number", range(25))
 def test_random_options_to_the_sixtieth_update(pool: Any, folders: Any, number: int, layout: str) -> None:
     check(pool, number, layout, 60, folders(number))
+
+
+FINE_TUNING: dict[str, Any] = {
+    "data": "digits", "model": "resnet8", "micro_batch_size": 4, "accumulation": 2, "replicas": 2, "stages": 2,
+    "optimizer": "adamw", "learning_rate": 0.005, "weight_decay": 0.01, "clip_norm": 1.0, "ema_decay": 0.9, "seed": 3,
+    "freeze": "backbone", "unfreeze_at": "3up", "layer_decay": 0.75, "updates": 6, "updates_per_epoch": 6, "threads": 1,
+    "max_validation_images": 40, "updates_per_checkpoint": 1, "device": "cpu", "tensorboard": False, "quiet": True,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("layout", "precision"), [("2x1", "32.32"), ("1x2", "32.32"), ("1x2", "16.32")])
+def test_what_is_frozen_is_released_alike_everywhere(pool: Any, folders: Any, layout: str, precision: str) -> None:
+    folder, text = folders(precision), json.dumps({**FINE_TUNING, "precision": precision}, sort_keys=True)
+    expected = _whole(pool, text, folder)
+    lanes, depth = (int(part) for part in layout.split("x"))
+    pool.run(run_case, lanes * depth, text=text, lanes=lanes, depth=depth, folder=str(folder / layout))
+    assert differences(folder / layout, expected) == []
+    first, last = (load_file(expected / "checkpoints" / str(update) / "model.safetensors") for update in (1, 6))
+    before, after = (load_file(expected / "checkpoints" / str(update) / "model.safetensors") for update in (3, 4))
+    for name, value in first.items():
+        if not name.startswith("fc."):
+            assert torch.equal(value, before[name]), f"{name} moved while it was frozen"
+    assert not torch.equal(before["conv1.weight"], after["conv1.weight"])
+    assert not torch.equal(first["bn1.running_mean"], last["bn1.running_mean"])
+
+
+@pytest.mark.parametrize("update", [2, 3, 4])
+def test_a_run_restored_around_the_release_ends_alike(pool: Any, folders: Any, update: int) -> None:
+    text = json.dumps({**FINE_TUNING, "precision": "16.32"}, sort_keys=True)
+    expected = _whole(pool, text, folders("16.32"))
+    again = json.dumps({**json.loads(text), "checkpoint_path": str(expected / "checkpoints" / str(update))})
+    folder = expected.parent / f"from-{update}"
+    pool.run(run_case, 1, text=again, lanes=1, depth=1, folder=str(folder))
+    for name in TENSORS:
+        one, other = (run / "checkpoints" / "6" / name for run in (folder, expected))
+        assert one.read_bytes() == other.read_bytes(), name

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from PIL import Image
 
 from conveyor.infer.classifier import Classifier
 from conveyor.infer.load import load
+from conveyor.infer.predict import Prediction
 from conveyor.options import Options
 from conveyor.run.folder import read_options
 
@@ -113,8 +115,14 @@ def test_files_are_predicted_as_arrays_are(home: Path) -> None:
     images = accuracy.sample(
         Options().replace(data_dir=str(home / "photos")), "validation", classifier.preprocessing, 99
     ).images
-    assert classifier.predict(files) == classifier.predict(images)
-    assert classifier.predict([files[0].read_bytes()]) == classifier.predict(images[:1])
+    logits = classifier(torch.from_numpy(images)).double()
+    found = classifier.predict(files)
+    assert isinstance(found, list)
+    assert [one.label for one in found] == [CLASSES[int(row.argmax())] for row in logits]
+    assert [one.probability for one in found] == pytest.approx(logits.softmax(1).max(1).values.tolist(), rel=1e-6)
+    one = classifier.predict(files[0].read_bytes())
+    assert isinstance(one, Prediction)
+    assert one.ranked == classifier.predict(files[:1])[0].ranked  # type: ignore[index]
 
 
 def test_training_on_noise_validates_its_few_images(conveyor: Command, tmp_path: Path) -> None:

@@ -11,6 +11,21 @@ from conveyor.errors import UserError
 LOCK = ".lock"
 
 
+def is_held(run: Path) -> bool:
+    """Whether a run goes on in this folder, as far as this machine can tell."""
+    try:
+        descriptor = os.open(run / LOCK, os.O_RDONLY | os.O_CLOEXEC)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
+
+
 class RunLock:
     """An advisory lock on the run folder, held by the open file: it dies with the process, however that dies."""
 

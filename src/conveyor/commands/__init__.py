@@ -6,8 +6,8 @@ from types import ModuleType
 
 NAMES = {
     "Train": ("train", "restore", "validate", "average"),
-    "Use": ("export", "serve", "request"),
-    "Look": ("report", "compare", "plan", "models", "configs", "devices"),
+    "Use": ("predict", "export", "serve", "request"),
+    "Look": ("runs", "report", "compare", "options", "plan", "models", "configs", "devices"),
     "Tools": ("data", "launch", "bench"),
 }
 """Sub-commands by the heading under which `conveyor --help` lists them."""

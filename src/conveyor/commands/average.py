@@ -9,14 +9,21 @@ HELP = "Average checkpoints: the mean of the last ones, or exponential."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--checkpoint-path", required=True, metavar="RUN", help="A run, or a folder of checkpoints.")
+    parser.add_argument("run", nargs="?", metavar="RUN", help="A run, or a folder of checkpoints.")
+    parser.add_argument("--checkpoint-path", metavar="RUN", help="The same.")
     parser.add_argument("--mode", choices=("mean", "exponential"), default="mean", help="How to average [mean].")
     parser.add_argument("--last", type=int, metavar="N", help="Only the last N checkpoints; default: all.")
     parser.add_argument(
         "--decay", type=float, default=0.99, help="V = decay V + (1 - decay) next, oldest first [0.99]."
     )
     parser.add_argument("--discard-last", action="store_true", help="Leave the newest checkpoint out.")
-    parser.add_argument("--output", metavar="FOLDER", help="Where the average goes; default: beside the checkpoints.")
+    parser.add_argument(
+        "--out",
+        "--output",
+        dest="output",
+        metavar="FOLDER",
+        help="Where the average goes; default: beside the checkpoints.",
+    )
     parser.add_argument(
         "--recompute-statistics",
         type=int,
@@ -30,12 +37,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from conveyor.run.averages import average_folder
 
+    path = arguments.run or arguments.checkpoint_path
+    if path is None:
+        raise UserError("say whose checkpoints to average: conveyor average RUN")
     if not 0 <= arguments.decay < 1:
         raise UserError(f"--decay {arguments.decay:g} is not between 0 and 1")
     if arguments.last is not None and arguments.last < 1:
         raise UserError(f"--last {arguments.last}: give at least 1")
     written, names = average_folder(
-        Path(arguments.checkpoint_path),
+        Path(path),
         decay=arguments.decay if arguments.mode == "exponential" else None,
         last=arguments.last,
         discard_last=arguments.discard_last,

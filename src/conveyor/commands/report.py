@@ -10,7 +10,11 @@ HELP = "Write one self-contained HTML page about a run, or a comparison of sever
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("runs", nargs="+", metavar="RUN", help="Run folders; several are compared.")
     parser.add_argument(
-        "--output", metavar="FILE", help="Where the page goes; default: report.html (comparison.html) in the first run."
+        "--out",
+        "--output",
+        dest="output",
+        metavar="FILE",
+        help="Where the page goes; default: report.html (comparison.html) in the first run.",
     )
     add_checkpoint(parser)
     parser.add_argument("--quiet", action="store_true", help="Do not print the file's name.")

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from conveyor.errors import UserError
 from conveyor.options import Options
-from conveyor.options.parser import add_options
+from conveyor.options.parser import add_options, add_run
 
 HELP = "Go on with a stored run, to its stored end, with its stored options."
 
@@ -15,6 +15,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
     add_dry_run(parser)
     add_options(parser)
+    add_run(parser, "The run to go on with (its newest complete checkpoint), or one checkpoint.")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -22,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
     path = given.pop("checkpoint_path", None)
     if path is None:
         raise UserError(
-            "say what to go on with: --checkpoint-path RUN (its newest complete checkpoint) or one checkpoint"
+            "say what to go on with: conveyor restore RUN (its newest complete checkpoint) or one checkpoint"
         )
     from conveyor.commands.train import dry_run, execute
 

@@ -81,6 +81,10 @@ def execute(options: Options, named: Collection[str] = (), after: Sequence[Optio
             _write_report(folder)
         if not options.run.json_logs:
             print(f"run folder: {folder}")
+    if not options.run.json_logs and not options.run.quiet and result["reason"] == Reason.DONE:
+        folder = result["folder"]
+        look = f"see {folder}/report.html, or " if options.run.report else ""
+        print(f"next: {look}conveyor predict {folder} PHOTO, or conveyor serve {folder}")
     return 128 + int(result["signal"]) if result["signal"] is not None and result["reason"] == Reason.INTERRUPTED else 0
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.options import Options
-from conveyor.options.parser import add_checkpoint, add_config, add_options, options_from
+from conveyor.options.parser import add_checkpoint, add_config, add_options, add_run, options_from
 from conveyor.options.validation import notes_about, typed_flag
 
 HELP = "Validate a checkpoint, every checkpoint of a run, or plain weights."
@@ -24,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_dry_run(parser)
     add_checkpoint(parser, default="all of them")
     add_options(parser)
+    add_run(parser, "A run (all its checkpoints), a checkpoint, or a file of weights.")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -136,13 +137,15 @@ def _tell_benchmarks(records: Sequence[Mapping[str, Any]], overall: Mapping[str,
 def table(records: Sequence[Mapping[str, Any]]) -> str:
     """One line per validation."""
     width = max(10, *(len(str(record["name"])) for record in records))
-    lines = [
-        f"{'checkpoint':<{width}}  {'epoch':>7}  {'top-1 %':>8}  {'top-5 %':>8}  {'loss':>8}  {'images':>8}  {'img/s':>9}"
-    ]
+    # Among five classes or fewer the right one is always one of five.
+    top5 = any("accuracy_top5" in record for record in records)
+    fifth = f"{'top-5 %':>8}  " if top5 else ""
+    lines = [f"{'checkpoint':<{width}}  {'epoch':>7}  {'top-1 %':>8}  {fifth}{'loss':>8}  {'images':>8}  {'img/s':>9}"]
     for record in records:
         lines.append(
-            f"{record['name']:<{width}}  {record['epoch']:>7.2f}  {record['accuracy']:>8.2f}  {record['accuracy_top5']:>8.2f}  "
-            f"{record['loss']:>8.4f}  {record['images']:>8}  {record['images_per_second']:>9.1f}"
+            f"{record['name']:<{width}}  {record['epoch']:>7.2f}  {record['accuracy']:>8.2f}  "
+            + (f"{record['accuracy_top5']:>8.2f}  " if "accuracy_top5" in record else "")
+            + f"{record['loss']:>8.4f}  {record['images']:>8}  {record['images_per_second']:>9.1f}"
             + (
                 f"  latency {record['latency_avg_ms']:.2f} ms, 99 %: {record['latency_p99_ms']:.2f} ms"
                 if "latency_avg_ms" in record

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from conveyor.data import catalogue
+from conveyor.data import catalogue, pretrained
 from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.photo.centre import resized_side
 from conveyor.errors import UserError
@@ -85,7 +85,9 @@ def completed_subject(
     """The options with what the source of their weights uses, their subject, and what to tell the user about both."""
     told: tuple[str, ...] = ()
     if own is None:
-        options, told = sources.completed(options, photographs=info is None or info.kind == "files")
+        options, told = sources.completed(
+            pretrained.completed(options), photographs=info is None or info.kind == "files"
+        )
     return options, subject(options, info, own), told
 
 

@@ -43,7 +43,7 @@ class Accuracy:
             "update": update,
             "epoch": epoch,
             "accuracy": self.top1,
-            "accuracy_top5": self.top5,
+            **({} if self.confusion is not None and len(self.confusion) <= 5 else {"accuracy_top5": self.top5}),
             "loss": self.loss,
             "images": self.images,
             "seconds": self.seconds,

@@ -6,13 +6,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from PIL import Image
 from torch import Tensor, nn
 
-from conveyor.data.photo.decode import BadImageError, Encoded
 from conveyor.errors import UserError
 from conveyor.infer.graph import ServingGraph
 from conveyor.infer.loaded import Loaded
-from conveyor.infer.photograph import pixels_of
+from conveyor.infer.predict import Picture, Prediction, find_files, images_of, predictions
 
 
 class Classifier(nn.Module):
@@ -30,6 +30,7 @@ class Classifier(nn.Module):
             )
         self.graph = ServingGraph(loaded.module, loaded.preprocessing)
         self.class_names = loaded.class_names
+        self.label = loaded.label
         self.preprocessing = loaded.preprocessing
         self.spec = loaded.spec
         self.eval()
@@ -48,31 +49,40 @@ class Classifier(nn.Module):
         result: Tensor = self.graph(images) if images.dtype == torch.uint8 else self.net(images)
         return result
 
-    @torch.inference_mode()
-    def predict(self, images: Any, top: int = 5) -> list[list[tuple[str, float]]]:
-        """The `top` most probable classes of each image: (name, probability), best first.
+    def predict(self, images: Any) -> Prediction | list[Prediction]:
+        """What the network says of an image: label, probability, and those of all classes.
 
-        `images` are 8-bit [N, H, W, C], or a list of image files (paths, or their bytes), prepared as in validation.
+        An image is a file (its path, or its bytes), a PIL image, or an 8-bit array [H, W, C] or [H, W] of any size; it is
+        resized and cropped as in validation. A list, a folder or an array [N, H, W, C] gives a list of results, where a
+        file that cannot be read is one with an `error`; alone it is a `UserError`.
         """
-        if isinstance(images, list) and images and isinstance(images[0], str | Path | bytes):
-            images = np.stack([self._read(image) for image in images])
-        probabilities = self(torch.as_tensor(images)).softmax(1)
-        values, indices = probabilities.topk(min(top, probabilities.shape[1]))
-        return [
-            [(self.label(int(index)), float(value)) for index, value in zip(row_indices, row_values, strict=True)]
-            for row_indices, row_values in zip(indices, values, strict=True)
-        ]
+        single, pictures = _pictures(images)
+        found = list(predictions(pictures, self.preprocessing, self.label, self._logits))
+        if not single:
+            return found
+        if found[0].error:
+            raise UserError(f"cannot read {found[0].file or 'this image'}: {found[0].error}")
+        return found[0]
 
-    def _read(self, file: str | Path | bytes) -> NDArray[np.uint8]:
-        try:
-            content = file if isinstance(file, bytes) else Path(file).read_bytes()
-            return pixels_of(Encoded(content), self.preprocessing)
-        except OSError as error:
-            raise UserError(f"cannot read {file!s}: {error.strerror}") from None
-        except BadImageError as error:
-            name = "these bytes" if isinstance(file, bytes) else file
-            raise UserError(f"cannot decode {name}: {error}") from None
+    def _logits(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        with torch.inference_mode():
+            logits: Tensor = self(torch.from_numpy(images))
+        return logits.numpy()
 
-    def label(self, index: int) -> str:
-        """The name of a class, or its number where names are unknown."""
-        return self.class_names[index] if index < len(self.class_names) else str(index)
+
+def _pictures(images: Any) -> tuple[bool, list[tuple[str, Picture]]]:
+    """Whether it is one image, and the images with their names."""
+    if isinstance(images, list | tuple):
+        return False, [picture for one in images for picture in _pictures(one)[1]]
+    if isinstance(images, str | Path):
+        files = find_files([images])
+        return Path(images).is_file(), [(file, file) for file in files]
+    if isinstance(images, Tensor):
+        images = images.numpy()
+    if isinstance(images, np.ndarray):
+        return images.ndim < 4, [("", image) for image in images_of(images)]
+    if isinstance(images, bytes | Image.Image):
+        return True, [("", images)]
+    raise UserError(
+        f"{type(images).__name__} is no image: give a file, a folder, a PIL image, an 8-bit array, or a list"
+    )

@@ -160,7 +160,7 @@ def _known_options(given: Mapping[str, Any]) -> dict[str, Any]:
     return {
         name: value
         for name, value in given.items()
-        if name in specs() and name not in ("run_dir", "checkpoint_path", "weights")
+        if name in specs() and name not in ("run_dir", "checkpoint_path", "weights", "pretrained", "weights_dir")
     }
 
 

@@ -38,6 +38,10 @@ class Loaded:
     def num_classes(self) -> int:
         return int(self.spec["num_classes"])
 
+    def label(self, index: int) -> str:
+        """The name of a class, or its number where names are unknown."""
+        return self.class_names[index] if index < len(self.class_names) else str(index)
+
     @property
     def batch(self) -> int | None:
         """The only batch size that the stored graph takes; none: any."""

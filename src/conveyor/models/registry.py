@@ -17,7 +17,17 @@ from conveyor.models.user_module import Factory
 from conveyor.options.model import ModelOptions
 
 # Options that steer the run or the loading of weights, not the shape of the network.
-_NOT_OF_THE_NETWORK = {"model", "image_size", "num_classes", "in_channels", "weights", "replace_head", "bn_span"}
+_NOT_OF_THE_NETWORK = {
+    "model",
+    "image_size",
+    "num_classes",
+    "in_channels",
+    "weights",
+    "replace_head",
+    "pretrained",
+    "weights_dir",
+    "bn_span",
+}
 
 _NORM_OPTIONS = {
     "norm": "kind",

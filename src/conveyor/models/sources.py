@@ -118,6 +118,14 @@ def identify(path: Path, model: str | None) -> Source | None:
     return Source(maker=maker, model=ours, epsilon=epsilon, padding=padding, validation=validation, notes=notes)
 
 
+def timm_model(name: str) -> str | None:
+    """Our name of the network that timm calls `name`."""
+    found = _TIMM.match(name)
+    if found is None or _VARIANTS.match(name[found.end() :]):
+        return None
+    return catalogue.canonical(_OURS.get(found["arch"], found["arch"]))
+
+
 def _unknown(path: Path, tensors: list[str], config: dict[str, Any] | None) -> Source | None:
     validation, notes = _validation(config or {})
     doubt = ""

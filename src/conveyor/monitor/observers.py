@@ -23,12 +23,21 @@ from conveyor.files import write_atomically
 from conveyor.monitor import progress
 from conveyor.monitor.csvfile import CsvFile
 from conveyor.monitor.log_style import LogStyle, log_style
-from conveyor.monitor.records import TRAINING_COLUMNS, VALIDATION_COLUMNS, Record, number, readable_rate, readable_time
+from conveyor.monitor.records import (
+    TRAINING_COLUMNS,
+    VALIDATION_COLUMNS,
+    Record,
+    many,
+    number,
+    readable_rate,
+    readable_time,
+)
 from conveyor.options import Options
 
 if TYPE_CHECKING:
     from conveyor.monitor.histograms import Histogram
 
+LOG = "log.txt"
 METRICS_FILE_VARIABLE = "CONVEYOR_METRICS_FILE"
 """A run appends its records, one JSON object a line, to the file that this variable names; benchmarks read them."""
 
@@ -61,12 +70,20 @@ class Observer:
 class Terminal(Observer):
     """A live bar on a terminal and one line per log point; with `quiet` only the result.
 
-    `style` replaces the form of the lines by another program's. Every line also goes to `log_file`.
+    `style` replaces the form of the lines by another program's. Every line also goes to `log_file`. With
+    `share` a log line tells the share of the machine's GEMM rate.
     """
 
     def __init__(
-        self, *, quiet: bool = False, style: LogStyle | None = None, log_file: Path | None = None, screen: bool = True
+        self,
+        *,
+        quiet: bool = False,
+        style: LogStyle | None = None,
+        log_file: Path | None = None,
+        screen: bool = True,
+        share: bool = False,
     ) -> None:
+        self._share = share
         self._quiet, self._style, self._log_file, self._screen = quiet, style, log_file, screen
         self._bar = progress.Bar()
         self._open_bar = contextlib.ExitStack()
@@ -104,7 +121,8 @@ class Terminal(Observer):
     def _log_line(self, record: Record) -> str:
         total = int(self._spec.get("updates_total", 0))
         left = (total - number(record, "update")) * number(record, "update_seconds") if total else 0.0
-        return log_line(record, total, left)
+        shown = record if self._share else {key: value for key, value in record.items() if key != "peak_share"}
+        return log_line(shown, total, left)
 
     def _write(self, *lines: str, result: bool = False) -> None:
         for line in lines:
@@ -155,7 +173,7 @@ def validation_line(record: Record) -> str:
         parts.append(f"loss {number(record, 'loss'):.4f}")
     if "images" in record:
         parts.append(
-            f"{int(number(record, 'images'))} images, {readable_rate(number(record, 'images_per_second'))} img/s"
+            f"{many(int(number(record, 'images')), 'image')}, {readable_rate(number(record, 'images_per_second'))} img/s"
         )
     if "latency_avg_ms" in record:
         parts.append(
@@ -166,7 +184,7 @@ def validation_line(record: Record) -> str:
 
 def end_line(record: Record) -> str:
     """`done: 3900 updates in 12min 05s, 446 img/s, accuracy 91.20 % (best 91.35 % at update 3510)`."""
-    text = f"{record.get('reason', 'done')}: {int(number(record, 'updates'))} updates in {readable_time(number(record, 'seconds'))}"
+    text = f"{record.get('reason', 'done')}: {many(int(number(record, 'updates')), 'update')} in {readable_time(number(record, 'seconds'))}"
     if number(record, "images_per_second"):
         text += f", {readable_rate(number(record, 'images_per_second'))} img/s"
     if "accuracy" in record:
@@ -270,7 +288,13 @@ def make_observers(
     folder, run = Path(run_dir), options.run
     style = log_style(run.log_style)
     shown: list[Observer] = [
-        Terminal(quiet=run.quiet, style=style, log_file=folder / "log.txt", screen=not run.json_logs),
+        Terminal(
+            quiet=run.quiet,
+            style=style,
+            log_file=folder / LOG,
+            screen=not run.json_logs,
+            share=run.profile != "off",
+        ),
         CsvWriter(folder, style),
         RunFiles(folder),
     ]

@@ -67,6 +67,11 @@ def number(record: Record, key: str, default: float = 0.0) -> float:
     return float(value) if isinstance(value, int | float) else default
 
 
+def many(count: float, what: str) -> str:
+    """`1 epoch`, `2 epochs`."""
+    return f"{count:g} {what}" if count == 1 else f"{count if isinstance(count, int) else f'{count:g}'} {what}s"
+
+
 def readable_time(seconds: float) -> str:
     """`8s`, `3min 20s`, `1h 05min`, `2d 03h`."""
     whole = max(0, round(seconds))

@@ -1,6 +1,5 @@
 """TensorBoard and Weights & Biases: the same records under the same names, `train/...`, `validation/...`, `weights/...`."""
 
-import importlib.util
 import os
 import secrets
 from collections.abc import Callable, Mapping
@@ -109,15 +108,12 @@ def named(group: str, record: Record) -> dict[str, float]:
 
 
 def make_trackers(options: Options, run_dir: Path, note: Callable[[str], None]) -> list[Observer]:
-    """The trackers that the options ask for; `note` hears about one that is not installed."""
+    """The trackers that the options ask for; `note` hears about an option without effect."""
     run, trackers = options.run, list[Observer]()
     if run.tensorboard:
         trackers.append(TensorBoard(run_dir / "tensorboard", options.to_yaml()))
     if run.wandb:
-        if importlib.util.find_spec("wandb") is None:
-            note("note: --wandb has no effect: wandb is not installed (pip install wandb)")
-        else:
-            trackers.append(Wandb(run_dir, run.wandb_project, run.wandb_name, run.wandb_tags))
+        trackers.append(Wandb(run_dir, run.wandb_project, run.wandb_name, run.wandb_tags))
     if run.weight_histograms and not trackers:
         note("note: --weight-histograms has no effect without --tensorboard or --wandb: nobody draws them")
     return trackers

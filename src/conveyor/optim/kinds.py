@@ -43,5 +43,18 @@ def freeze(named_parameters: Iterable[tuple[str, "nn.Parameter"]], patterns: Seq
             parameter.requires_grad_(False)
 
 
+def layer_factors(names: Iterable[str], blocks: Sequence[str], head: str, decay: float) -> dict[str, float]:
+    """decay^d for a parameter d layers below the head: 0 in the head, 1 in the last block, len(blocks) + 1 in the stem.
+
+    `names` are in the order of the model. What stands between two blocks belongs to the one before it.
+    """
+    factors, reached = {}, 0
+    for name in names:
+        place = next((number for number, block in enumerate(blocks, 1) if name.startswith(f"{block}.")), None)
+        reached = reached if place is None else place
+        factors[name] = 1.0 if name.startswith(f"{head}.") else decay ** (len(blocks) + 1 - reached)
+    return factors
+
+
 def _is_scale(name: str, value: "Tensor") -> bool:
     return name.rpartition(".")[2] == "weight" and value.dim() == 1

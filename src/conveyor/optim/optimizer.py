@@ -188,6 +188,14 @@ class Optimizer:
                 parameter.copy_(own)
         self.steps = int(state["step"]) if "step" in state else 0
 
+    @torch.no_grad()
+    def load_masters(self, state: Mapping[str, Tensor]) -> None:
+        """Take over the float32 masters that `state` holds, and nothing else: the rule begins anew."""
+        for parameter, name, own in self._named_state():
+            if name.startswith("master/") and name in state:
+                own.copy_(state[name])
+                parameter.copy_(own)
+
     def _named_state(self) -> Iterator[tuple[Tensor, str, Tensor]]:
         """(parameter, `kind/name`, tensor) of all state."""
         for group in self._groups:
@@ -199,9 +207,16 @@ class Optimizer:
 
 
 def make_optimizer(
-    options: "Options", named_parameters: Iterable[tuple[str, Tensor]], *, global_batch: int = 1
+    options: "Options",
+    named_parameters: Iterable[tuple[str, Tensor]],
+    *,
+    global_batch: int = 1,
+    layer_rates: Mapping[str, float] | None = None,
 ) -> Optimizer:
-    """The optimiser the options ask for, at `global_batch` images per update; what needs no gradient is left out."""
+    """The optimiser the options ask for, at `global_batch` images per update; what needs no gradient is left out.
+
+    `layer_rates` are further factors of the rate, by name.
+    """
     chosen = options.optimizer
     parameters = [(name, value) for name, value in named_parameters if value.requires_grad]
     undecayed = excluded(parameters, chosen.decay_exclude)
@@ -219,10 +234,12 @@ def make_optimizer(
         elif chosen.optimizer == "muon" and is_filter(value):
             rule = Muon(chosen.momentum, chosen.nesterov, chosen.muon_normalize)
         groups[name] = (rule, decay, l2)
+    factors = _factors(parameters, options.schedule.lr_factors)
+    factors |= {name: factors.get(name, 1.0) * rate for name, rate in (layer_rates or {}).items()}
     return Optimizer(
         parameters,
         groups,
-        factors=_factors(parameters, options.schedule.lr_factors),
+        factors=factors,
         master=Precision.from_options(options.precision).master,
         stochastic_seed=options.run.seed if options.precision.stochastic_rounding != "off" else None,
         saturate=options.precision.saturate,

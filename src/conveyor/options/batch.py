@@ -10,7 +10,7 @@ from conveyor.options.units import size_in_bytes
 class BatchOptions:
     """What one weight update consists of. These numbers define the run; the layout only says where it runs."""
 
-    micro_batch_size: int = option(32, "Samples of one forward and backward pass.", minimum=1)
+    micro_batch_size: int = option(32, "Samples of one forward and backward pass.", minimum=1, aliases=("batch_size",))
     accumulation: int | None = option(
         None, "Micro-batches accumulated by each replica before an update; default 1.", minimum=1
     )

@@ -43,7 +43,9 @@ class DataOptions:
         changes_result=False,
         read=cache_budget,
     )
-    loader_threads: int | None = option(None, "Threads that decode images.", minimum=1, changes_result=False)
+    loader_threads: int | None = option(
+        None, "Threads that decode images.", minimum=1, changes_result=False, aliases=("num_workers",)
+    )
     prefetch: int = option(4, "Micro-batches prepared ahead.", minimum=1, changes_result=False)
 
     train_crop: str | None = option(

@@ -10,15 +10,32 @@ class ModelOptions:
     """The network; an option left out takes the value that the model's family prescribes."""
 
     model: str | None = option(
-        None, "Model name (see `conveyor models`); default: resnet8 for small images, else resnet50."
+        None,
+        "Model name (see `conveyor models`); default: resnet8 for small images, else resnet50.",
+        metavar="NAME",
+        aliases=("arch",),
     )
     image_size: int | None = option(
-        None, "Height and width of the input; default: by model and data.", unit="pixels", minimum=1
+        None,
+        "Height and width of the input; default: by model and data.",
+        unit="pixels",
+        minimum=1,
+        aliases=("img_size",),
     )
     num_classes: int | None = option(None, "Classes; default: by data set.", minimum=1)
     in_channels: int | None = option(None, "Input channels; default: by data set. Extra channels are zero.", minimum=1)
     weights: str | None = option(None, "Start from these weights: safetensors, a plain torch state dict, or a run.")
     replace_head: bool = option(False, "Accept --weights with another number of classes and start with a new head.")
+    pretrained: str | None = option(
+        None,
+        "Fine-tune published weights: a name of timm's (tf_efficientnet_lite0), torchvision/NAME, an address or a file; looked "
+        "for in --weights-dir and the caches of this machine, else fetched. Brings its model, its preprocessing, a new head "
+        "and gentle rates.",
+        metavar="NAME",
+    )
+    weights_dir: str | None = option(
+        None, "Folder with files of weights that --pretrained names.", metavar="DIR", changes_result=False
+    )
 
     norm: str | None = option(
         None,

@@ -37,7 +37,7 @@ class OptimizerOptions:
         "tensorflow", "Epsilon inside the root (tensorflow) or outside it (torch).", choices=("tensorflow", "torch")
     )
     lars_eta: float = option(0.001, "Trust coefficient of LARS.", above=0.0)
-    weight_decay: float = option(0.0, "Decoupled: w -= lr (O(g) + lambda w).", minimum=0.0)
+    weight_decay: float = option(0.0, "Decoupled: w -= lr (O(g) + lambda w).", minimum=0.0, aliases=("wd",))
     l2_regularization: float = option(0.0, "In the gradient: w -= lr O(g + lambda w).", minimum=0.0)
     decay_exclude: tuple[str, ...] = option(
         (),
@@ -52,11 +52,19 @@ class OptimizerOptions:
         False,
         "Batch norms that --train-only leaves out normalise with their running statistics, which stay as they are.",
     )
+    freeze: str = option(
+        "none",
+        "backbone: only the last layer is trained; all others keep their weights and their norms' statistics.",
+        choices=("none", "backbone"),
+    )
+    unfreeze_at: Duration | None = option(
+        None, "When --freeze or --train-only ends, such as 2ep: all are trained from there, the optimiser begins anew."
+    )
     muon_normalize: bool = option(
         False, "Scale filters to the norm sqrt(rows) before each muon step; for filters that a norm follows."
     )
     lars_exclude: tuple[str, ...] = option(("norm", "bias"), "No adaptation and no decay by LARS for these.")
-    clip_norm: float | None = option(None, "Clip the gradient to this global norm.", above=0.0)
+    clip_norm: float | None = option(None, "Clip the gradient to this global norm.", above=0.0, aliases=("clip_grad",))
     label_smoothing: float = option(0.0, "Label smoothing.", minimum=0.0, maximum=1.0)
     smoothing_form: str = option(
         "uniform", "uniform: e/C for every class; others: e/(C-1) for each wrong class.", choices=("uniform", "others")
@@ -83,7 +91,7 @@ class OptimizerOptions:
 class ScheduleOptions:
     """The learning rate over time."""
 
-    learning_rate: float = option(0.1, "Peak learning rate.", minimum=0.0)
+    learning_rate: float = option(0.1, "Peak learning rate.", minimum=0.0, aliases=("lr",))
     lr_reference_batch: int | None = option(
         None, "The rate is meant for this batch: peak = rate x global batch / reference.", minimum=1
     )
@@ -92,6 +100,12 @@ class ScheduleOptions:
         "Other rates for some parameters, as NAME:FACTOR pairs such as bias:64 head:0.5 (names as in --decay-exclude); "
         "their decay per update stays the same.",
         read=rate_factor,
+    )
+    layer_decay: float = option(
+        1.0,
+        "Smaller rates towards the input: x this for each block that stands below the last layer.",
+        above=0.0,
+        maximum=1.0,
     )
     lr_schedule: str = option(
         "cosine", "Form of the schedule.", choices=("constant", "stepped", "cosine", "exponential", "polynomial")

@@ -24,8 +24,43 @@ TITLES = {
 }
 
 
+COMMON = frozenset((
+    "data", "data_dir", "model", "image_size", "weights", "pretrained", "micro_batch_size", "replicas", "stages",
+    "layout", "device", "precision", "optimizer", "weight_decay", "freeze", "unfreeze_at", "layer_decay",
+    "label_smoothing", "ema_decay", "learning_rate", "lr_schedule", "warmup", "epochs", "updates", "max_time",
+    "target_accuracy", "patience", "validation", "run_dir", "resume", "seed", "quiet",
+))  # fmt: skip
+"""The options that `--help` lists; `--help-all` lists all."""
+LONG = 120
+"""Letters of a text in the short help."""
+ELSEWHERE = {
+    "--amp": "--precision 16.32",
+    "--bs": "--micro-batch-size",
+    "--checkpoint-dir": "--run-dir",
+    "--gpus": "--replicas and --device-ids",
+    "--opt": "--optimizer",
+    "--out": "--run-dir",
+    "--output": "--run-dir",
+    "--sched": "--lr-schedule",
+    "--warmup-epochs": "--warmup 5ep",
+    "--workers": "--loader-threads, or --layout for the processes of a run",
+}
+"""Names of the field that mean several things, or one that is said otherwise here."""
+
+
+class _HelpAll(argparse.Action):
+    """`--help-all`."""
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        parser.shows_all = True
+        parser.print_help()
+        parser.exit()
+
+
 class Parser(argparse.ArgumentParser):
     """argparse whose mistakes are one sentence with the nearest right name."""
+
+    shows_all = False
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
@@ -61,6 +96,19 @@ class Parser(argparse.ArgumentParser):
                 result[-1] = "--no-" + flag.removeprefix("--")
         return result
 
+    def format_help(self) -> str:
+        """The options that people use, each with its first sentence; with `--help-all` everything."""
+        rare = [action for action in self._actions if isinstance(action, _Given)]
+        kept = [action.help for action in rare]
+        if not self.shows_all:
+            for action in rare:
+                action.help = _first_sentence(action.help or "") if action.dest in COMMON else argparse.SUPPRESS
+        try:
+            return super().format_help()
+        finally:
+            for action, text in zip(rare, kept, strict=True):
+                action.help = text
+
     def error(self, message: str) -> NoReturn:
         raise UserError(self._friendly(message))
 
@@ -78,6 +126,9 @@ class Parser(argparse.ArgumentParser):
             words = match[1].split(" ")
             wrong = next((word for word in words if word.startswith("-")), words[0])
             flags = sorted(self._flags())
+            if wrong.split("=")[0] in ELSEWHERE and "--micro-batch-size" in flags:
+                here = ELSEWHERE[wrong.split("=")[0]]
+                return f"{self.prog}: there is no option {wrong.split('=')[0]} (here that is {here})"
             close = nearest(wrong.split("=")[0], flags)
             hint = f" (did you mean {' or '.join(close[:2])}?)" if close and wrong.startswith("-") else ""
             kind = "option" if wrong.startswith("-") else "argument"
@@ -108,6 +159,11 @@ def add_options(
 ) -> None:
     """Add every option of the given sections (or those called `names`; all by default) as groups of the parser's help."""
     wanted = set(specs()) if names is None else set(names)
+    if names is None and sections is None:
+        parser.usage = f"{parser.prog} [options]"
+        parser.add_argument(
+            "--help-all", action=_HelpAll, nargs=0, help="All options; `conveyor options WORD` searches."
+        )
     for section in sections if sections is not None else section_names():
         chosen = [spec for spec in specs().values() if spec.section == section and spec.name in wanted]
         group = parser.add_argument_group(TITLES[section]) if chosen else None
@@ -136,12 +192,10 @@ def add_config(parser: argparse.ArgumentParser) -> None:
 def options_from(arguments: argparse.Namespace, base: Options | None = None) -> Options:
     """Defaults (or `base`), then configurations and files in their order, then the command line."""
     from conveyor.options.file import configuration
+    from conveyor.options.layers import layered
 
-    options = base or Options()
-    for name in getattr(arguments, "config", None) or []:
-        mapping, where = configuration(name)
-        options = options.updated(mapping, where)
-    return options.updated(getattr(arguments, "given", None) or {}).check()
+    layers = [configuration(name) for name in getattr(arguments, "config", None) or []]
+    return layered([*layers, (getattr(arguments, "given", None) or {}, "")], base)
 
 
 def named_by_user(arguments: argparse.Namespace) -> set[str]:
@@ -165,11 +219,41 @@ def _add(group: Any, spec: Spec) -> None:
     )
 
 
+def add_run(parser: argparse.ArgumentParser, text: str) -> None:
+    """Add RUN as the first word, which means `--checkpoint-path RUN`."""
+    parser.add_argument("checkpoint_path", nargs="?", action=_Word, metavar="RUN", help=text)
+    parser.usage = f"{parser.prog} [RUN] [options]"
+
+
+class _Word(argparse.Action):
+    """A positional word that sets an option; absent, it sets nothing."""
+
+    def __call__(
+        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
+    ) -> None:
+        if values is not None:
+            namespace.given = {**(getattr(namespace, "given", None) or {}), self.dest: values}
+
+
+def _first_sentence(text: str) -> str:
+    """`Peak rate. More. [0.1]` -> `Peak rate. [0.1]`."""
+    shown = re.search(r" \[[^\]]*\]$", text)
+    sentence = re.split(r"(?<=[a-z)])\. ", text.removesuffix(shown[0] if shown else ""))[0].rstrip(".")
+    if len(sentence) > LONG:
+        sentence = sentence.rpartition(";")[0] or sentence
+    return f"{sentence}.{shown[0] if shown else ''}"
+
+
 def _metavar(spec: Spec) -> str:
     if spec.about.choices:
         return "{" + ",".join(spec.about.choices) + "}"
     names = {int: "N", float: "X", str: "TEXT"}
     return names.get(spec.kind.item, "N" if spec.name.endswith("per_epoch") else "DURATION")
+
+
+def explained(spec: Spec) -> str:
+    """What an option means, and its default."""
+    return _help(spec).replace("%%", "%")
 
 
 def _help(spec: Spec) -> str:

@@ -1,6 +1,7 @@
 """Put the parts of a run together: model, lane, optimiser, data, clocks."""
 
-from collections.abc import Iterator
+import functools
+from collections.abc import Collection, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
@@ -24,6 +25,7 @@ from conveyor.run.gemm_share import training_flops
 from conveyor.run.start import check_fits
 from conveyor.spec import RunSpec
 from conveyor.training import build_model
+from conveyor.training.lane import Lane
 from conveyor.training.meter import Meter, Timing
 from conveyor.training.session import Session
 from conveyor.training.stopping import Stopping
@@ -66,21 +68,16 @@ def make_session(spec: RunSpec, world: World, own: Own, state: State | None, pre
     if world.is_main:
         spec = spec.replace(notes=(*spec.notes, *preflight.unused_names(model, spec)))
     flops = training_flops(model, spec.image_size, spec.in_channels) if world.is_main else 0.0
-    model = build_model.place_model(model, spec, world.device)
-    lane = build_model.build_lane(spec, world, model, prepare, timing)
-    decay = options.optimizer.ema_decay
+    update = 0 if state is None else state.update
+    trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
+    model = build_model.place_model(model, spec, world.device, update=update)
+    frozen = {name for name, parameter in model.named_parameters() if name in trained and not parameter.requires_grad}
+    lane, updater = _lane_and_updater(spec, world, model, prepare, timing)
     session = Session(
         spec=spec,
         world=world,
         lane=lane,
-        updater=Updater(
-            lane,
-            world,
-            optim.make_optimizer(options, lane.module.named_parameters(), global_batch=spec.topology.global_batch),
-            make_loss_scale(options, updates_total=spec.updates_total),
-            options.optimizer.clip_norm,
-            None if decay is None else Ema(lane.module, decay),
-        ),
+        updater=updater,
         meter=Meter(world.device, world, timing, spec.dealt(world.lanes), lane.tallies),
         stopping=Stopping.from_options(options),
         timing=timing,
@@ -89,7 +86,54 @@ def make_session(spec: RunSpec, world: World, own: Own, state: State | None, pre
     )
     if state is not None:
         session.load(state)
+    if spec.release is not None and update < spec.release:
+        session.release = functools.partial(_release, session, prepare, frozen)
     return session
+
+
+def _lane_and_updater(
+    spec: RunSpec, world: World, model: nn.Module, prepare: Prepare, timing: Timing
+) -> tuple[Lane, Updater]:
+    """What computes the gradients of the parameters that are trained now, and what applies them."""
+    options = spec.options
+    rates = build_model.layer_rates(model, options.schedule.layer_decay)
+    lane = build_model.build_lane(spec, world, model, prepare, timing)
+    optimizer = optim.make_optimizer(
+        options, lane.module.named_parameters(), global_batch=spec.topology.global_batch, layer_rates=rates
+    )
+    decay = options.optimizer.ema_decay
+    return lane, Updater(
+        lane,
+        world,
+        optimizer,
+        make_loss_scale(options, updates_total=spec.updates_total),
+        options.optimizer.clip_norm,
+        None if decay is None else Ema(lane.module, decay),
+    )
+
+
+def _release(session: Session, prepare: Prepare, frozen: Collection[str]) -> None:
+    """Train the parameters called `frozen` too, as if the run were restored here; the optimiser begins anew.
+
+    A stage of a pipeline is cut out of the whole model again: what crosses its boundaries depends on what is trained.
+    """
+    spec, world, state = session.spec, session.world, session.state()
+    session.lane.close()
+    if world.depth == 1:
+        model = session.lane.module
+        build_model.release(model, frozen)
+    else:
+        model = build_model.place_model(
+            build_model.build_model(spec, state=state), spec, world.device, update=session.update
+        )
+    before = session.updater
+    session.lane, session.updater = _lane_and_updater(spec, world, model, prepare, session.timing)
+    session.updater.loss_scale = before.loss_scale
+    session.updater.optimizer.load_masters(state.optimizer)
+    if session.updater.ema is not None:
+        session.updater.ema.load_state_dict(state.averages)
+    session.lane.module.train()
+    session.release = None
 
 
 def make_feed(

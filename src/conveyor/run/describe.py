@@ -1,6 +1,7 @@
 """A run in words, before it starts (no torch here)."""
 
 from conveyor.errors import UserError
+from conveyor.monitor.records import many
 from conveyor.options.units import format_fraction
 from conveyor.spec import RunSpec
 
@@ -14,7 +15,7 @@ def describe(spec: RunSpec) -> str:
     if spec.schedule.warmup:
         rate += f", warm-up {spec.schedule.warmup} updates ({options.schedule.warmup_mode})"
     splits = f", split at {' '.join(options.batch.splits)}" if options.batch.splits else ""
-    batch = f"{topology.micro_batch} x accumulation {topology.accumulation} x {topology.replicas} replicas"
+    batch = f"{topology.micro_batch} x accumulation {topology.accumulation} x {many(topology.replicas, 'replica')}"
     batch += (
         f" = {topology.global_batch} per update, {topology.stages} stage{'s' if topology.stages > 1 else ''}{splits}"
     )
@@ -55,8 +56,9 @@ def opening_lines(spec: RunSpec, parameters: int, precision: str) -> list[str]:
     """What a run says when it starts."""
     topology = spec.topology
     what = f"{spec.model_name} ({parameters:,} parameters, {precision}) on {spec.data.name}"
+    length = f"{many(spec.updates_total, 'update')} of {many(topology.global_batch, 'image')}"
     return [
-        f"{what}: {spec.updates_total} updates of {topology.global_batch} images, {format_fraction(spec.epochs)} epochs",
+        f"{what}: {length}, {format_fraction(spec.epochs)} epoch{'' if spec.epochs == 1 else 's'}",
         spec.layout_note,
         *(f"note: {note}" for note in spec.notes),
     ]

@@ -10,7 +10,7 @@ from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
 from conveyor.files import remove_unfinished
 from conveyor.monitor.fault_tolerant import Steady
-from conveyor.monitor.observers import make_observers
+from conveyor.monitor.observers import LOG, make_observers
 from conveyor.monitor.progress import say
 from conveyor.monitor.worker_profile import make_watch
 from conveyor.numerics.precision import Precision
@@ -72,7 +72,7 @@ def _run(
     handover = Handover(session, folder_here() if world.size > 1 else None)
     events = Events(session, folder, observers, validation if during else None, peak, lock)
     if world.is_main:
-        announce(session)
+        announce(session, folder / LOG)
     for observer in observers:
         # What is done again is recorded again.
         observer.start(spec.to_json(), session.update - session.events_due)
@@ -98,8 +98,8 @@ def _run(
     return result
 
 
-def announce(session: Session) -> None:
-    """The run in a few lines, before it starts."""
+def announce(session: Session, log: Path) -> None:
+    """The run in a few lines, before it starts; they stand in its log too."""
     options = session.spec.options
     if options.run.quiet or options.run.json_logs:
         return
@@ -108,5 +108,8 @@ def announce(session: Session) -> None:
     lines = opening_lines(session.spec, parameters, precision)
     if options.batch.recompute and session.world.depth == 1:
         lines.append(recompute_note(session.lane.module, session.spec, session.world.device) or "")
-    for line in filter(None, lines):
+    told = [line for line in lines if line]
+    for line in told:
         say(line)
+    with log.open("a", encoding="utf-8") as file:
+        file.write("".join(f"{line}\n" for line in told))

@@ -1,5 +1,7 @@
 """What a run is refused for before anything is started, and what its user is told: one sentence each."""
 
+from importlib.util import find_spec
+
 from conveyor.data import catalogue as datasets
 from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.formats.folders import is_plain
@@ -7,6 +9,10 @@ from conveyor.errors import UserError
 from conveyor.layout import Machine
 from conveyor.options import Options
 from conveyor.topology import HostEvents, Length, Topology
+
+FEW_IMAGES = 20_000
+"""Photographs below which published weights give a better start than random ones."""
+ADVISED = "tf_efficientnet_lite0"
 
 
 def check_data(options: Options, data: DatasetInfo) -> None:
@@ -20,6 +26,11 @@ def check_data(options: Options, data: DatasetInfo) -> None:
         raise UserError(f"there is no image to train on ({data.title or data.name}): see --data-dir and --hold-out")
     if options.events.training:
         datasets.check_crop_overlap(options.data, data)
+
+
+def check_trackers(options: Options) -> None:
+    if options.run.wandb and options.events.training and find_spec("wandb") is None:
+        raise UserError("--wandb needs wandb, which is not installed: pip install 'conveyor[track]', or leave it out")
 
 
 def check_span(span: int, topology: Topology) -> None:
@@ -98,6 +109,16 @@ def dropped_images(data: DatasetInfo, topology: Topology, length: Length, option
         return []
     note = f"{dropped} of {data.train_images} images do not fill a global batch of {topology.global_batch} and sit out each "
     return [note + "epoch (other ones each time)"]
+
+
+def few_images(options: Options, data: DatasetInfo, *, own: bool) -> list[str]:
+    """The advice to fine-tune, where training from nothing cannot go far."""
+    begun = options.model.weights or options.run.checkpoint_path or own or options.run.resume == "auto"
+    if begun or data.name != "folder" or data.train_images >= FEW_IMAGES or not options.events.training:
+        return []
+    count = "1 photograph is" if data.train_images == 1 else f"{data.train_images:,} photographs are"
+    advice = f"add --pretrained {ADVISED} to start from weights that know photographs already"
+    return [f"{count} few to learn from nothing: {advice}"]
 
 
 def random_weights(options: Options) -> str | None:

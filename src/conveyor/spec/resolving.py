@@ -41,6 +41,7 @@ def resolve(
     made_up = _made_up(options, data)
     data = dataclasses.replace(data, validation_images=min(data.validation_images, made_up or data.validation_images))
     checks.check_data(options, data)
+    checks.check_trackers(options)
     topology, notes = Topology.from_options(options.batch)
     length = _length(options, data, topology)
     machine = machine or _machine(options)
@@ -75,6 +76,7 @@ def resolve(
         layout_note=layout_note,
         length=length,
         schedule=schedule,
+        release=_release(options, topology, length),
         events=events,
         validation_batch=validation_batch,
         validation_replicas=options.events.validation_replicas or devices(options, topology),
@@ -89,6 +91,7 @@ def resolve(
             *checks.held_out(data, options),
             *checks.made_up_images(made_up),
             *checks.dropped_images(data, topology, length, options),
+            *checks.few_images(options, data, own=model_name is not None),
         ),
     )
 
@@ -117,6 +120,23 @@ def _schedule(options: Options, topology: Topology, length: Length) -> Schedule:
         updates_total=length.updates_total,
         global_batch=topology.global_batch,
         warmup_updates=int(warmup),
+    )
+
+
+def _release(options: Options, topology: Topology, length: Length) -> int | None:
+    chosen = options.optimizer
+    if chosen.freeze != "none" and chosen.train_only:
+        raise UserError("--freeze backbone and --train-only exclude each other: both say what is trained")
+    if chosen.unfreeze_at is None:
+        return None
+    if chosen.freeze == "none" and not chosen.train_only:
+        raise UserError(f"--unfreeze-at {chosen.unfreeze_at}: nothing is frozen; add --freeze backbone")
+    return int(
+        chosen.unfreeze_at.updates(
+            updates_per_epoch=length.updates_per_epoch,
+            updates_total=length.updates_total,
+            global_batch=topology.global_batch,
+        )
     )
 
 

@@ -31,6 +31,8 @@ class RunSpec:
     layout_note: str
     length: Length
     schedule: Schedule
+    release: int | None
+    """Updates after which what was frozen is trained too; None: never."""
     events: HostEvents
     validation_batch: int
     validation_replicas: int

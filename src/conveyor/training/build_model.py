@@ -3,6 +3,8 @@
 weights (init, load, or resume) -> frozen ones -> memory format -> precision -> fast kernels -> recompute -> cut into stages -> lane
 """
 
+from collections.abc import Collection
+
 import torch
 from torch import nn
 
@@ -12,6 +14,7 @@ from conveyor.data.subject import Subject
 from conveyor.data.transform.prepare import Prepare
 from conveyor.models import splits, units
 from conveyor.models.layers import norms
+from conveyor.models.weights import head_name
 from conveyor.numerics import convolution, recompute
 from conveyor.numerics.precision import Precision
 from conveyor.optim import kinds
@@ -66,13 +69,43 @@ def check_splits(model: nn.Module, spec: RunSpec) -> None:
         automatic_splits(found, spec.topology.stages, include=batch.split_include, exclude=batch.split_exclude)
 
 
-def place_model(model: nn.Module, spec: RunSpec, device: torch.device, *, train: bool = True) -> nn.Module:
+def freeze(model: nn.Module, spec: RunSpec, update: int = 0) -> None:
+    """Take the gradient from what is not trained after `update` updates, and stop the norms that belong to it."""
+    chosen = spec.options.optimizer
+    if spec.release is not None and update >= spec.release:
+        return
+    backbone = chosen.freeze == "backbone"
+    kinds.freeze(model.named_parameters(), (f"^{head_name(model)}.",) if backbone else chosen.train_only)
+    for norm in norms.batch_norms(model) if backbone or chosen.frozen_norms else ():
+        norm.frozen = not norm.weight.requires_grad
+        norm.train(norm.training)
+
+
+def release(model: nn.Module, names: Collection[str]) -> None:
+    """Give the parameters of these names their gradient back, and let all norms go on."""
+    for name, parameter in model.named_parameters():
+        if name in names:
+            parameter.requires_grad_(True)
+    for norm in norms.batch_norms(model):
+        norm.frozen = False
+    model.train()
+
+
+def layer_rates(model: nn.Module, decay: float) -> dict[str, float]:
+    """The factor of each parameter's rate by `--layer-decay`; a model without blocks is counted in its outermost parts."""
+    if decay == 1:
+        return {}
+    head = head_name(model)
+    parts = models.blocks(model) or [name for name, _ in model.named_children() if name != head]
+    return kinds.layer_factors([name for name, _ in model.named_parameters()], parts, head, decay)
+
+
+def place_model(
+    model: nn.Module, spec: RunSpec, device: torch.device, *, train: bool = True, update: int = 0
+) -> nn.Module:
     """Freezing, memory format, precision, fast kernels and recomputation, in this order; the model is changed in place."""
     if train:
-        kinds.freeze(model.named_parameters(), spec.options.optimizer.train_only)
-        for norm in norms.batch_norms(model) if spec.options.optimizer.frozen_norms else ():
-            norm.frozen = not norm.weight.requires_grad
-            norm.train(norm.training)
+        freeze(model, spec, update)
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     precision = Precision.from_options(spec.options.precision)
     precision.apply(model)

@@ -60,6 +60,10 @@ class Handover:
             if world.lanes == 1:
                 copy.stages[(world.stage - 1) % world.depth] = self._stage_before(copy.stages[world.stage])
 
+    def renew(self) -> None:
+        """The tensors of the state are others from now on."""
+        self._before = None
+
     def after_events(self) -> None:
         """Log points, validation and checkpoint of the update are done."""
         if self._folder is not None:

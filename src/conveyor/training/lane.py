@@ -35,6 +35,10 @@ class Lane(Protocol):
         """
         ...
 
+    def close(self) -> None:
+        """Leave the parameters to another lane."""
+        ...
+
     def find_bad_layer(self, update: int, loss_scale: float) -> Finding | None:
         """What is not finite first on this worker when the last update is repeated; all workers call it together."""
         ...

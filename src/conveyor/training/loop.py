@@ -16,12 +16,15 @@ from conveyor.training.stopping import Reason
 
 def train(session: Session, batches: Iterator[Batch], events: Events, signals: Signals, handover: Handover) -> None:
     """Run `session` to its last update, or until it has a reason to stop. Events happen after updates, never inside."""
-    spec, world, updater = session.spec, session.world, session.updater
+    spec, world = session.spec, session.world
     session.lane.module.train()
     session.stopping.start()
     leave = torch.zeros(5, dtype=torch.float64, device=world.device)
     while session.update < spec.updates_total and session.reason is None:
-        rate = spec.schedule.rate(session.update)
+        if session.release is not None and session.update == spec.release:
+            session.release()
+            handover.renew()
+        updater, rate = session.updater, spec.schedule.rate(session.update)
         with watched(session):
             tally = session.lane.gradients(batches, session.update, updater.loss_scale.value)
 

@@ -243,6 +243,10 @@ class StageLane:
         self._timing.add("backward", passes["backward"])
         self._timing.add("wait", max(0.0, whole - passes["forward"] - passes["backward"]))
 
+    def close(self) -> None:
+        """See `Lane.close`."""
+        self._sum.close()
+
     def find_bad_layer(self, update: int, loss_scale: float) -> finite.Finding | None:
         """What is not finite first in this worker's stages when the last update is repeated; all workers call this."""
         pieces = [(stage, index) for index in self.pipeline.mine for stage in self.pipeline.wagons[index].stages]

@@ -1,6 +1,7 @@
 """All that changes while a run goes on, as one object that can be saved and restored."""
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,6 +44,8 @@ class Session:
     """How often the workers were started again because one was lost."""
     updates_repeated: int = 0
     """Updates that had to be computed twice because of that."""
+    release: Callable[[], None] | None = None
+    """Has what is frozen trained too; called once, at `spec.release`."""
     events_due: bool = False
     """Whether what follows the last update was cut short and is to be done again."""
     validated_at: int = -1
@@ -109,7 +112,10 @@ class Session:
             ) from None
 
     def _load(self, state: State, progress: dict[str, Any]) -> None:
-        self.updater.optimizer.load_state_dict(state.optimizer)
+        if state.update == self.spec.release:
+            self.updater.optimizer.load_masters(state.optimizer)
+        else:
+            self.updater.optimizer.load_state_dict(state.optimizer)
         self.updater.loss_scale.load(progress["loss_scale"])
         if self.updater.ema is not None and state.averages:
             self.updater.ema.load_state_dict(state.averages)

@@ -73,6 +73,10 @@ class FoldedLane:
         self._timing.mark("reduce")
         return table
 
+    def close(self) -> None:
+        """See `Lane.close`."""
+        self._sum.close()
+
     def find_bad_layer(self, update: int, loss_scale: float) -> finite.Finding | None:
         """What is not finite first when the passes of the last update are repeated."""
         found: list[finite.Finding] = []

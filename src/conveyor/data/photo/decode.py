@@ -54,6 +54,17 @@ class Encoded:
         if exif.swaps(self.orientation):
             self.width, self.height = self.height, self.width
 
+    @classmethod
+    def of_picture(cls, picture: Image.Image) -> "Encoded":
+        """A picture that somebody has opened or made already; its EXIF orientation counts as a file's does."""
+        made = cls.__new__(cls)
+        made.data, made.image, made.header = b"", picture, None
+        made.width, made.height = picture.size
+        made.orientation = exif.orientation_of(picture.info.get("exif") or b"")
+        if exif.swaps(made.orientation):
+            made.width, made.height = made.height, made.width
+        return made
+
     def crop(self, box: Floats | Box, size: int, channels: int) -> Pixels:
         """The pixels of `box` (rounded to whole pixels), perhaps already reduced; a view that lives until the next call."""
         return exif.upright(self._crop(self._stored(box), size, channels), self.orientation)

@@ -1,0 +1,161 @@
+"""`conveyor predict`: what a trained model says of photographs."""
+
+import argparse
+import csv
+import io
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from conveyor.errors import UserError
+from conveyor.infer import ENGINES
+from conveyor.options.parser import add_checkpoint
+
+if TYPE_CHECKING:
+    from conveyor.infer.loaded import Loaded
+    from conveyor.infer.predict import Picture, Prediction
+
+HELP = "Classify photographs with a run, a checkpoint or an export."
+SOME_UNREADABLE = 1
+MEASURED_FROM = 512
+"""Images from which on measuring the engines (`--engine auto`) takes less time than it saves."""
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("model", metavar="RUN|EXPORT", help="A run, a checkpoint or an export.")
+    parser.add_argument(
+        "paths",
+        nargs="+",
+        metavar="PATH",
+        help="Image files, folders, patterns such as '*.jpg', or - for standard input: an image, or names of files.",
+    )
+    add_checkpoint(parser)
+    parser.add_argument("--top", type=int, default=5, metavar="N", help="Most probable classes to tell. [5]")
+    form = parser.add_mutually_exclusive_group()
+    form.add_argument("--json", action="store_true", help="A JSON list on standard output instead of a table.")
+    form.add_argument("--csv", metavar="FILE", help="Write a CSV file instead of a table.")
+    parser.add_argument(
+        "--engine",
+        default="auto",
+        metavar=f"{{{','.join(ENGINES)}}}",
+        help=f"auto: PyTorch for fewer than {MEASURED_FROM} images, else the fastest of all. [auto]",
+    )
+    parser.add_argument("--quiet", action="store_true", help="No progress bar.")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """0: every image was answered; 1: some could not be read, and were named."""
+    if arguments.top < 1:
+        raise UserError(f"--top {arguments.top}: give at least 1")
+    pictures = _pictures(arguments.paths)  # before the model is loaded: a mistake should cost no time
+    from conveyor.infer.load import load
+
+    loaded = load(arguments.model, arguments.checkpoint)
+    found = _answers(loaded, pictures, arguments.engine, quiet=arguments.quiet)
+    if not arguments.json and arguments.csv is None:
+        found = _printed(found, loaded, [name for name, _ in pictures], arguments.top)
+    kept: list[dict[str, object]] = []
+    bad = 0
+    for one in found:
+        kept.append(one.to_json(arguments.top))
+        if one.error:
+            bad += 1
+            print(f"conveyor: cannot read {one.file}: {one.error}", file=sys.stderr, flush=True)
+    if arguments.json:
+        print(json.dumps(kept, indent=1))
+    if arguments.csv is not None:
+        from conveyor.files import write_atomically
+
+        try:
+            write_atomically(Path(arguments.csv), _csv(kept, min(arguments.top, loaded.num_classes)))
+        except OSError as error:
+            raise UserError(f"cannot write {arguments.csv}: {error.strerror}") from None
+        print(f"written to {arguments.csv}")
+    if bad:
+        print(f"conveyor: {bad} of {len(pictures)} could not be read", file=sys.stderr)
+    return SOME_UNREADABLE if bad else 0
+
+
+def _pictures(paths: list[str]) -> "list[tuple[str, Picture]]":
+    from conveyor.infer.predict import find_files
+
+    found: dict[str, Picture] = {}
+    for path in paths:
+        if path != "-":
+            found |= {file: file for file in find_files([path])}
+        elif isinstance(given := _standard_input(), bytes):
+            found["-"] = given
+        else:
+            found |= {file: file for file in find_files(given)}
+    if not found:
+        raise UserError("no image was named on standard input")
+    return list(found.items())
+
+
+def _standard_input() -> bytes | list[str]:
+    """An image, or else the names of files, one on each line."""
+    from conveyor.data.photo.decode import BadImageError, Encoded
+
+    content = sys.stdin.buffer.read()
+    try:
+        Encoded(content)
+        return content
+    except BadImageError:
+        pass
+    try:
+        return [line for line in content.decode().splitlines() if line.strip()]
+    except UnicodeDecodeError:
+        return content
+
+
+def _answers(
+    loaded: "Loaded", pictures: "list[tuple[str, Picture]]", engine: str, *, quiet: bool
+) -> "Iterator[Prediction]":
+    from conveyor.infer.engines.engine import open_engine
+    from conveyor.infer.predict import BATCH, predictions
+    from conveyor.monitor.progress import track
+
+    if engine == "auto" and loaded.module is not None and len(pictures) < MEASURED_FROM:
+        engine = "torch"
+    batch = loaded.batch or min(BATCH, len(pictures))
+    opened = open_engine(loaded, engine, batch)
+    try:
+        with track(len(pictures), "Predict", quiet=quiet) as bar:
+            for one in predictions(pictures, loaded.preprocessing, loaded.label, opened, batch):
+                bar.advance()
+                yield one
+    finally:
+        opened.close()
+
+
+def _printed(found: "Iterator[Prediction]", loaded: "Loaded", names: list[str], top: int) -> "Iterator[Prediction]":
+    """The same results, each as a line of a table as soon as it is there; on a terminal no line is longer than it."""
+    from conveyor.monitor.progress import say
+
+    file_width = max(len("file"), *(len(name) for name in names))
+    label_width = max(len("label"), *(len(loaded.label(index)) for index in range(loaded.num_classes)))
+    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    say(f"{'file':<{file_width}}  {'label':<{label_width}}  {'%':>6}{'  next' if top > 1 else ''}"[:columns])
+    for one in found:
+        if not one.error:
+            others = ", ".join(f"{label} {100 * probability:.1f}" for label, probability in one.top(top)[1:])
+            line = f"{one.file:<{file_width}}  {one.label:<{label_width}}  {100 * one.probability:>6.2f}  {others}"
+            say(line.rstrip()[:columns])
+        yield one
+
+
+def _csv(rows: list[dict[str, object]], top: int) -> str:
+    """One line for each file: the best classes and their probabilities, or the error."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    ranks = [f"{kind}{'' if rank == 0 else f'_{rank + 1}'}" for rank in range(top) for kind in ("label", "probability")]
+    writer.writerow(["file", *ranks, "error"])
+    for row in rows:
+        classes = row.get("top", [])
+        assert isinstance(classes, list)
+        values = [value for one in classes for value in (one["label"], one["probability"])]
+        writer.writerow([row["file"], *(values or [""] * len(ranks)), row.get("error", "")])
+    return text.getvalue()

@@ -1,0 +1,145 @@
+"""`conveyor runs`: the runs in a folder, and their removal."""
+
+import argparse
+import json
+import shutil
+import sys
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from conveyor.errors import UserError, did_you_mean
+from conveyor.files import parse_json
+from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.records import readable_time
+
+HELP = "List the runs in a folder; sort, filter and delete them."
+SORTS = ("time", "accuracy", "name", "seconds")
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One run as far as its files tell."""
+
+    name: str
+    model: str
+    data: str
+    accuracy: float | None
+    """The best of its validations, percent."""
+    seconds: float
+    state: str
+    """done, interrupted, ...: why it ended; running; or stopped, when nothing says why."""
+    time: float
+    """When something was last written, seconds since 1970."""
+    folder: str
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folders", nargs="*", default=["runs"], metavar="DIR", help="Folders of runs, or runs. [runs]")
+    parser.add_argument(
+        "--sort", default="time", metavar=f"{{{','.join(SORTS)}}}", help="Order, best or newest last. [time]"
+    )
+    parser.add_argument(
+        "--filter", nargs="+", default=[], metavar="WORD", help="Only runs whose line holds all of these words."
+    )
+    parser.add_argument("--json", action="store_true", help="A JSON list.")
+    parser.add_argument("--delete", action="store_true", help="Delete the runs listed, after a question.")
+    parser.add_argument("--yes", action="store_true", help="With --delete: do not ask.")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    if arguments.sort not in SORTS:
+        raise UserError(f"--sort cannot be {arguments.sort!r}{did_you_mean(arguments.sort, SORTS)}")
+    rows = [row for folder in arguments.folders for row in rows_below(Path(folder).expanduser())]
+    rows = [row for row in rows if all(word.lower() in " ".join(_cells(row)).lower() for word in arguments.filter)]
+    rows.sort(key=lambda row: (getattr(row, arguments.sort) or 0) if arguments.sort != "name" else row.name)
+    if arguments.json:
+        print(json.dumps([asdict(row) for row in rows], indent=1))
+    elif rows:
+        print(_table(rows))
+    else:
+        print(f"no run {'fits' if arguments.filter else 'is'} in {' '.join(arguments.folders)}")
+    return _delete(rows, sure=arguments.yes) if arguments.delete and rows else 0
+
+
+def rows_below(folder: Path) -> list[Row]:
+    """The runs in `folder`, or `folder` itself if it is one."""
+    if not folder.is_dir():
+        raise UserError(f"there is no folder {folder}: give one that holds runs")
+    if (folder / "options.yml").is_file():
+        return [_row(folder)]
+    return [_row(entry) for entry in sorted(folder.iterdir()) if (entry / "options.yml").is_file()]
+
+
+def _row(folder: Path) -> Row:
+    from conveyor.checkpoint.lock import is_held
+
+    spec, result = _json(folder / "spec.json"), _json(folder / "result.json")
+    metrics = CsvFile(folder / "metrics.csv", (), "update").read()
+    found = [_number(row.get("accuracy")) for row in CsvFile(folder / "validation.csv", (), "update").read()]
+    seconds = result.get("seconds") or _number(metrics[-1].get("seconds") if metrics else None)
+    written = [path.stat().st_mtime for path in (folder / "metrics.csv", folder / "options.yml") if path.exists()]
+    state = "running" if is_held(folder) else str(result.get("reason", "stopped"))
+    return Row(
+        name=folder.resolve().name,
+        model=str(spec.get("model", "")),
+        data=str(spec.get("data", "")),
+        accuracy=max((one for one in found if one is not None), default=None),
+        seconds=float(seconds or 0.0) if isinstance(seconds, int | float) else 0.0,
+        state=state,
+        time=max(written),
+        folder=str(folder),
+    )
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        found = parse_json(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _number(text: str | None) -> float | None:
+    try:
+        return float(text) if text else None
+    except ValueError:
+        return None
+
+
+def _cells(row: Row) -> list[str]:
+    accuracy = "" if row.accuracy is None else f"{row.accuracy:.2f}"
+    when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.time))
+    return [row.name, row.model, row.data, accuracy, readable_time(row.seconds), row.state, when]
+
+
+def _table(rows: list[Row]) -> str:
+    lines = [["name", "model", "data", "best %", "took", "state", "last written"], *(_cells(row) for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
+    return "\n".join(
+        "  ".join(cell.ljust(size) for cell, size in zip(line, widths, strict=True)).rstrip() for line in lines
+    )
+
+
+def _delete(rows: list[Row], *, sure: bool) -> int:
+    """Delete run folders; never one that runs, and nothing unasked."""
+    from conveyor.checkpoint.lock import RunLock
+
+    running = [row.name for row in rows if row.state == "running"]
+    if running:
+        raise UserError(f"{running[0]} is running: stop it first, or choose other runs with --filter")
+    if not sure:
+        if not sys.stdin.isatty():
+            raise UserError(f"deleting {len(rows)} runs needs an answer: add --yes")
+        if (
+            input(f"delete {'this run' if len(rows) == 1 else f'these {len(rows)} runs'} for ever? [y/N] ").lower()
+            != "y"
+        ):
+            print("nothing was deleted")
+            return 0
+    for row in rows:
+        with RunLock(Path(row.folder)):
+            shutil.rmtree(row.folder)
+        print(f"deleted {row.folder}")
+    return 0

@@ -1,0 +1,139 @@
+"""Photographs to named results: files, folders, pictures and arrays, prepared as in validation. No torch here."""
+
+import dataclasses
+import glob
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+
+from conveyor.data.formats.folders import IMAGE_SUFFIXES
+from conveyor.data.photo.decode import BadImageError, Encoded
+from conveyor.errors import UserError
+from conveyor.infer.photograph import pixels_of
+from conveyor.infer.preprocessing import Preprocessing
+from conveyor.layout import usable_cores
+
+BATCH = 16
+Logits: TypeAlias = NDArray[np.float32]
+Picture: TypeAlias = "str | Path | bytes | Image.Image | NDArray[np.uint8]"
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Prediction:
+    """What the network says of one image, or in `error` why it could not be asked."""
+
+    file: str
+    """Empty for what was no file."""
+    label: str = ""
+    probability: float = 0.0
+    ranked: tuple[tuple[str, float], ...] = dataclasses.field(default=(), repr=False)
+    """(class, probability) of all classes, most probable first."""
+    error: str = ""
+
+    @property
+    def probabilities(self) -> dict[str, float]:
+        """The probability of every class by its name."""
+        return dict(self.ranked)
+
+    def top(self, count: int = 5) -> list[tuple[str, float]]:
+        """The `count` most probable classes and their probabilities."""
+        return list(self.ranked[:count])
+
+    def to_json(self, count: int = 5) -> dict[str, Any]:
+        if self.error:
+            return {"file": self.file, "error": self.error}
+        top = [{"label": label, "probability": probability} for label, probability in self.top(count)]
+        return {"file": self.file, "label": self.label, "probability": self.probability, "top": top}
+
+
+def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
+    """The files that paths, folders (all images below them, by name) and patterns such as `*.jpg` mean, each once."""
+    found: dict[str, None] = {}
+    for given in paths:
+        path = Path(given).expanduser()
+        if path.is_dir():
+            inside = sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+            if not inside:
+                raise UserError(
+                    f"there is no image in {path}: files ending in {', '.join(IMAGE_SUFFIXES)} are looked for"
+                )
+            found |= dict.fromkeys(inside)
+        elif path.exists():
+            found[str(path)] = None
+        else:
+            matched = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 - of absolute patterns too
+            if not matched:
+                raise UserError(f"there is no file {path}: give image files, folders or patterns such as '*.jpg'")
+            found |= dict.fromkeys(find_files(matched))
+    return list(found)
+
+
+def predictions(
+    pictures: Sequence[tuple[str, Picture]],
+    preprocessing: Preprocessing,
+    label: Callable[[int], str],
+    run: Callable[[NDArray[np.uint8]], Logits],
+    batch: int = BATCH,
+) -> Iterator[Prediction]:
+    """One result for each (name, picture), in their order; `run` gives logits [N, classes] of uint8 [N, H, W, C].
+
+    A picture that cannot be read is a result with an `error`; the others are answered all the same.
+    """
+    with ThreadPoolExecutor(usable_cores()) as readers:
+        for start in range(0, len(pictures), batch):
+            part = pictures[start : start + batch]
+            read = list(readers.map(lambda one: _read(one[1], preprocessing), part))
+            pixels = [one for one in read if isinstance(one, np.ndarray)]
+            rows = iter(_probabilities(run(np.stack(pixels))) if pixels else ())
+            for (name, _), one in zip(part, read, strict=True):
+                yield Prediction(name, error=one) if isinstance(one, str) else _named(name, next(rows), label)
+
+
+def _read(picture: Picture, preprocessing: Preprocessing) -> NDArray[np.uint8] | str:
+    """The pixels, or why there are none."""
+    try:
+        return pixels_of(_opened(picture), preprocessing)
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    except BadImageError as error:
+        return str(error)
+
+
+def _opened(picture: Picture) -> Encoded:
+    if isinstance(picture, bytes):
+        return Encoded(picture)
+    if isinstance(picture, str | os.PathLike):
+        return Encoded(Path(picture).expanduser().read_bytes())
+    return Encoded.of_picture(picture if isinstance(picture, Image.Image) else Image.fromarray(picture))
+
+
+def images_of(array: NDArray[Any]) -> list[NDArray[np.uint8]]:
+    """The images in an 8-bit array [H, W], [H, W, C] or [N, H, W, C] of 1, 3 or 4 channels, as Pillow takes them."""
+    shape = " x ".join(str(size) for size in array.shape)
+    if array.dtype != np.uint8:
+        raise UserError(f"images must be 8-bit values (uint8, 0 to 255), not {array.dtype}: convert them first")
+    many = array if array.ndim == 4 else array[None]
+    if many.ndim == 4 and many.shape[3] == 1:
+        many = many[..., 0]
+    if 0 in array.shape or many.ndim not in (3, 4) or (many.ndim == 4 and many.shape[3] not in (3, 4)):
+        raise UserError(
+            f"an array of {shape} is no image: give [H, W, C], [H, W] or [N, H, W, C] with 1, 3 or 4 channels"
+        )
+    return list(many)
+
+
+def _probabilities(logits: Logits) -> NDArray[np.float64]:
+    powers = np.exp(logits.astype(np.float64) - logits.max(1, keepdims=True))
+    return np.asarray(powers / powers.sum(1, keepdims=True))
+
+
+def _named(name: str, row: NDArray[np.float64], label: Callable[[int], str]) -> Prediction:
+    order = np.argsort(-row, kind="stable")
+    ranked = tuple((label(int(index)), float(row[index])) for index in order)
+    return Prediction(name, *ranked[0], ranked)
