@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.errors import UserError
+from conveyor.infer.wish import Wish, add_infer_precision, wish_of
 from conveyor.options import Options, specs
 from conveyor.options.parser import add_checkpoint, add_config, add_options, options_from
 from conveyor.options.validation import has_effect
@@ -23,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_dry_run(parser)
     add_checkpoint(parser, default="all of them")
+    add_infer_precision(parser, default="that of the run's training")
     add_options(parser)
 
 
@@ -39,7 +41,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"note: {note}", file=sys.stderr)
     if arguments.dry_run:
         return dry_run(with_plain_weights(options), as_json=arguments.json, plot=arguments.plot, command="validate")
-    return execute(options, as_json=arguments.json)
+    wish = wish_of(arguments)
+    return execute(options, as_json=arguments.json, wish=None if wish.precision is None else wish)
 
 
 def _chosen(path: str | None, which: str) -> Path:
@@ -66,14 +69,17 @@ def without_effect(given: Collection[str]) -> list[str]:
     return [f"{', '.join(flags)}: a validation makes no updates, they have no effect"] if flags else []
 
 
-def execute(options: Options, *, as_json: bool = False) -> int:
-    """Validate, print one table, write validation.csv; returns the exit code."""
+def execute(options: Options, *, as_json: bool = False, wish: Wish | None = None) -> int:
+    """Validate, print one table, write validation.csv; returns the exit code.
+
+    With a `wish` for a precision it is the engine of that precision that answers, as it would when served.
+    """
     from conveyor.infer import measure_speed
     from conveyor.run.stored_options import with_plain_weights
 
     options = with_plain_weights(options.replace(training=False))
     if measure_speed.applies(options):
-        return _speed_only(options, as_json=as_json or options.run.json_logs)
+        return _speed_only(options, as_json=as_json or options.run.json_logs, wish=wish)
     from conveyor.launch.run_job import start
     from conveyor.run.preflight import check_start
     from conveyor.spec import resolve
@@ -81,7 +87,12 @@ def execute(options: Options, *, as_json: bool = False) -> int:
     if options.model.weights is not None:
         # Before any worker is started and any image is looked for; where they will run does not matter for it.
         check_start(resolve(options.replace(layout="1x1", device="cpu")))
-    records = start(options, run=RUN)
+    if wish is not None:
+        from conveyor.infer import validated
+
+        records = validated.records(options, wish, say=lambda line: print(line, file=sys.stderr, flush=True))
+    else:
+        records = start(options, run=RUN)
     if not records:
         return 0
     written = write_csv(options, records)
@@ -100,12 +111,16 @@ def execute(options: Options, *, as_json: bool = False) -> int:
     return 0
 
 
-def _speed_only(options: Options, *, as_json: bool) -> int:
+def _speed_only(options: Options, *, as_json: bool, wish: Wish | None) -> int:
     """Without real images only the speed means anything: the fastest engine, repeats, latencies."""
     from conveyor.infer.measure_speed import measure_options
 
     quiet = as_json or options.run.quiet
-    measured, records = measure_options(options, say=lambda line: None if quiet else print(line, flush=True))
+    measured, records = measure_options(
+        options,
+        precision=None if wish is None else wish.precision,
+        say=lambda line: None if quiet else print(line, flush=True),
+    )
     write_csv(options, records)
     _tell_benchmarks(records, measured.throughput.latency.fields())
     if as_json:

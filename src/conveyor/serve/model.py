@@ -23,6 +23,7 @@ class ServedModel:
         self.pool = Pool(
             str(version.path),
             engine=settings.engine,
+            wish=settings.wish(),
             sizes=settings.sizes(),
             workers=settings.workers,
             threads=settings.threads,
