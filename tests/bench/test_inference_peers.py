@@ -6,9 +6,10 @@ import sys
 import pytest
 
 from conveyor.bench import inference_peers as peers
-from conveyor.bench import limits
+from conveyor.bench import limits, page, tables
 from conveyor.bench.records import OURS
 from conveyor.bench.rounds import Contestant
+from conveyor.infer.machine import multiplies_bfloat16
 
 FAKE = """
 import json, sys
@@ -56,7 +57,7 @@ def test_everybody_is_asked_for_every_batch(monkeypatch: pytest.MonkeyPatch) -> 
     flops = limits.needs("resnet50", 224, 1000, training=False).flops
     assert records[1].results["conveyor share of GEMM"].median == pytest.approx(100 * 20.0 * flops / 50e9)
     assert list(records[0].conditions["absent"]) == ["absent"]
-    assert records[0].conditions["chosen"] == "this"
+    assert records[0].conditions["chosen"] == {OURS: "this"}
     assert records[0].conditions["versions"]["quick"] == {"library": "1.0"}
     assert "ratio to the best: 1.25 x" in said[0]
 
@@ -84,19 +85,46 @@ def test_who_takes_too_long_to_get_ready_is_out(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_commands_name_model_and_threads() -> None:
     found = peers.contestants("resnet50", image_size=224, threads=2, folder="f", only=["OpenVINO"])
-    assert [each.name for each in found] == [OURS, "OpenVINO"]
-    asked = json.loads(found[1].command[-1])
+    ours = [name for name in peers.ENGINES if peers.is_ours(name) and half(name)]
+    assert ours[::2] == ["conveyor float32", "conveyor int8"][: len(ours[::2])]
+    assert [each.name for each in found] == [*ours, "OpenVINO"]
+    asked = json.loads(found[-1].command[-1])
     assert (asked["engine"], asked["model"], asked["threads"]) == ("openvino", "resnet50", 2)
     everybody = peers.contestants("resnet50", image_size=224, threads=2, folder="f")
-    assert [each.name for each in everybody] == [OURS, *peers.PEERS]
+    assert [each.name for each in everybody] == [*ours, *filter(half, peers.PEERS)]
+
+
+def half(name: str) -> bool:
+    """Whether this processor runs it: bfloat16 only where it multiplies it."""
+    return multiplies_bfloat16() or peers.precision_of(name) != "bfloat16"
+
+
+@pytest.mark.usefixtures("machine")
+def test_each_precision_is_compared_with_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    speeds = {"conveyor float32": 10, "conveyor int8": 30, "lib": 8, "other": 5, "lib int8": 20, "other int8": 24}
+    monkeypatch.setattr(peers, "contestants", lambda *_, **__: [fake(name, speed) for name, speed in speeds.items()])
+    [record] = peers.measure("resnet50", [1], rounds=3, threads=1)
+    results = record.results
+    assert results["conveyor rate"] == results["conveyor int8 rate"], "our fastest"
+    assert results[peers.BEST].values == (1.25, 1.25, 1.25), "int8 beside int8"
+    assert results["ratio to lib"].median == 3.75
+    assert (results["ratio at float32"].median, results["ratio at int8"].median) == (1.25, 1.25)
+    assert results["lib rate"].n == 3, "far behind int8, but the best in float32"
+    assert results["other rate"].n == 2, "spared"
+    rows = tables.peers_rows([record])
+    assert rows[1][4] == "1.25x (1.25..1.25) the fastest other in this precision"
+    assert [row[1] for row in rows][:3] == ["**conveyor**", "**conveyor float32**", "**conveyor int8**"]
+    [head] = page.head_rows([record])
+    assert head[1:] == ["15", "other int8: 12", "1.25x (1.25..1.25)"]
 
 
 def test_real_engines_compete() -> None:
     (record,) = peers.measure(
-        "efficientnet-b0", [2], rounds=2, threads=1, image_size=32, only=["torch eager", "ONNX Runtime"]
+        "efficientnet-b0", [2], rounds=2, threads=1, image_size=32, only=["torch eager", "ONNX Runtime int8"]
     )
     assert {name for name in record.results if name.endswith(" rate")} == {
-        "conveyor rate", "torch eager rate", "ONNX Runtime rate"
+        "conveyor rate", "torch eager rate", "ONNX Runtime int8 rate",
+        *(f"{name} rate" for name in peers.ENGINES if peers.is_ours(name) and half(name)),
     }  # fmt: skip
     assert all(rate > 0 for rate in record.results["conveyor rate"].values)
     assert record.conditions["chosen"]

@@ -1,23 +1,20 @@
 import json
 import os
 import re
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.infer.small import small_net
 
 from conveyor.errors import UserError
 from conveyor.infer import metadata
-from conveyor.infer.accuracy import Sample, sample, top1
+from conveyor.infer.accuracy import sample
 from conveyor.infer.engines.engine import Source, open_engine
 from conveyor.infer.export import Comparison, export
 from conveyor.infer.load import from_options, load
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.preprocessing import Preprocessing
-from conveyor.infer.quantize import Quantizer, quantize_apart
 from conveyor.infer.target import check_target, folder_at_once
 from conveyor.options import Options
 
@@ -140,113 +137,6 @@ class TestTarget:
         assert os.listdir(tmp_path / "out") == ["theirs"]
 
 
-class Closed:
-    def close(self) -> None:
-        pass
-
-
-def brightest_quadrant(faintness: float) -> tuple[Loaded, Sample]:
-    """A network that names the brightest quadrant of a grey image by a margin of a few shades, and such images.
-
-    The first layer passes each quadrant's mean on, `faintness` times as large, beside one channel with the brightness
-    of the whole; the second undoes it. Exact in float32 for any faintness.
-    """
-    import torch
-    from torch import nn
-
-    rng = np.random.default_rng(0)
-    labels = rng.integers(0, 4, 80)
-    images = rng.integers(90, 110, (80, 16, 16, 1)).astype(np.uint8)
-    for image, label in zip(images, labels, strict=True):
-        row, column = divmod(int(label), 2)
-        image[8 * row : 8 * row + 8, 8 * column : 8 * column + 8] += 40
-    first, second = nn.Conv2d(1, 5, 16), nn.Conv2d(5, 4, 1)
-    with torch.no_grad():
-        first.weight.zero_()
-        first.bias.zero_()
-        second.weight.zero_()
-        second.bias.zero_()
-        for quadrant in range(4):
-            row, column = divmod(quadrant, 2)
-            first.weight[quadrant, 0, 8 * row : 8 * row + 8, 8 * column : 8 * column + 8] = faintness / 64
-            second.weight[quadrant, quadrant] = 10 / faintness
-        first.weight[4] = 1 / 256
-    network = nn.Sequential(first, nn.ReLU(), second, nn.Flatten())
-    preprocessing = Preprocessing(image_size=16, channels=1, in_channels=1, normalization="unit")
-    return Loaded(network, (), preprocessing, {"name": "quadrant", "num_classes": 4}), Sample(images, labels)
-
-
-class TestInt8:
-    PREPROCESSING = Preprocessing(image_size=16, normalization="imagenet")
-    IMAGES = np.random.default_rng(0).integers(0, 256, (48, 16, 16, 3), dtype=np.uint8)
-
-    def loaded(self) -> Loaded:
-        return Loaded(small_net(), (), self.PREPROCESSING, {"name": "small", "num_classes": 10})
-
-    def quantizer(self, most_drop: float, batch: int | None = None) -> Quantizer:
-        labels = open_engine(self.loaded(), "torch", threads=1)(self.IMAGES).argmax(1)
-        return Quantizer(self.IMAGES[:16], Sample(self.IMAGES[16:], labels[16:]), most_drop, batch)
-
-    @pytest.mark.parametrize(("form", "batch"), [("onnx", None), ("openvino", 4)])
-    def test_small_loss_is_accepted_and_told(self, tmp_path: Path, form: str, batch: int | None) -> None:
-        exported = export(self.loaded(), tmp_path / "out", form, batch=batch, quantize=self.quantizer(20.0, batch))
-        assert "top-1 on 32 images: float32 100.00 %" in exported.notes[0]
-        assert "float32" in exported.notes[1]
-        assert "times as fast" in exported.notes[1] or "NOT faster" in exported.notes[1]
-        again = load(tmp_path / "out")
-        assert again.spec["precision"] == "int8"
-        rate = top1(open_engine(again, again.source().engines()[-1], threads=1), self.quantizer(0).check, 4)
-        assert rate >= 80
-
-    @pytest.mark.parametrize("form", ["onnx", "openvino"])
-    def test_a_great_loss_is_refused_and_nothing_is_written(self, tmp_path: Path, form: str) -> None:
-        """Nothing is faked: 8 bits cannot hold a loud channel and the faint ones that decide."""
-        loaded, data = brightest_quadrant(faintness=1e-4)
-        quantizer = Quantizer(data.images[:16], Sample(data.images[16:], data.labels[16:]), 5.0)
-        pattern = r"float32 100\.00 %, int8 (\d+\.\d+) % .* more than the 5 points allowed, nothing was written"
-        with pytest.raises(UserError, match=pattern) as caught:
-            export(loaded, tmp_path / "out", form, quantize=quantizer)
-        measured = re.search(pattern, str(caught.value))
-        assert measured is not None
-        assert float(measured[1]) < 80
-        assert os.listdir(tmp_path) == []
-
-    @pytest.mark.parametrize("form", ["onnx", "openvino"])
-    def test_no_loss_passes_the_strictest_gate(self, tmp_path: Path, form: str) -> None:
-        loaded, data = brightest_quadrant(faintness=1.0)
-        quantizer = Quantizer(data.images[:16], Sample(data.images[16:], data.labels[16:]), 0.0)
-        exported = export(loaded, tmp_path / "out", form, quantize=quantizer)
-        assert "int8 100.00 % (+0.00 points)" in exported.notes[0]
-        assert exported.comparison.relative > 0, "8 bits are not float32"
-        for library in ("nncf", "onnxruntime.quantization"):  # they damage the heap of the process they run in
-            assert library not in sys.modules
-
-    @pytest.mark.parametrize(
-        ("milliseconds", "said"),
-        [({"float32": 3.0, "int8": 2.0}, "1.50 times as fast"), ({"float32": 2.0, "int8": 2.5}, "NOT faster")],
-    )
-    def test_speed_is_told_either_way(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, milliseconds: dict[str, float], said: str
-    ) -> None:
-        monkeypatch.setattr("conveyor.infer.engines.auto.measure", lambda engines, *_, **__: milliseconds)
-        monkeypatch.setattr("conveyor.infer.quantize.open_named", lambda *_, **__: Closed())
-        source = Source(self.PREPROCESSING, onnx=tmp_path / "x.onnx")
-        assert said in self.quantizer(1.0)._speed(source, source, "onnxruntime")
-
-    def test_a_quantiser_that_dies_is_one_sentence(self, tmp_path: Path) -> None:
-        (tmp_path / "model.onnx").write_bytes(b"no model")
-        with pytest.raises(UserError, match=r"could not be quantised: .*; export it without --int8"):
-            quantize_apart("onnx", tmp_path / "model.onnx", tmp_path / "int8.onnx", self.IMAGES[:1], None)
-
-    def test_too_few_images_to_calibrate(self, tmp_path: Path) -> None:
-        with pytest.raises(UserError, match=r"^calibration needs at least one batch of 64 images"):
-            quantize_apart("onnx", tmp_path / "model.onnx", tmp_path / "int8.onnx", self.IMAGES, 64)
-
-    def test_torch_has_no_int8(self, tmp_path: Path) -> None:
-        with pytest.raises(UserError, match="--format onnx"):
-            export(self.loaded(), tmp_path / "out", "torch", quantize=self.quantizer(1.0))
-
-
 def test_real_images_come_as_in_validation(digits: Loaded) -> None:
     data = sample(OPTIONS, "validation", digits.preprocessing, 50)
     assert data.images.shape == (50, 8, 8, 1)
@@ -331,12 +221,12 @@ def test_a_comparison_knows_the_scale_of_the_logits() -> None:
     close, wrong = expected * np.float32(1 + 1e-6), expected[:, [1, 0, 2]]
     for scale in (1e-6, 1.0, 1e12):
         big = expected * np.float32(scale)
-        assert Comparison.of(big, [close * np.float32(scale)]).is_good(quantized=False)
-        assert not Comparison.of(big, [big + np.float32(0.1 * scale)]).is_good(quantized=False)
-        assert not Comparison.of(big, [wrong * np.float32(scale)]).is_good(quantized=True)
+        assert Comparison.of(big, [close * np.float32(scale)]).is_good(exact=True)
+        assert not Comparison.of(big, [big + np.float32(0.1 * scale)]).is_good(exact=True)
+        assert not Comparison.of(big, [wrong * np.float32(scale)]).is_good(exact=False)
     found = Comparison.of(expected, [expected, wrong])
     assert (found.agreed, found.images) == (0, 2)
     tie = np.array([[2.0, 2.0, 0.0]], np.float32)
     assert Comparison.of(tie, [tie + np.array([[0.0, 1e-6, 0.0]], np.float32)]).agreed == 1
-    for quantized in (False, True):
-        assert not Comparison.of(expected, [expected * np.float32("nan")]).is_good(quantized=quantized)
+    for exact in (False, True):
+        assert not Comparison.of(expected, [expected * np.float32("nan")]).is_good(exact=exact)

@@ -82,8 +82,8 @@ def test_v2_takes_photographs_and_float_pixels(http: httpx.Client, expected: np.
 
 
 def test_v2_classification(http: httpx.Client, expected: np.ndarray) -> None:
-    wish = [{"name": "logits", "parameters": {"classification": 2}}]
-    output = http.post("/v2/models/digits/infer", json=v2(IMAGES[:1], outputs=wish)).json()["outputs"][0]
+    wanted = [{"name": "logits", "parameters": {"classification": 2}}]
+    output = http.post("/v2/models/digits/infer", json=v2(IMAGES[:1], outputs=wanted)).json()["outputs"][0]
     assert output["datatype"] == "BYTES"
     assert output["shape"] == [1, 2]
     assert int(output["data"][0].split(":")[1]) == expected[0].argmax()

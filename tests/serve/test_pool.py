@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from conveyor.errors import UserError
+from conveyor.infer.asked_precision import AskedPrecision
 from conveyor.serve.pool import Pool, Worker, WorkerDied
 
 
@@ -27,10 +28,10 @@ def test_workers_are_ended_when_another_does_not_start(monkeypatch: pytest.Monke
         started.append(worker)
         if len(started) == 3:
             raise WorkerDied("killed")
-        return worker, {"engine": "torch"}
+        return worker, {"engine": "torch", "fitted": {}}
 
     monkeypatch.setattr(Worker, "start", start)
-    pool = Pool("x", engine="torch", sizes=(1,), workers=4, threads=1, run_timeout=1.0)
+    pool = Pool("x", engine="torch", wanted=AskedPrecision(), sizes=(1,), workers=4, threads=1, run_timeout=1.0)
     with pytest.raises(UserError, match="killed"):
         asyncio.run(pool.start())
     assert len(started) == 4

@@ -1,5 +1,8 @@
 """Conveyor's engine beside torch, ONNX Runtime, OpenVINO and TensorFlow called directly, at every batch size, in one run.
 
+Ours runs in each precision, and so does every peer that has it: the fastest of ours stands beside the fastest of them, and
+the best of each precision beside ours of the same.
+
 Every contestant is one process and they take turns. The turns are short and many: the speed of a shared machine wanders
 from second to second, and neighbouring turns see the same of it. A contestant far behind the best shows that in its first
 rounds and is spared the others.
@@ -26,24 +29,35 @@ from conveyor.bench.rounds import (
     still_in,
 )
 from conveyor.errors import UserError
+from conveyor.infer import PRECISIONS
 from conveyor.infer.engines.auto import REST
-from conveyor.infer.machine import busy_seconds
+from conveyor.infer.machine import busy_seconds, multiplies_bfloat16
 from conveyor.layout import usable_cores
 
 BATCHES = {"efficientnet-b0": (1, 8, 16, 32), "resnext101": (1, 2, 4, 8, 16), "resnet50": (1, 4, 16, 32, 64, 80, 90)}
 """The published lists of batch sizes; the model whose list costs least comes first."""
 ENGINES: dict[str, dict[str, Any]] = {
-    OURS: {"engine": "conveyor"},
+    **{f"{OURS} {precision}": {"engine": "conveyor", "precision": precision} for precision in PRECISIONS},
     "ONNX Runtime": {"engine": "onnxruntime"},
+    "ONNX Runtime int8": {"engine": "onnxruntime", "precision": "int8"},
     "OpenVINO": {"engine": "openvino"},
+    "OpenVINO bfloat16": {"engine": "openvino", "precision": "bfloat16"},
+    "OpenVINO int8": {"engine": "openvino", "precision": "int8"},
     "torch eager": {"engine": "torch"},
     "torch channels_last": {"engine": "torch", "channels_last": True},
+    "torch channels_last bfloat16": {"engine": "torch", "channels_last": True, "precision": "bfloat16"},
     "torch compiled, frozen": {"engine": "torch", "channels_last": True, "compile": True},
-}
+    "torch compiled, frozen bfloat16": {
+        "engine": "torch", "channels_last": True, "compile": True, "precision": "bfloat16"
+    },
+}  # fmt: skip
+"""A peer without a precision in its name computes in float32."""
 KERAS = "Keras on TensorFlow"
-PEERS = (*(name for name in ENGINES if name != OURS), KERAS)
+PEERS = (*(name for name in ENGINES if not name.startswith(OURS)), KERAS)
 MOST_ROUNDS = 400
 BEST = "ratio to the best"
+AT = "ratio at"
+"""Ours to the best peer, both in the precision that follows."""
 BEST_CPU = "ratio to the best by processor time"
 """The same per second of the contestants' own processor time, which other programs disturb less."""
 
@@ -64,11 +78,23 @@ class BatchSession(Session):
 def contestants(
     model: str, *, image_size: int, threads: int, folder: str, only: Sequence[str] = ()
 ) -> list[Contestant]:
-    """Ours and those of `only` (all without a wish), each as a command."""
+    """Ours and those of `only` (all without a wanted), each as a command."""
     base = {"model": model, "image_size": image_size, "threads": threads, "folder": folder}
     found = [contestant(name, "inference", {**base, **more}) for name, more in ENGINES.items()]
     found.append(contestant(KERAS, "keras_inference", {**base, "backend": "tensorflow"}, "keras"))
-    return [each for each in found if each.name == OURS or not only or each.name in only]
+    half = multiplies_bfloat16()
+    fitting = [each for each in found if half or precision_of(each.name) != "bfloat16"]
+    return [each for each in fitting if is_ours(each.name) or not only or each.name in only]
+
+
+def is_ours(name: str) -> bool:
+    return name == OURS or name.startswith(f"{OURS} ")
+
+
+def precision_of(name: str) -> str:
+    """What a program computes in, by its name."""
+    last = name.rpartition(" ")[2]
+    return last if last in PRECISIONS else "float32"
 
 
 @dataclass
@@ -84,34 +110,44 @@ class Rates:
     def still_in(self, name: str) -> bool:
         """Whether another round of this contestant could change anything.
 
-        Once it could not, it is out for good: the rounds of two programs are compared by their numbers.
+        Once it could not, it is out for good: the rounds of two programs are compared by their numbers. Peers compete
+        within their precision.
         """
-        if name != OURS and not still_in(self.wall, name, self.peers):
+        rivals = [peer for peer in self.peers if precision_of(peer) == precision_of(name)]
+        if not is_ours(name) and not still_in(self.wall, name, rivals):
             self.spared.add(name)
         return name not in self.spared
 
     @property
     def peers(self) -> list[str]:
-        return [name for name, rates in self.wall.items() if name != OURS and rates]
+        return [name for name, rates in self.wall.items() if not is_ours(name) and rates]
 
-    @property
-    def best(self) -> str:
-        """The peer with the highest median."""
-        return max(self.peers, key=lambda name: Sample("img/s", tuple(self.wall[name])).median)
+    def best(self, names: Sequence[str]) -> str:
+        """The one with the highest median."""
+        return max(names, key=lambda name: Sample("img/s", tuple(self.wall[name])).median)
 
     def results(self, needs: limits.Needs) -> dict[str, Sample]:
+        all_ours = [name for name in self.wall if is_ours(name)]
+        ours = self.best(all_ours)
         found = {f"{name} rate": Sample("img/s", tuple(values)) for name, values in self.wall.items()}
+        found[f"{OURS} rate"] = found[f"{ours} rate"]
         for name in self.peers:
-            found[f"ratio to {name}"] = _ratio(self.wall, name)
+            found[f"ratio to {name}"] = _ratio(self.wall, ours, name)
         if self.peers:
-            found[BEST], found[BEST_CPU] = _ratio(self.wall, self.best), _ratio(self.cpu, self.best)
+            best = self.best(self.peers)
+            found[BEST], found[BEST_CPU] = _ratio(self.wall, ours, best), _ratio(self.cpu, ours, best)
+        for name in all_ours:
+            rivals = [peer for peer in self.peers if precision_of(peer) == precision_of(name)]
+            if rivals and name != OURS:
+                found[f"{AT} {precision_of(name)}"] = _ratio(self.wall, name, self.best(rivals))
         found |= {name: Sample(limits.UNITS[name], tuple(rates)) for name, rates in self.roofs.items()}
-        return found | needs.shares(OURS, self.wall[OURS], self.roofs)
+        plain = f"{OURS} float32" if f"{OURS} float32" in self.wall else ours
+        return found | needs.shares(OURS, self.wall[plain], self.roofs)
 
 
-def _ratio(rates: dict[str, list[float]], name: str) -> Sample:
+def _ratio(rates: dict[str, list[float]], ours: str, name: str) -> Sample:
     """Ours to another's in the rounds that it played."""
-    return ratios(rates[OURS][: len(rates[name])], rates[name])
+    return ratios(rates[ours][: len(rates[name])], rates[name])
 
 
 def measure(
@@ -140,8 +176,10 @@ def measure(
         roofs: dict[str, Session] = {}
         try:
             roofs |= {each.name: Session(each, threads) for each in limits.contestants(threads)}
-            if OURS not in sessions:
-                raise UserError(f"our own side could not run: {absent[OURS]}")
+            if not any(map(is_ours, sessions)):
+                raise UserError(
+                    f"our own side could not run: {next(why for name, why in absent.items() if is_ours(name))}"
+                )
             records = []
             end = time.monotonic() + seconds
             for number, batch in enumerate(batches):
@@ -184,10 +222,10 @@ def _play(
             try:
                 wall, cpu = sessions[name].timed(turn)
             except UnavailableError as error:
-                if name == OURS:
-                    raise UserError(f"our own side failed: {error}") from None
                 _leave(name, str(error), sessions, absent)
                 del rates.wall[name], rates.cpu[name]
+                if not any(map(is_ours, sessions)):
+                    raise UserError(f"our own side failed: {error}") from None
                 continue
             rates.wall[name].append(wall)
             rates.cpu[name].append(cpu)
@@ -218,15 +256,20 @@ def open_sessions(found: Sequence[Contestant], threads: int) -> tuple[dict[str, 
     return {each.name: sessions[each.name] for each in found if each.name in sessions}, absent
 
 
-def _prepare(sessions: dict[str, BatchSession], absent: dict[str, str], batch: int, seconds: float) -> str | None:
-    """Get everybody ready for a batch; those who fail or take too long are out. Returns the engine that we chose.
+def _prepare(sessions: dict[str, BatchSession], absent: dict[str, str], batch: int, seconds: float) -> dict[str, str]:
+    """Get everybody ready for a batch; those who fail or take too long are out. Returns the engines that we chose.
 
-    Ours goes first and alone because it may measure engines; the others two at a time.
+    Ours go first, one by one, because they may measure engines; the others two at a time.
     """
-    try:
-        chosen: str | None = sessions[OURS].prepare(batch, START_SECONDS)["chosen"]
-    except UnavailableError as error:
-        raise UserError(f"our own side could not get ready for a batch of {batch}: {error}") from None
+    chosen: dict[str, str] = {}
+    for name in [name for name in sessions if is_ours(name)]:
+        try:
+            chosen[name] = str(sessions[name].prepare(batch, START_SECONDS)["chosen"])
+        except UnavailableError as error:
+            _leave(name, str(error), sessions, absent)
+    if not chosen:
+        why = next(why for name, why in absent.items() if is_ours(name))
+        raise UserError(f"our own side could not get ready for a batch of {batch}: {why}")
     end = time.monotonic() + seconds
 
     def prepare(name: str) -> None:
@@ -238,7 +281,7 @@ def _prepare(sessions: dict[str, BatchSession], absent: dict[str, str], batch: i
             _leave(name, str(error), sessions, absent)
 
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(prepare, [name for name in sessions if name != OURS]))
+        list(pool.map(prepare, [name for name in sessions if not is_ours(name)]))
     return chosen
 
 
@@ -261,7 +304,8 @@ def text(record: Record) -> str:
         for name, sample in record.results.items()
         if name.endswith(" rate")
     )
-    ratio = "".join(f"; {name}: {record.results[name]}" for name in (BEST, BEST_CPU) if name in record.results)
+    ratio = "".join(f"; {name}: {record.results[name]}" for name in record.results if name.startswith((BEST, AT)))
     said = record.conditions
+    chosen = ", ".join(f"{name} took {engine}" for name, engine in said["chosen"].items())
     ratio += "".join(f"; {name} did not run ({why})" for name, why in said["absent"].items())
-    return f"{record.name}: {rates} img/s{ratio}; chosen {said['chosen']}, others used {said['others_cores']} cores"
+    return f"{record.name}: {rates} img/s{ratio}; {chosen}; others used {said['others_cores']} cores"

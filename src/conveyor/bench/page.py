@@ -4,15 +4,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conveyor.bench import plots, scaling, time_to_accuracy
-from conveyor.bench.records import OURS, Record
+from conveyor.bench.records import OURS, Record, Sample
 from conveyor.bench.tables import OUR_RATE, PEER_TITLES, markdown, newest_records, peers_rows
 from conveyor.errors import UserError
 from conveyor.files import write_atomically
 
 INTRODUCTION = (
     "Made by `make bench` from the records beside it. All programs of a setting ran in one session in alternating rounds "
-    "with the same model, batch and threads; warm-up is never timed; a ratio is taken round by round. A row in which a "
-    "peer is ahead stays in the table."
+    "with the same model, batch and threads; warm-up is never timed; a ratio is the median of the rounds' ratios, beside the "
+    "medians of both rates in the same rounds. A row in which a peer is ahead stays in the table. A name without a precision "
+    "is float32; `conveyor` of an inference setting is its fastest precision, those of each stand below it. A program far "
+    "behind the others of its precision is spared the later rounds; its n says so."
 )
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 HEAD_KINDS = ("training", "inference", "data", "serving")
@@ -78,7 +80,7 @@ def peers_chart(records: Sequence[Record]) -> str:
         (record.name, metric.removesuffix(" rate"), sample.median / record.results[OUR_RATE].median)
         for record in records
         for metric, sample in record.results.items()
-        if metric.endswith(" rate")
+        if (metric.endswith(" rate") and not metric.startswith(f"{OURS} ")) or metric == OUR_RATE
     ]
     return plots.bars(rows, OURS)
 
@@ -95,9 +97,10 @@ def head_rows(records: Sequence[Record]) -> list[list[str]]:
         }
         if not ratios:
             continue
-        ours = record.results[OUR_RATE]
         best = max(ratios, key=lambda name: record.results[f"{name} rate"].median)
         ratio = ratios[best]
+        ours = record.results[OUR_RATE]
+        ours = Sample(ours.unit, ours.values[: ratio.n])  # the rounds that both played
         unit = "" if ours.unit == "img/s" else f" {ours.unit}"
         rows.append(
             [

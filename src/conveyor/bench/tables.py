@@ -30,18 +30,26 @@ def peers_rows(records: Iterable[Record]) -> list[list[str]]:
             continue
         rows.append([record.name, f"**{OURS}**", _spread(ours), "", _share(record, OURS)])
         for metric, sample in record.results.items():
-            if metric.endswith(" rate") and metric != OUR_RATE:
-                peer = metric.removesuffix(" rate")
+            peer = metric.removesuffix(" rate")
+            if metric.endswith(" rate") and peer.startswith(f"{OURS} "):
+                same = record.results.get(f"ratio at {peer.rpartition(' ')[2]}")
+                about = f"{_ratio(same)} the fastest other in this precision" if same else ""
+                rows.append(["", f"**{peer}**", _spread(sample), "", about])
+            elif metric.endswith(" rate") and metric != OUR_RATE:
                 ratio = record.results[f"ratio to {peer}"]
                 verdict = "ahead" if ratio.low > 1 else "behind" if ratio.high < 1 else "even"
                 verdict += " in the only round" if ratio.n == 1 else ""
-                shown = f"{ratio.median:.2f}x ({ratio.low:.2f}..{ratio.high:.2f})"
+                shown = _ratio(ratio)
                 about = ", ".join(filter(None, [verdict, _share(record, peer)]))
                 rows.append(["", peer, _spread(sample), shown, about])
         rows += [
             ["", peer, "-", "-", f"could not run: {why}"] for peer, why in record.conditions.get("absent", {}).items()
         ]
     return rows
+
+
+def _ratio(ratio: Sample) -> str:
+    return f"{ratio.median:.2f}x ({ratio.low:.2f}..{ratio.high:.2f})"
 
 
 def _share(record: Record, program: str) -> str:

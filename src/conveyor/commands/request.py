@@ -11,6 +11,7 @@ from urllib.parse import quote, urlsplit
 
 from conveyor.errors import UserError, did_you_mean
 from conveyor.infer import ENGINES
+from conveyor.infer.asked_precision import add_infer_precision
 from conveyor.options.parser import add_checkpoint
 
 DATA = ("random", "real")
@@ -67,6 +68,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=f"{{{','.join(ENGINES)}}}",
         help="Engine, when a model is served for the occasion. [auto]",
     )
+    add_infer_precision(parser)
     parser.add_argument("--max-batch", type=int, default=16, metavar="N", help="Largest batch then. [16]")
     parser.add_argument("--delay-us", type=int, default=2000, metavar="N", help="Batching delay then. [2000]")
 
@@ -80,6 +82,10 @@ def run(arguments: argparse.Namespace) -> int:
     _check(arguments)
     trusted = _trusted(arguments)
     if _is_address(arguments.target):
+        if arguments.infer_precision is not None:
+            raise UserError(
+                f"--infer-precision is for a model served here; the server at {arguments.target} has its own"
+            )
         if arguments.checkpoint is not None:
             raise UserError(f"--checkpoint chooses one of a run; the server at {arguments.target} has its own")
         parts = urlsplit(arguments.target)
@@ -98,6 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
     settings = ServeSettings(
         path=arguments.target, checkpoint=arguments.checkpoint, port=0, grpc_port=0, engine=arguments.engine, max_batch=arguments.max_batch,
         delay_us=arguments.delay_us, poll=0, drain_delay=0.0,
+        infer_precision=arguments.infer_precision, max_drop=arguments.max_drop,
         workers=engine_processes(arguments.clients, use_async=arguments.use_async),
     )  # fmt: skip
     if not Path(arguments.target).exists():

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from conveyor.errors import UserError
 from conveyor.infer import ENGINES
+from conveyor.infer.asked_precision import add_infer_precision
 from conveyor.options.parser import add_checkpoint
 from conveyor.options.units import size_in_bytes
 
@@ -51,6 +52,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="auto",
         metavar=f"{{{','.join(ENGINES)}}}",
         help="auto measures and takes the fastest. [auto]",
+    )
+    add_infer_precision(speed)
+    speed.add_argument(
+        "--data-dir", metavar="DIR", help="Images for --infer-precision, when not where the run had them."
     )
     speed.add_argument(
         "--workers",
@@ -126,6 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
         path=arguments.model, checkpoint=arguments.checkpoint, name=arguments.name, host=arguments.host,
         host_names=tuple(arguments.host_name), port=arguments.port,
         grpc_port=NO_GRPC if arguments.no_grpc else arguments.grpc_port, engine=arguments.engine, workers=arguments.workers,
+        infer_precision=arguments.infer_precision, max_drop=arguments.max_drop, data_dir=arguments.data_dir,
         threads=arguments.threads, max_batch=arguments.max_batch, batch_sizes=tuple(arguments.batch_sizes),
         delay_us=arguments.delay_us, queue=arguments.queue, max_body=size_in_bytes(arguments.max_body),
         max_pixels=arguments.max_pixels, max_inflight=size_in_bytes(arguments.max_inflight), timeout=arguments.timeout,

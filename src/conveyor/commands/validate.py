@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.errors import UserError
+from conveyor.infer.asked_precision import AskedPrecision, add_infer_precision, asked_precision
 from conveyor.options import Options
 from conveyor.options.parser import add_checkpoint, add_config, add_options, add_run, options_from
 from conveyor.options.validation import notes_about, typed_flag
@@ -23,6 +24,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_config(parser)
     add_dry_run(parser)
     add_checkpoint(parser, default="all of them")
+    add_infer_precision(parser, default="that of the run's training")
     add_options(parser)
     add_run(parser, "A run (all its checkpoints), a checkpoint, or a file of weights.")
 
@@ -42,7 +44,8 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"note: {note}", file=sys.stderr)
     if arguments.dry_run:
         return dry_run(with_plain_weights(options), as_json=arguments.json, plot=arguments.plot, command="validate")
-    return execute(options, as_json=arguments.json)
+    wanted = asked_precision(arguments)
+    return execute(options, as_json=arguments.json, wanted=None if wanted.precision is None else wanted)
 
 
 def _chosen(path: str | None, which: str) -> Path:
@@ -75,19 +78,27 @@ def say_random(options: Options, *, as_json: bool = False) -> None:
         print(sentence, file=sys.stderr if as_json or options.run.json_logs else sys.stdout, flush=True)
 
 
-def execute(options: Options, *, as_json: bool = False) -> int:
-    """Validate, print one table, write validation.csv; returns the exit code."""
+def execute(options: Options, *, as_json: bool = False, wanted: AskedPrecision | None = None) -> int:
+    """Validate, print one table, write validation.csv; returns the exit code.
+
+    With a `wanted` for a precision it is the engine of that precision that answers, as it would when served.
+    """
     from conveyor.infer import measure_speed
     from conveyor.run.stored_options import with_plain_weights
 
     options = with_plain_weights(options.replace(training=False))
     if measure_speed.applies(options):
-        return _speed_only(options, as_json=as_json or options.run.json_logs)
+        return _speed_only(options, as_json=as_json or options.run.json_logs, wanted=wanted)
     from conveyor.launch.run_job import start
     from conveyor.run.preflight import check_start
 
-    # Weights that do not fit are refused before any worker is started and any image is looked for.
-    records = start(options, run=RUN, check=check_start if options.model.weights is not None else None)
+    if wanted is not None:
+        from conveyor.infer import validated
+
+        records = validated.records(options, wanted, say=lambda line: print(line, file=sys.stderr, flush=True))
+    else:
+        # Weights that do not fit are refused before any worker is started and any image is looked for.
+        records = start(options, run=RUN, check=check_start if options.model.weights is not None else None)
     if not records:
         return 0
     written = write_csv(options, records)
@@ -106,12 +117,16 @@ def execute(options: Options, *, as_json: bool = False) -> int:
     return 0
 
 
-def _speed_only(options: Options, *, as_json: bool) -> int:
+def _speed_only(options: Options, *, as_json: bool, wanted: AskedPrecision | None) -> int:
     """Without real images only the speed means anything: the fastest engine, repeats, latencies."""
     from conveyor.infer.measure_speed import measure_options
 
     quiet = as_json or options.run.quiet
-    measured, records = measure_options(options, say=lambda line: None if quiet else print(line, flush=True))
+    measured, records = measure_options(
+        options,
+        precision=None if wanted is None else wanted.precision,
+        say=lambda line: None if quiet else print(line, flush=True),
+    )
     write_csv(options, records)
     _tell_benchmarks(records, measured.throughput.latency.fields())
     if as_json:

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -12,6 +13,9 @@ from conveyor.infer.engines.engine import Engine
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.options import Options
+
+if TYPE_CHECKING:
+    from conveyor.data.batch import Dataset
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -39,8 +43,21 @@ def sample(
 
     Data whose classes are not `class_names` are refused.
     """
+    dataset = _dataset(options, split, preprocessing, class_names)
+    chosen = np.unique(np.linspace(0, len(dataset) - 1, min(count, len(dataset))).astype(np.int64))
+    return _read(dataset, chosen, preprocessing)
+
+
+def in_order(loaded: Loaded, options: Options, size: int) -> Iterator[Sample]:
+    """All validation images (at most `--max-validation-images`) in batches of `size`."""
+    dataset = _dataset(options, "validation", loaded.preprocessing, loaded.class_names)
+    count = min(len(dataset), options.data.max_validation_images or len(dataset))
+    for start in range(0, count, size):
+        yield _read(dataset, np.arange(start, min(start + size, count)), loaded.preprocessing)
+
+
+def _dataset(options: Options, split: str, preprocessing: Preprocessing, class_names: Sequence[str]) -> "Dataset":
     from conveyor.data.open import open_dataset
-    from conveyor.data.transform import geometry
 
     data = options.replace(
         train_crop="centre",
@@ -58,7 +75,12 @@ def sample(
     check_classes(class_names, dataset.class_names)
     if not len(dataset):
         raise UserError(f"the data set has no {split} images: real ones are needed, give --data-dir")
-    chosen = np.unique(np.linspace(0, len(dataset) - 1, min(count, len(dataset))).astype(np.int64))
+    return dataset
+
+
+def _read(dataset: "Dataset", chosen: NDArray[np.int64], preprocessing: Preprocessing) -> Sample:
+    from conveyor.data.transform import geometry
+
     raw = dataset.read(chosen, 0)
     images = raw.images
     if tuple(images.shape[1:3]) != (preprocessing.image_size, preprocessing.image_size):

@@ -3,7 +3,7 @@
 import copy
 import dataclasses
 import datetime
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +19,14 @@ from conveyor.infer.engines.engine import Engine, Source, open_named
 from conveyor.infer.graph import ServingGraph, serving_graph
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.metadata import INPUT, OUTPUT
+from conveyor.infer.precision import Fit
 from conveyor.infer.target import check_target, folder_at_once
 from conveyor.version import __version__
 
 TOLERANCE = 1e-3
 """Largest accepted difference of a logit, relative to the largest logit (float32 sums in another order)."""
 LEAST_AGREEMENT = 0.5
-"""Of an 8-bit model, whose accuracy has been measured by then: the share of images with the original's answer."""
+"""Of a bfloat16 or 8-bit model, whose accuracy is measured on its own images: the share with the original's answer."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -51,8 +52,8 @@ class Comparison:
         finite = all(bool(np.isfinite(values).all()) for values in (expected, *answers))
         return cls(relative if finite else float("inf"), largest, agreed, len(expected))
 
-    def is_good(self, *, quantized: bool) -> bool:
-        if quantized:
+    def is_good(self, *, exact: bool) -> bool:
+        if not exact:
             return self.relative < float("inf") and self.agreed >= LEAST_AGREEMENT * self.images
         return self.relative <= TOLERANCE and self.agreed == self.images
 
@@ -84,13 +85,11 @@ def export(
     form: str = "onnx",
     *,
     batch: int | None = None,
-    quantize: Callable[[Source, Path, str], list[str]] | None = None,
-    images: NDArray[np.uint8] | None = None,
+    fitted: Fit | None = None,
 ) -> Exported:
     """Write `loaded` to the new folder `out`; `batch` fixes the batch size, none leaves it free.
 
-    `quantize(source, model file, format)` may replace the written model by an 8-bit one and returns notes.
-    `images` are compared besides random ones.
+    `fitted` says in which precision it is to answer; what was measured of that is stored with it.
     """
     if form not in metadata.FORMATS:
         raise UserError(f"there is no export format {form!r}{did_you_mean(form, metadata.FORMATS)}")
@@ -98,12 +97,16 @@ def export(
     source = loaded.source()
     if source.graph is None:
         raise UserError("this is already an export in another format: export the run or the checkpoint it came from")
+    precision = "float32" if fitted is None else fitted.precision
+    if precision == "int8" and form not in ("onnx", "openvino"):
+        raise UserError("8-bit models are written as onnx or openvino: add --format onnx or --format openvino")
     document: dict[str, Any] = {
         **loaded.spec,
         "conveyor": __version__,
         "created": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         "format": form,
-        "precision": "float32" if quantize is None else "int8",
+        "precision": precision,
+        "measured": {} if fitted is None else fitted.measured,
         "batch": batch,
         "input": {"name": INPUT, "datatype": "uint8", "shape": [batch or -1, *loaded.preprocessing.image_shape]},
         "output": {"name": OUTPUT, "datatype": "float32", "shape": [batch or -1, loaded.num_classes]},
@@ -112,12 +115,14 @@ def export(
     }
     with folder_at_once(target) as folder:
         file = folder / metadata.MODEL_FILES[form]
-        _write_model(source.graph, loaded, file, form, batch)
-        notes: list[str] = []
-        if quantize is not None:
-            notes = quantize(source, file, form)
-        found = compare(source, _stored(loaded, file, form, batch), batch, images)
-        if not found.is_good(quantized=quantize is not None):
+        if fitted is not None and precision == "int8":
+            assert fitted.source.onnx is not None
+            _write_onnx(fitted.source.onnx.read_bytes(), file, form)
+        else:
+            _write_model(source.graph, loaded, file, form, batch)
+        notes = [] if fitted is None else list(fitted.notes)
+        found = compare(source, _stored(loaded, file, form, batch, precision), batch)
+        if not found.is_good(exact=precision == "float32"):
             raise UserError(
                 f"the exported model differs from the original ({found.text()}): nothing was written; try another --format"
             )
@@ -130,15 +135,14 @@ def export(
     return Exported(target, form, batch, found, tuple(notes))
 
 
-def compare(model: Source, stored: Engine, batch: int | None, images: NDArray[np.uint8] | None = None) -> Comparison:
+def compare(model: Source, stored: Engine, batch: int | None) -> Comparison:
     """The stored model against the one in memory.
 
     Random, black and white images; with a free batch also a second batch size, since a fixed one may hide in a graph.
     """
     shape = model.preprocessing.image_shape
-    drawn = np.random.default_rng(0).integers(0, 256, (5, *shape), dtype=np.uint8)
-    drawn[3], drawn[4] = 0, 255
-    everything = drawn if images is None else np.concatenate([drawn, images])
+    everything = np.random.default_rng(0).integers(0, 256, (5, *shape), dtype=np.uint8)
+    everything[3], everything[4] = 0, 255
     reference = open_named(model, "torch", batch=1, threads=1)
     expected = reference(everything)
     answers = [stored(everything)]
@@ -156,6 +160,11 @@ def _write_model(graph: ServingGraph, loaded: Loaded, file: Path, form: str, bat
         content = to_onnx(graph, batch)
     except ImportError as error:
         raise UserError(f"exporting as {form} needs more packages (pip install onnx onnxscript): {error}") from error
+    _write_onnx(content, file, form)
+
+
+def _write_onnx(content: bytes, file: Path, form: str) -> None:
+    """An ONNX model in the form that was asked for."""
     if form != "openvino":
         file.write_bytes(content)
         if form == "saved-model":
@@ -186,13 +195,13 @@ def _write_torch(graph: ServingGraph, loaded: Loaded, file: Path, batch: int | N
         )
 
 
-def _stored(loaded: Loaded, file: Path, form: str, batch: int | None) -> Engine:
+def _stored(loaded: Loaded, file: Path, form: str, batch: int | None, precision: str) -> Engine:
     """The written model as whoever opens it will see it."""
     if form == "saved-model":
         from conveyor.infer.saved_model import SavedModelEngine
 
         return SavedModelEngine(file.parent, loaded.preprocessing.image_shape, batch)
-    source = _stored_source(loaded, file, form, batch)
+    source = dataclasses.replace(_stored_source(loaded, file, form, batch), precision=precision)
     return open_named(source, source.engines()[0], batch=batch or 5, threads=1)
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.subject import Subject, completed_subject, info_without_files, subject
 from conveyor.errors import UserError
-from conveyor.infer import metadata
+from conveyor.infer import PRECISIONS, machine, metadata
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.options import Options, specs
@@ -144,6 +144,7 @@ def _load_export(path: Path, name: str | None = None) -> Loaded:
     version = str(int(path.name)) if path.name.isdecimal() else str(document.get("version", "1"))
     spec = {key: value for key, value in document.items() if key not in ("files", "labels", "preprocessing")}
     spec |= {"name": name or document.get("name") or path.resolve().name, "version": version}
+    _check_precision(document, path)
     preprocessing = Preprocessing.from_json(document["preprocessing"])
     labels = tuple(str(label) for label in document.get("labels", ()))
     if form != "torch":
@@ -153,6 +154,18 @@ def _load_export(path: Path, name: str | None = None) -> Loaded:
     options = Options.from_mapping(_known_options(document["options"]), where=str(path))
     loaded = from_weights(options, load_file(str(file)), spec)
     return Loaded(loaded.module, labels, preprocessing, {**spec, "batch": None})
+
+
+def _check_precision(document: Mapping[str, Any], path: Path) -> None:
+    """Refuse what this program does not know, and full 8-bit weights where they would saturate."""
+    if document.get("precision", "float32") not in PRECISIONS:
+        raise UserError(f"{path} answers in {str(document['precision'])[:20]!r}, which this version does not know")
+    measured = document.get("measured")
+    if isinstance(measured, dict) and measured.get("weight_bits") == 8 and machine.weight_bits() < 8:
+        raise UserError(
+            f"{path} has full 8-bit weights, whose sums saturate on this processor (it has no VNNI): "
+            "export the run again here, or with --weight-bits 7"
+        )
 
 
 def _known_options(given: Mapping[str, Any]) -> dict[str, Any]:

@@ -47,6 +47,11 @@ class Loaded:
         """The only batch size that the stored graph takes; none: any."""
         return self.spec.get("batch")
 
+    @property
+    def precision(self) -> str:
+        """What an export was made to answer in; float32 for a run."""
+        return str(self.spec.get("precision", "float32"))
+
     def source(self) -> Source:
         """What engines are made from; the same object each time, so that a conversion is made once."""
         return self._source
@@ -56,7 +61,14 @@ class Loaded:
         if self.module is not None:
             from conveyor.infer.graph import serving_graph
 
-            return Source(self.preprocessing, graph=serving_graph(self.module, self.preprocessing))
+            graph = serving_graph(self.module, self.preprocessing)
+            return Source(self.preprocessing, graph=graph, precision=self.precision)
         assert self.artifact is not None
         onnx = self.artifact if self.artifact.suffix == ".onnx" else None
-        return Source(self.preprocessing, onnx=onnx, openvino=None if onnx else self.artifact, batch=self.batch)
+        return Source(
+            self.preprocessing,
+            onnx=onnx,
+            openvino=None if onnx else self.artifact,
+            batch=self.batch,
+            precision=self.precision,
+        )

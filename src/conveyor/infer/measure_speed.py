@@ -1,15 +1,19 @@
 """`conveyor validate` without real images: how fast the model answers, with the fastest engine for it."""
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
-from conveyor.infer.engines.engine import open_engine
+from conveyor.infer.engines.engine import Source, open_engine
 from conveyor.infer.load import from_options, load
 from conveyor.infer.loaded import Loaded
+from conveyor.infer.machine import weight_bits
+from conveyor.infer.quantize import int8_file
 from conveyor.infer.statistics import Repeat
 from conveyor.infer.throughput import Measured, measure
+from conveyor.infer.validated import scores
 from conveyor.layout import usable_cores
 from conveyor.monitor.latency import Latency
 from conveyor.numerics.precision import Precision
@@ -31,7 +35,11 @@ def applies(options: Options) -> bool:
 
 
 def measure_options(
-    options: Options, *, engine: str = "auto", say: Callable[[str], None] = lambda text: None
+    options: Options,
+    *,
+    engine: str = "auto",
+    precision: str | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> tuple[Measured, list[dict[str, Any]]]:
     """Throughput and latency of the model that the options name, and one validation record per repeat.
 
@@ -55,7 +63,7 @@ def measure_options(
         say(repeat.text(number))
 
     measured = measure(
-        loaded,
+        in_precision(loaded.source(), precision, say),
         batch=batch,
         repeat=options.events.repeat,
         engine=engine,
@@ -66,6 +74,21 @@ def measure_options(
         on_repeat=seen,
     )
     return measured, [_record(loaded.name, repeat, found) for repeat in measured.throughput.repeats]
+
+
+def in_precision(source: Source, precision: str | None, say: Callable[[str], None] = lambda line: None) -> Source:
+    """What is timed; without real images an 8-bit model has ranges for random ones, and only its speed means anything."""
+    if precision in (None, source.precision):
+        return source
+    if precision == "auto" or source.precision == "int8":
+        say(f"note: without real images no other precision can be checked: {source.precision} is taken")
+        return source
+    if precision != "int8":
+        return dataclasses.replace(source, precision=precision)
+    shape = (source.batch or 8, *source.preprocessing.image_shape)
+    images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
+    file = int8_file(source, images, source.batch, weight_bits())
+    return Source(source.preprocessing, onnx=file, batch=source.batch, precision="int8")
 
 
 def _model(options: Options) -> Loaded:
@@ -79,15 +102,8 @@ def _against_random_labels(loaded: Loaded, batch: int) -> dict[str, float]:
     rng = np.random.default_rng(0)
     images = rng.integers(0, 256, (batch, *loaded.preprocessing.image_shape), dtype=np.uint8)
     labels = rng.integers(0, loaded.num_classes, batch)
-    logits = open_engine(loaded, "torch" if loaded.module is not None else "auto", batch)(images).astype(np.float64)
-    order = np.argsort(-logits, axis=1)
-    shifted = logits - logits.max(axis=1, keepdims=True)
-    losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(batch), labels]
-    return {
-        "accuracy": 100 * float((order[:, 0] == labels).mean()),
-        "accuracy_top5": 100 * float((order[:, :5] == labels[:, None]).any(axis=1).mean()),
-        "loss": float(losses.mean()),
-    }
+    logits = open_engine(loaded, "torch" if loaded.module is not None else "auto", batch)(images)
+    return scores(logits, labels)
 
 
 def _record(name: str, repeat: Repeat, found: dict[str, float]) -> dict[str, Any]:

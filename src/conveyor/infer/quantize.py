@@ -1,103 +1,105 @@
-"""8-bit post-training quantisation with real calibration images and a gate on the accuracy it costs."""
+"""8-bit models by post-training quantisation with real calibration images, kept between runs."""
 
-import dataclasses
+import hashlib
 import json
 import os
 import shutil
 import subprocess
+import weakref
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from conveyor import scratch
 from conveyor.errors import UserError
-from conveyor.infer.accuracy import Sample, top1
-from conveyor.infer.engines import auto
-from conveyor.infer.engines.engine import Source, open_named
+from conveyor.files import cache_folder
+from conveyor.infer.engines.engine import Source
+from conveyor.infer.remembered import key_of, version
+from conveyor.infer.target import folder_at_once
 from conveyor.processes import of_module
 
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Quantizer:
-    """Replaces a written float32 model by an 8-bit one, or refuses.
-
-    `check` must be labelled images that calibration has not seen; `most_drop` is in percentage points of top-1.
-    """
-
-    calibration: NDArray[np.uint8]
-    check: Sample
-    most_drop: float = 1.0
-    batch: int | None = None
-
-    def __call__(self, source: Source, file: Path, form: str) -> list[str]:
-        """Quantise `file` in place; the notes say what it costs and what it gains."""
-        if form not in ("onnx", "openvino"):
-            raise UserError("8-bit models are written as onnx or openvino: add --format onnx or --format openvino")
-        small = file.with_name("int8" + file.suffix)
-        quantize_apart(form, file, small, self.calibration, self.batch)
-        preprocessing = source.preprocessing
-        if form == "openvino":
-            before, after = (Source(preprocessing, openvino=each, batch=self.batch) for each in (file, small))
-        else:
-            before, after = (Source(preprocessing, onnx=each, batch=self.batch) for each in (file, small))
-        engine = "openvino" if form == "openvino" else "onnxruntime"
-        notes = self._gate(before, after, engine)
-        notes.append(self._speed(before, after, engine))
-        for suffix in {".xml", ".bin"} if form == "openvino" else {".onnx"}:
-            shutil.move(small.with_suffix(suffix), file.with_suffix(suffix))
-        return notes
-
-    def _gate(self, before: Source, after: Source, engine: str) -> list[str]:
-        size = self.batch or 32
-        rates = []
-        for each in (before, after):
-            opened = open_named(each, engine, batch=size, threads=1)
-            rates.append(top1(opened, self.check, size))
-            opened.close()
-        drop = rates[0] - rates[1]
-        said = f"top-1 on {len(self.check)} images: float32 {rates[0]:.2f} %, int8 {rates[1]:.2f} % ({rates[1] - rates[0]:+.2f} points)"
-        if drop > self.most_drop:
-            raise UserError(
-                f"{said}: more than the {self.most_drop:g} points allowed, nothing was written; "
-                "allow more with --max-drop or export without --int8"
-            )
-        return [said]
-
-    def _speed(self, before: Source, after: Source, engine: str) -> str:
-        batch = self.batch or 8
-        opened = {
-            name: open_named(each, engine, batch=batch, threads=1)
-            for name, each in (("float32", before), ("int8", after))
-        }
-        times = auto.measure(opened, batch, seconds=1.0)
-        for each in opened.values():
-            each.close()
-        ratio = times["float32"] / times["int8"]
-        said = f"batch {batch} on one core: float32 {times['float32']:.2f} ms, int8 {times['int8']:.2f} ms"
-        if ratio > 1:
-            return f"{said} ({ratio:.2f} times as fast)"
-        return f"{said}: int8 is NOT faster on this processor, float32 may serve you better"
+MOST_KEPT = 8
+"""8-bit models in the cache folder; beyond, those that were used longest ago are removed."""
+FILE = "model.onnx"
+_digests: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
 
 
-def quantize_apart(form: str, file: Path, out: Path, images: NDArray[np.uint8], batch: int | None) -> None:
-    """Quantise in a process of its own.
+def int8_file(
+    source: Source, images: NDArray[np.uint8], batch: int | None, bits: int, kept: Sequence[str] = ()
+) -> Path:
+    """The 8-bit ONNX file of a float32 source, made now unless it is known; the nodes `kept` stay in float."""
+    key = key_of(
+        digest(source), digest_of(images), batch, bits, list(kept), [version(name) for name in ("torch", "onnxruntime")]
+    )
+    folder = cache_folder() / "int8" / key
+    if not (folder / FILE).is_file():
+        _forget(folder.parent)
+        with folder_at_once(folder) as made:
+            run_apart(source, images, batch, out=str(made / FILE), bits=bits, kept=list(kept))
+    os.utime(folder)
+    return folder / FILE
 
-    The quantisers import half a framework, speak to the root logger and have been seen to damage the heap of their
-    process, which then crashes much later and elsewhere; should one crash, the caller gets a sentence.
+
+def _forget(folder: Path) -> None:
+    """Make room for one more."""
+    known = sorted(folder.glob("*"), key=lambda each: each.stat().st_mtime) if folder.is_dir() else []
+    for old in known[: max(0, len(known) - MOST_KEPT + 1)]:
+        shutil.rmtree(old, ignore_errors=True)
+
+
+def ranked_layers(source: Source, images: NDArray[np.uint8], batch: int | None) -> list[tuple[str, str]]:
+    """(ONNX node, layer) of what can be quantised, those that lose most by it first."""
+    found: list[list[Any]] = json.loads(run_apart(source, images, batch))
+    return [(str(node), str(layer)) for node, layer, _ in found]
+
+
+def run_apart(source: Source, images: NDArray[np.uint8], batch: int | None, **order: Any) -> str:
+    """`quantize_process` in a process of its own; returns what it prints.
+
+    The quantiser imports half a framework, speaks to the root logger and has been seen to damage the heap of its process,
+    which then crashes much later and elsewhere; should it crash, the caller gets a sentence.
     """
     with scratch.folder("int8") as folder:
         np.save(folder / "images.npy", images)
-        order = {"form": form, "file": str(file), "out": str(out), "images": f"{folder}/images.npy", "batch": batch}
+        file = folder / "float32.onnx"
+        if source.onnx is not None:
+            file = source.onnx
+        elif source.graph is not None:
+            from conveyor.infer.engines.convert import to_onnx
+
+            file.write_bytes(to_onnx(source.graph, batch))
+        else:
+            raise UserError("an OpenVINO export cannot be quantised: use the run it came from")
+        order |= {"file": str(file), "images": f"{folder}/images.npy", "batch": batch}
         done = subprocess.run(
-            of_module("conveyor.infer.quantize_process", json.dumps(order)),
-            capture_output=True,
-            text=True,
-            env={**os.environ, "NNCF_CI": "1"},  # nncf's word for "send no usage statistics"
+            of_module("conveyor.infer.quantize_process", json.dumps(order)), capture_output=True, text=True
         )
     if done.returncode == 0:
-        return
+        return done.stdout
     words = (done.stderr.strip().splitlines() or [f"it ended with code {done.returncode}"])[-1]
     raise UserError(
-        words if done.returncode == 2 else f"the model could not be quantised: {words}; export it without --int8"
+        words if done.returncode == 2 else f"the model could not be quantised: {words}; take another --infer-precision"
     )
+
+
+def digest(source: Source) -> str:
+    """What a source holds, weights included; two with the same digest give the same answers."""
+    if source.graph is None:
+        file = source.onnx or source.openvino
+        assert file is not None
+        parts = [file, *([file.with_suffix(".bin")] if file.suffix == ".xml" else [])]
+        return hashlib.sha256(b"".join(part.read_bytes() for part in parts)).hexdigest()
+    if source.graph not in _digests:
+        found = hashlib.sha256(str(getattr(source.graph.network, "code", type(source.graph.network).__name__)).encode())
+        for name, tensor in [*source.graph.named_buffers(), *source.graph.named_parameters()]:
+            found.update(name.encode())
+            found.update(tensor.detach().contiguous().numpy().tobytes())
+        _digests[source.graph] = found.hexdigest()
+    return _digests[source.graph]
+
+
+def digest_of(values: NDArray[Any]) -> str:
+    return hashlib.sha256(np.ascontiguousarray(values).tobytes()).hexdigest()

@@ -5,7 +5,7 @@ import logging
 import os
 import sys
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,18 +17,29 @@ from conveyor.infer.metadata import INPUT
 
 
 def main(text: str) -> int:
-    """Quantise as `ORDER` (JSON: form, file, out, images, batch) says; a user's mistake is exit code 2 and one line."""
+    """Quantise as `ORDER` says; a user's mistake is exit code 2 and one line.
+
+    ORDER is JSON: `file` (float32 ONNX), `images`, `batch`, and either `out` (the 8-bit file), `bits` of the weights and the
+    nodes `kept` in float, or none of these: then the layers are printed, those that lose most first.
+    """
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)  # the quantisers write their advice to the root logger, warning by warning
     order = json.loads(text)
-    quantize = {"openvino": quantize_openvino, "onnx": quantize_onnx}[order["form"]]
     images = np.load(order["images"], allow_pickle=False)
     try:
         next(parts_of(images, order["batch"]))  # too few images are told before anything is read
-        quantize(Path(order["file"]), Path(order["out"]), images, order["batch"])
+        file = prepared(Path(order["file"]), Path(order["images"]).with_name("prepared.onnx"))
+        from conveyor.infer.sensitivity import correct_biases, layer_errors
+
+        if "out" in order:
+            correct_biases(file, images, order["batch"], order["bits"], order["kept"])
+            quantize(file, Path(order["out"]), images, order["batch"], order["bits"], order["kept"])
+        else:
+            print(json.dumps(layer_errors(file, images, order["batch"])))
     except UserError as error:
         print(error, file=sys.stderr)
         return 2
+    sys.stdout.flush()
     return 0
 
 
@@ -42,38 +53,15 @@ def parts_of(images: NDArray[np.uint8], batch: int | None) -> Iterator[NDArray[n
         yield images[start : start + size]
 
 
-# Weights get 7 bits. Processors without the VNNI instructions add two products of 8-bit numbers in 16 bits, which
-# saturates with full weights: whole classes are lost, silently. The file may run on such a processor some day.
+def quantize(
+    file: Path, out: Path, images: NDArray[np.uint8], batch: int | None, bits: int, kept: Sequence[str]
+) -> None:
+    """QDQ form, which ONNX Runtime and OpenVINO both run: activations 8 bits per tensor, weights per output channel.
 
-
-def quantize_openvino(file: Path, out: Path, images: NDArray[np.uint8], batch: int | None) -> None:
-    try:
-        import nncf
-        import openvino
-    except ImportError:
-        raise UserError(
-            "8-bit OpenVINO models need the packages openvino and nncf: pip install openvino nncf"
-        ) from None
-    logging.getLogger("nncf").setLevel(logging.ERROR)
-    parts = list(parts_of(images, batch))
-    quantized = nncf.quantize(
-        openvino.Core().read_model(str(file)),
-        nncf.Dataset(parts),
-        subset_size=len(parts),
-        preset=nncf.QuantizationPreset.MIXED,
-        advanced_parameters=nncf.AdvancedQuantizationParameters(overflow_fix=nncf.OverflowFix.ENABLE),
-    )
-    openvino.save_model(quantized, str(out), compress_to_fp16=False)
-
-
-def quantize_onnx(file: Path, out: Path, images: NDArray[np.uint8], batch: int | None) -> None:
-    try:
-        from onnxruntime import quantization
-        from onnxruntime.quantization.shape_inference import quant_pre_process
-    except ImportError:
-        raise UserError(
-            "8-bit ONNX models need the packages onnx and onnxruntime: pip install onnx onnxruntime"
-        ) from None
+    Weights get 7 bits where the processor adds two products of 8-bit numbers in 16 bits, which saturates with full
+    weights: whole classes are lost, silently.
+    """
+    from onnxruntime import quantization
 
     class Reader(quantization.CalibrationDataReader):
         def __init__(self) -> None:
@@ -83,21 +71,29 @@ def quantize_onnx(file: Path, out: Path, images: NDArray[np.uint8], batch: int |
             part = next(self._parts, None)
             return None if part is None else {INPUT: part}
 
-    prepared = out.with_name("prepared.onnx")
-    quant_pre_process(str(file), str(prepared), skip_symbolic_shape=True)
     quantization.quantize_static(
-        str(prepared),
+        str(file),
         str(out),
         Reader(),
         quant_format=quantization.QuantFormat.QDQ,
         per_channel=True,
-        reduce_range=True,
+        reduce_range=bits == 7,
         activation_type=quantization.QuantType.QUInt8,
         weight_type=quantization.QuantType.QInt8,
-        op_types_to_quantize=["Conv", "Gemm", "MatMul", "Add", "MaxPool", "GlobalAveragePool", "Relu"],
+        op_types_to_quantize=["Conv", "Gemm", "MatMul", "Add", "MaxPool", "GlobalAveragePool", "Relu", "Clip"],
+        nodes_to_exclude=list(kept),
         extra_options={"WeightSymmetric": True, "ActivationSymmetric": False},
     )
-    prepared.unlink()
+
+
+def prepared(file: Path, out: Path) -> Path:
+    """The model with its shapes inferred and constants folded; its nodes are the ones that `kept` names."""
+    try:
+        from onnxruntime.quantization.shape_inference import quant_pre_process
+    except ImportError:
+        raise UserError("8-bit models need the packages onnx and onnxruntime: pip install onnx onnxruntime") from None
+    quant_pre_process(str(file), str(out), skip_symbolic_shape=True)
+    return out
 
 
 if __name__ == "__main__":

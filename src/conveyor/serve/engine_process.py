@@ -11,6 +11,7 @@ import os
 import signal
 import socket
 import sys
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -43,18 +44,19 @@ def main(file_descriptor: int) -> int:
 
 
 def _open(order: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
-    from conveyor.infer.engines import auto
-    from conveyor.infer.engines.engine import open_named
+    from conveyor.infer.asked_precision import AskedPrecision
     from conveyor.infer.load import load
+    from conveyor.infer.precision import Fit, fit
 
     loaded = load(order["path"])
-    source = loaded.source()
-    name, note = order["engine"], ""
     sizes = (loaded.batch,) if loaded.batch is not None else tuple(order["sizes"])
-    if name == "auto":
-        choice = auto.choose(source, batch=max(sizes), threads=order["threads"])
-        name, note = choice.engine, choice.text()
-    engine = open_named(source, name, batch=max(sizes), threads=order["threads"], spin=False)
+    said = order.get("fitted")
+    if said is not None and (said["file"] is None or Path(said["file"]).is_file()):
+        fitted = Fit.again(loaded, said)
+    else:
+        wanted = AskedPrecision(**order["wanted"])
+        fitted = fit(loaded, wanted, batch=max(sizes), threads=order["threads"], engine=order["engine"])
+    engine = fitted.open(batch=max(sizes), threads=order["threads"], spin=False)
     for size in sizes:
         classes = engine(np.zeros((size, *engine.image_shape), np.uint8)).shape[1]
     if classes != loaded.num_classes:
@@ -65,8 +67,10 @@ def _open(order: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         "num_classes": loaded.num_classes,
         "labels": list(loaded.class_names),
         "preprocessing": loaded.preprocessing.to_json(),
-        "engine": name,
-        "note": note,
+        "engine": fitted.engine,
+        "precision": fitted.precision,
+        "fitted": fitted.to_json(),
+        "note": "\n".join(fitted.notes),
         "chosen": loaded.spec.get("chosen", ""),
         "sizes": sizes,
     }

@@ -71,7 +71,9 @@ def arguments(settings: ServeSettings) -> list[str]:
     words = [MODEL_MOUNT, "--host", "0.0.0.0", "--port", str(PORT), "--grpc-port", str(GRPC_PORT)]
     words += ["--engine", settings.engine, "--max-batch", str(settings.max_batch), "--delay-us", str(settings.delay_us)]
     words += ["--queue", str(settings.queue), "--drain-delay", f"{_drain_delay(settings):g}"]
-    for option in ("max_body", "max_pixels", "max_inflight", "timeout", "poll", "drain"):
+    if settings.infer_precision:
+        words += ["--infer-precision", settings.infer_precision]
+    for option in ("max_drop", "max_body", "max_pixels", "max_inflight", "timeout", "poll", "drain"):
         value = getattr(settings, option)
         if value != getattr(ServeSettings(path=""), option):
             words += [f"--{option.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]

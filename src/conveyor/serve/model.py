@@ -23,6 +23,7 @@ class ServedModel:
         self.pool = Pool(
             str(version.path),
             engine=settings.engine,
+            wanted=settings.wanted(),
             sizes=settings.sizes(),
             workers=settings.workers,
             threads=settings.threads,

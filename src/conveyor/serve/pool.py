@@ -14,12 +14,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.errors import UserError
+from conveyor.infer.asked_precision import AskedPrecision
 from conveyor.layout import usable_cores
 from conveyor.processes import of_module
 from conveyor.serve import ipc
 from conveyor.serve.errors import Unavailable
 
 START_SECONDS = 300.0
+MEASURE_SECONDS = 3600.0
+"""For the first worker when it also quantises and measures accuracies."""
 SHORTEST_PAUSE, LONGEST_PAUSE = 0.1, 10.0
 """Seconds before a worker that died is started again; doubled each time it fails to start."""
 _logger = logging.getLogger(__name__)
@@ -54,7 +57,8 @@ class Worker:
         try:
             worker._reader, worker._writer = await asyncio.open_connection(sock=ours)
             await worker._send(0, json.dumps(order).encode())
-            async with asyncio.timeout(START_SECONDS):
+            measures = order.get("fitted") is None and order["wanted"]["precision"] not in (None, "float32")
+            async with asyncio.timeout(MEASURE_SECONDS if measures else START_SECONDS):
                 document = json.loads((await worker._receive())[1])
         except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
             worker.kill()
@@ -118,6 +122,7 @@ class Pool:
         path: str,
         *,
         engine: str,
+        wanted: AskedPrecision,
         sizes: tuple[int, ...],
         workers: int | None,
         threads: int | None,
@@ -128,7 +133,8 @@ class Pool:
         self.count = workers or min(cores, 8)
         self.threads = threads or max(1, cores // self.count)
         self.described: dict[str, Any] = {}
-        self._order = {"path": path, "engine": engine, "sizes": sizes, "threads": self.threads}
+        self._order: dict[str, Any] = {"path": path, "engine": engine, "sizes": sizes, "threads": self.threads}
+        self._order["wanted"] = wanted.to_json()
         self._run_timeout = run_timeout
         self._on_restart = on_restart
         self._free: asyncio.Queue[Worker] = asyncio.Queue()
@@ -140,7 +146,7 @@ class Pool:
         """Start the workers: the first alone, since it may measure engines; the others with what it chose."""
         try:
             worker, self.described = await Worker.start(self._order)
-            self._order["engine"] = self.described["engine"]
+            self._order["fitted"] = self.described["fitted"]
             self._add(worker)
             others = await asyncio.gather(
                 *(Worker.start(self._order) for _ in range(self.count - 1)), return_exceptions=True

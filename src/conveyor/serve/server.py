@@ -241,7 +241,8 @@ def _announce(service: Service, port: int, grpc_port: int | None, say: Say) -> N
     grpc_text = f", gRPC port {grpc_port}" if grpc_port else ""
     say(
         f"serving {model.name} version {model.version} at {address}{grpc_text}: engine {model.described['engine']}, "
-        f"{model.pool.count} x {model.pool.threads} threads, batches of {', '.join(str(size) for size in model.sizes)}"
+        f"{model.described['precision']}, {model.pool.count} x {model.pool.threads} threads, "
+        f"batches of {', '.join(str(size) for size in model.sizes)}"
     )
     if settings.ready_file:
         document = {

@@ -8,6 +8,7 @@ from typing import Any
 
 from conveyor.errors import UserError, did_you_mean
 from conveyor.infer import ENGINES
+from conveyor.infer.asked_precision import AskedPrecision
 
 MIB = 1 << 20
 MAX_INFLIGHT = 256 * MIB
@@ -31,6 +32,12 @@ class ServeSettings:
     grpc_port: int | None = None
     """none: the one after `port`; 0: a free one; -1: no gRPC."""
     engine: str = "auto"
+    infer_precision: str | None = None
+    """float32, bfloat16, int8 or auto; none: an export's own, float32 for a run."""
+    max_drop: float = 0.5
+    """Percentage points of top-1 that another precision may cost."""
+    data_dir: str | None = None
+    """Where the images for that are; none: where the run had them."""
     workers: int | None = None
     """Engine processes; none: one per core, at most 8."""
     threads: int | None = None
@@ -64,6 +71,7 @@ class ServeSettings:
         """Refuse values that cannot work, with all the numbers involved."""
         if self.engine not in ENGINES:
             raise UserError(f"there is no engine {self.engine!r}{did_you_mean(self.engine, ENGINES)}")
+        self.wanted()
         for option, number, least in self._numbers():
             if not least <= number < math.inf:  # not even true of "not a number"
                 raise UserError(f"--{option} {number:g} cannot work: give at least {least:g}")
@@ -107,6 +115,9 @@ class ServeSettings:
             return tuple(sorted(set(self.batch_sizes)))
         powers = [1 << exponent for exponent in range(self.max_batch.bit_length()) if 1 << exponent < self.max_batch]
         return (*powers, self.max_batch)
+
+    def wanted(self) -> AskedPrecision:
+        return AskedPrecision(self.infer_precision, self.max_drop, data_dir=self.data_dir).check()
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))

@@ -1,9 +1,13 @@
 """One inference engine in one process, one batch size after the other.
 
 The engines that are called directly get float32 images, normalised and laid out as they like best, made beforehand;
-Conveyor's gets 8-bit images and normalises them itself.
+Conveyor's gets 8-bit images and normalises them itself. 8-bit models are made as each library's own guide says, with random
+images: speeds do not depend on the ranges.
 """
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +19,9 @@ Step = Callable[[], Any]
 
 def main() -> None:
     asked = settings()
+    if asked["engine"].startswith("quantize-"):
+        {"quantize-onnxruntime": quantize_onnxruntime, "quantize-openvino": quantize_openvino}[asked["engine"]](asked)
+        return
     try:
         make = ENGINES[asked["engine"]](asked)
     except ImportError as error:
@@ -22,6 +29,8 @@ def main() -> None:
     serve_batches(make, lambda batch: {"chosen": CHOSEN.get(batch)})
 
 
+CALIBRATION = 4
+"""Images that set the ranges of 8-bit models."""
 CHOSEN: dict[int, str] = {}
 """What `auto` took for each batch, for the record."""
 
@@ -50,6 +59,7 @@ def torch_eager(asked: dict[str, Any]) -> Callable[[int], Step]:
     model = with_torch_layers(_model(asked)).eval()
     form = torch.channels_last if asked.get("channels_last") else torch.contiguous_format
     model = model.to(memory_format=form)
+    half = asked.get("precision") == "bfloat16"
     if asked.get("compile"):
         import torch._inductor.config as inductor
 
@@ -60,7 +70,7 @@ def torch_eager(asked: dict[str, Any]) -> Callable[[int], Step]:
         images = _images(asked, batch).to(memory_format=form)
 
         def step() -> None:
-            with torch.no_grad():
+            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=half):
                 model(images)
 
         return step
@@ -89,10 +99,48 @@ def onnx_file(asked: dict[str, Any]) -> Path:
     return path
 
 
+def quantized_file(asked: dict[str, Any]) -> Path:
+    """The 8-bit model of this library, made by a process of its own: quantisers have damaged the heap of theirs."""
+    suffix = {"onnxruntime": ".int8.onnx", "openvino": ".int8.xml"}[asked["engine"]]
+    path = onnx_file(asked).with_suffix(suffix)
+    if not path.exists():
+        order = json.dumps({**asked, "engine": f"quantize-{asked['engine']}", "out": str(path)})
+        done = subprocess.run([sys.executable, __file__, order], capture_output=True, text=True)
+        if not path.exists():
+            raise ImportError((done.stderr.strip().splitlines() or ["the model could not be quantised"])[-1])
+    return path
+
+
+def quantize_onnxruntime(asked: dict[str, Any]) -> None:
+    from onnxruntime import quantization
+    from onnxruntime.quantization.shape_inference import quant_pre_process
+
+    class Reader(quantization.CalibrationDataReader):
+        def __init__(self) -> None:
+            self._left = iter(_images(asked, CALIBRATION).split(1))
+
+        def get_next(self) -> dict[str, Any] | None:
+            part = next(self._left, None)
+            return None if part is None else {"x": part.numpy()}
+
+    prepared = f"{asked['out']}.prepared"
+    quant_pre_process(str(onnx_file(asked)), prepared, skip_symbolic_shape=True)
+    quantization.quantize_static(prepared, asked["out"], Reader(), per_channel=True)
+
+
+def quantize_openvino(asked: dict[str, Any]) -> None:
+    import nncf
+    import openvino as ov
+
+    parts = [part.numpy() for part in _images(asked, CALIBRATION).split(1)]
+    model = nncf.quantize(ov.Core().read_model(str(onnx_file(asked))), nncf.Dataset(parts), subset_size=len(parts))
+    ov.save_model(model, asked["out"], compress_to_fp16=False)
+
+
 def onnx_runtime(asked: dict[str, Any]) -> Callable[[int], Step]:
     import onnxruntime
 
-    path = str(onnx_file(asked))
+    path = str(quantized_file(asked) if asked.get("precision") == "int8" else onnx_file(asked))
 
     def make(batch: int) -> Step:
         options = onnxruntime.SessionOptions()
@@ -109,12 +157,15 @@ def openvino(asked: dict[str, Any]) -> Callable[[int], Step]:
     import openvino as ov
 
     core = ov.Core()
+    int8 = asked.get("precision") == "int8"
     hints = {
         "INFERENCE_NUM_THREADS": asked["threads"],
-        "INFERENCE_PRECISION_HINT": "f32",
+        "INFERENCE_PRECISION_HINT": "bf16" if asked.get("precision") == "bfloat16" else "f32",
         "PERFORMANCE_HINT": "LATENCY",
     }
-    path = str(onnx_file(asked))
+    if int8:
+        del hints["INFERENCE_PRECISION_HINT"]  # the library's own choice for what is not quantised
+    path = str(quantized_file(asked) if int8 else onnx_file(asked))
 
     def make(batch: int) -> Step:
         model = core.read_model(path)
@@ -130,10 +181,12 @@ def conveyor(asked: dict[str, Any]) -> Callable[[int], Step]:
     import numpy as np
 
     from conveyor.infer.engines.engine import as_source, open_engine
+    from conveyor.infer.measure_speed import in_precision
     from conveyor.infer.preprocessing import Preprocessing
 
     size = asked["image_size"]
     source = as_source(_model(asked), Preprocessing(image_size=size, channels=3, normalization="imagenet"))
+    source = in_precision(source, asked.get("precision"))
 
     def make(batch: int) -> Step:
         engine = open_engine(source, "auto", batch=batch, threads=asked["threads"])

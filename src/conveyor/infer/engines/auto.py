@@ -1,13 +1,15 @@
-"""`--engine auto`: measure the engines for this model, batch and number of cores, and remember the winner."""
+"""`--engine auto`: measure the engines for this model, batch and number of cores, and remember the winner.
+
+Several sources, the same model in several precisions, are measured in the same rounds.
+"""
 
 import dataclasses
 import hashlib
-import json
 import logging
 import os
 import statistics
 import time
-from importlib import metadata
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.errors import UserError
-from conveyor.files import cache_folder, make_parent, parse_json, write_atomically
+from conveyor.files import cache_folder
 from conveyor.infer.engines.engine import Engine, Source, open_named
-from conveyor.infer.machine import OtherWork, processor_name
+from conveyor.infer.machine import OtherWork, features, processor_name
+from conveyor.infer.remembered import key_of, recall, remember, version
 
 SECONDS = 3.0
 """Time for measuring all candidates together, after each has run once."""
@@ -38,11 +41,21 @@ class Choice:
 
     engine: str
     milliseconds: dict[str, float]
-    """Time of a batch by engine; empty when only one engine can run the model."""
+    """Time of a batch by engine, or by precision and engine; empty when only one engine can run the model."""
     batch: int
     threads: int
     quiet: bool
     remembered: bool = False
+    precision: str = "float32"
+
+    def fastest(self, precision: str) -> tuple[str, float] | None:
+        """The engine for one of several precisions and its time."""
+        found = {
+            name.partition(" ")[2]: value
+            for name, value in self.milliseconds.items()
+            if name.startswith(f"{precision} ")
+        }
+        return min(found.items(), key=lambda entry: entry[1]) if found else None
 
     def text(self) -> str:
         """One line: what was chosen, against what, and whether it will be asked again."""
@@ -61,27 +74,43 @@ class Choice:
         )
 
 
-def choose(source: Source, *, batch: int, threads: int, cache: Path | None = None) -> Choice:
-    """The fastest engine; measured, unless a choice made on a quiet machine is remembered."""
-    candidates = tuple(name for name in source.engines() if batch > 1 or name != "onnxruntime-per-core")
+def choose(
+    source: Source | Sequence[Source], *, batch: int, threads: int, engine: str = "auto", cache: Path | None = None
+) -> Choice:
+    """The fastest engine; measured, unless a choice made on a quiet machine is remembered.
+
+    Of several sources the engine and its precision; `engine` leaves only the one of that name.
+    """
+    sources = [source] if isinstance(source, Source) else list(source)
+    candidates = {
+        name if len(sources) == 1 else f"{each.precision} {name}": (each, name)
+        for each in sources
+        for name in each.engines()
+        if engine in ("auto", name) and (batch > 1 or not name.endswith("-per-core"))
+    }
     if not candidates:
         raise UserError("no installed engine can run this model: pip install onnxruntime openvino")
     if len(candidates) == 1:
-        return Choice(candidates[0], {}, batch, threads, quiet=True)
+        only, name = next(iter(candidates.values()))
+        return Choice(name, {}, batch, threads, quiet=True, precision=only.precision)
     cache = cache or cache_folder() / "engines.json"
-    key = _key(source, candidates, batch, threads)
-    known = _read(cache).get(key)
+    key = _key(sources, list(candidates), batch, threads)
+    known = recall(cache, key)
+    quiet = remembered = known is not None
     if known is not None:
-        return Choice(known["engine"], known["milliseconds"], batch, threads, quiet=True, remembered=True)
-    engines = _open_all(source, candidates, batch, threads)
-    with OtherWork() as disturbance:
-        times = measure(engines, batch)
-    for engine in engines.values():
-        engine.close()
-    choice = Choice(min(times, key=times.__getitem__), times, batch, threads, quiet=disturbance.quiet)
-    if choice.quiet:
-        _remember(cache, key, choice)
-    return choice
+        times = dict(known["milliseconds"])
+    else:
+        engines = _open_all(candidates, batch, threads)
+        with OtherWork() as disturbance:
+            times = measure(engines, batch)
+        quiet = disturbance.quiet
+        for opened in engines.values():
+            opened.close()
+    best = min(times, key=times.__getitem__)
+    chosen, name = candidates[best]
+    if quiet and not remembered:
+        remember(cache, key, {"engine": best, "milliseconds": times, "time": time.time()})
+    return Choice(name, times, batch, threads, quiet, remembered, chosen.precision)
 
 
 def measure(engines: dict[str, Engine], batch: int, seconds: float = SECONDS) -> dict[str, float]:
@@ -148,56 +177,33 @@ def in_the_race(taken: dict[str, list[float]]) -> list[str]:
     return [name for name, values in taken.items() if min(values) < FAR_BEHIND * best or min(values) == best]
 
 
-def _open_all(source: Source, names: tuple[str, ...], batch: int, threads: int) -> dict[str, Engine]:
+def _open_all(candidates: dict[str, tuple[Source, str]], batch: int, threads: int) -> dict[str, Engine]:
     """The candidates that open; one that fails on this model is named and left out."""
     engines: dict[str, Engine] = {}
-    for name in names:
+    for label, (source, name) in candidates.items():
         try:
-            engines[name] = open_named(source, name, batch=batch, threads=threads)
+            engines[label] = open_named(source, name, batch=batch, threads=threads)
         except UserError:
             raise
         except Exception as error:  # a converter's own exception types are many; the others can still serve
-            _warn(name, error)
+            _warn(label, error)
     if not engines:
-        raise UserError(f"none of the engines {', '.join(names)} can run this model: see the messages above")
+        raise UserError(f"none of the engines {', '.join(candidates)} can run this model: see the messages above")
     return engines
 
 
-def _key(source: Source, candidates: tuple[str, ...], batch: int, threads: int) -> str:
+def _key(sources: Sequence[Source], candidates: Sequence[str], batch: int, threads: int) -> str:
     """Everything the winner depends on: structure of the model, batch, cores, processor, versions of the engines."""
-    processor = f"{processor_name()} x{os.cpu_count()}"
-    parts: list[Any] = [candidates, batch, threads, processor, source.preprocessing.to_json(), source.batch]
-    parts += [_version(name) for name in ("torch", "onnxruntime", "openvino")]
-    if source.graph is not None:
-        parts.append([(name, list(tensor.shape)) for name, tensor in source.graph.state_dict().items()])
-        parts.append(str(getattr(source.graph.network, "code", type(source.graph.network).__name__)))
-    else:
-        file = source.onnx or source.openvino
-        assert file is not None
-        parts.append(hashlib.sha256(file.read_bytes()).hexdigest())
-    return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()[:32]
-
-
-def _version(package: str) -> str:
-    try:
-        return metadata.version(package)
-    except metadata.PackageNotFoundError:
-        return "none"
-
-
-def _read(cache: Path) -> dict[str, Any]:
-    try:
-        document = parse_json(cache.read_text())
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}
-
-
-def _remember(cache: Path, key: str, choice: Choice) -> None:
-    known = _read(cache)
-    known[key] = {"engine": choice.engine, "milliseconds": choice.milliseconds, "time": time.time()}
-    try:
-        make_parent(cache)
-        write_atomically(cache, json.dumps(known, indent=1))
-    except OSError as error:
-        _logger.info("the choice of engine could not be remembered in %s: %s", cache, error)
+    processor = f"{processor_name()} {' '.join(features())} x{os.cpu_count()}"
+    parts: list[Any] = [list(candidates), batch, threads, processor]
+    parts += [version(name) for name in ("torch", "onnxruntime", "openvino")]
+    for source in sources:
+        parts += [source.preprocessing.to_json(), source.batch, source.precision]
+        if source.graph is not None:
+            parts.append([(name, list(tensor.shape)) for name, tensor in source.graph.state_dict().items()])
+            parts.append(str(getattr(source.graph.network, "code", type(source.graph.network).__name__)))
+        else:
+            file = source.onnx or source.openvino
+            assert file is not None
+            parts.append(hashlib.sha256(file.read_bytes()).hexdigest())
+    return key_of(parts)

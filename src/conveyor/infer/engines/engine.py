@@ -61,23 +61,23 @@ class Source:
     batch: int | None = None
     """The only batch that the file takes; none: any."""
 
+    precision: str = "float32"
+    """What engines compute in, of `PRECISIONS`; the files of `int8` are quantised, those of `bfloat16` are float32."""
+
     def engines(self) -> tuple[str, ...]:
         """The engines that can run it, of those that are installed."""
         from importlib.util import find_spec
 
         fitting = []
-        if self.graph is not None:
-            from conveyor.infer.native_network import can_run
-
-            fitting += ["native", "torch"] if can_run(self.graph) else ["torch"]
-        if ((self.graph is not None and find_spec("onnxscript")) or self.onnx is not None) and find_spec("onnxruntime"):
-            fitting.append("onnxruntime")
-            if self.batch in (None, 1):
-                fitting.append("onnxruntime-per-core")
-        if find_spec("openvino") and (
-            self.onnx or self.openvino or (self.graph is not None and find_spec("onnxscript"))
-        ):
-            fitting.append("openvino")
+        any_batch = self.batch in (None, 1)
+        converted = self.graph is not None and find_spec("onnxscript") is not None
+        if self.graph is not None and self.precision != "int8":
+            fitting.append("torch")
+        # ONNX Runtime has no bfloat16 convolution on CPUs.
+        if (converted or self.onnx is not None) and find_spec("onnxruntime") and self.precision != "bfloat16":
+            fitting += ["onnxruntime", "onnxruntime-per-core"] if any_batch else ["onnxruntime"]
+        if (self.onnx or self.openvino or converted) and find_spec("openvino"):
+            fitting += ["openvino", "openvino-per-core"] if any_batch else ["openvino"]
         return tuple(fitting)
 
 
@@ -127,12 +127,11 @@ def open_named(source: Source, engine: str, *, batch: int, threads: int, spin: b
     """The engine of that name; a `UserError` says why when it cannot run this model here."""
     if engine not in source.engines():
         raise UserError(_why_not(source, engine))
-    if engine in ("native", "torch"):
+    if engine == "torch":
         assert source.graph is not None
-        from conveyor.infer.engines.native import NativeEngine
         from conveyor.infer.engines.torch_engine import TorchEngine
 
-        return (NativeEngine if engine == "native" else TorchEngine)(source.graph, threads)
+        return TorchEngine(source.graph, threads, half=source.precision == "bfloat16")
     if engine == "onnxruntime":
         from conveyor.infer.engines.onnxruntime_engine import OnnxRuntimeEngine
 
@@ -141,20 +140,20 @@ def open_named(source: Source, engine: str, *, batch: int, threads: int, spin: b
         from conveyor.infer.engines.onnxruntime_engine import PerCoreEngine
 
         return PerCoreEngine(source, threads)
-    from conveyor.infer.engines.openvino_engine import OpenVinoEngine
+    from conveyor.infer.engines.openvino_engine import OpenVinoEngine, OpenVinoPerCoreEngine
 
-    return OpenVinoEngine(source, threads, batch=batch)
+    return (OpenVinoEngine if engine == "openvino" else OpenVinoPerCoreEngine)(source, threads, batch=batch)
 
 
 def _why_not(source: Source, engine: str) -> str:
     stored = "an OpenVINO export" if source.openvino else "an ONNX export" if source.onnx else "this model"
     able = ", ".join(source.engines()) or "none"
-    if engine == "native" and source.graph is not None:
-        return f"the engine native needs Linux, a C compiler and a network that can be traced: choose from {able}"
-    needed = {"torch": "torch", "openvino": "openvino onnx onnxscript"}.get(engine, "onnx onnxscript onnxruntime")
-    if engine == "onnxruntime-per-core" and source.batch not in (None, 1):
+    needed = "openvino onnx onnxscript" if engine.startswith("openvino") else "onnx onnxscript onnxruntime"
+    if engine.endswith("-per-core") and source.batch not in (None, 1):
         return f"the engine {engine} takes one image at a time, {stored} takes {source.batch}: choose from {able}"
-    if source.graph is None and (engine in ("native", "torch") or source.openvino):
+    if (source.precision, engine.partition("-")[0]) in (("bfloat16", "onnxruntime"), ("int8", "torch")):
+        return f"the engine {engine} cannot compute in {source.precision}: choose from {able}"
+    if source.graph is None and (engine == "torch" or source.openvino):
         return f"the engine {engine} cannot run {stored}: choose from {able}, or export the run in another format"
     return f"the engine {engine} is not installed (pip install {needed}): install it or choose from {able}"
 

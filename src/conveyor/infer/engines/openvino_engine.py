@@ -7,23 +7,25 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.infer.engines.engine import Engine, Source, in_batches
+from conveyor.infer.machine import multiplies_bfloat16
 
 MOST_COMPILED = 12
 """Compiled batch sizes kept; beyond, the one compiled first is dropped."""
+AT_ONCE = 8
+"""Images that a core takes at a time: more of them leave its cache."""
 
 
-class OpenVinoEngine(Engine):
-    """Float32 arithmetic (the default may choose bfloat16), latency hint: all threads work on one batch.
+class _Model:
+    """A model as OpenVINO reads it, compiled for one batch size after the other.
 
-    Pinning is off: two engines in one process would otherwise be pinned to the same core.
+    float32 is asked for by name, as OpenVINO's default on a processor with bfloat16 is bfloat16. What an 8-bit model leaves
+    unquantised runs in bfloat16 where the processor multiplies it. Pinning is off: two engines in one process would
+    otherwise be pinned to the same core.
     """
 
-    name = "openvino"
-
-    def __init__(self, source: Source, threads: int, *, batch: int = 1) -> None:
+    def __init__(self, source: Source, threads: int, streams: int) -> None:
         import openvino
 
-        super().__init__(source.preprocessing.image_shape, threads)
         self._core = openvino.Core()
         if source.openvino is not None or source.onnx is not None:
             self._model = self._core.read_model(str(source.openvino or source.onnx))
@@ -32,29 +34,37 @@ class OpenVinoEngine(Engine):
 
             assert source.graph is not None
             self._model = self._core.read_model(model=to_onnx(source.graph), weights=b"")
+        self._shape = None if source.batch is not None else source.preprocessing.image_shape
+        half = source.precision == "bfloat16" or (source.precision == "int8" and multiplies_bfloat16())
+        self._settings = {
+            "PERFORMANCE_HINT": "LATENCY" if streams == 1 else "THROUGHPUT",
+            "INFERENCE_PRECISION_HINT": "bf16" if half else "f32",
+            "INFERENCE_NUM_THREADS": threads,
+            "NUM_STREAMS": streams,
+            "ENABLE_CPU_PINNING": False,
+        }
+
+    def compiled(self, batch: int) -> Any:
+        if self._shape is not None:
+            self._model.reshape([batch, *self._shape])
+        return self._core.compile_model(self._model, "CPU", self._settings)
+
+
+class OpenVinoEngine(Engine):
+    """All threads work on one batch."""
+
+    name = "openvino"
+
+    def __init__(self, source: Source, threads: int, *, batch: int = 1) -> None:
+        super().__init__(source.preprocessing.image_shape, threads)
+        self._model = _Model(source, threads, streams=1)
         self._fixed = source.batch
         self._lock = threading.Lock()
         self._requests: dict[int, Any] = {}
         self._request(source.batch or batch)
 
     def _request(self, batch: int) -> Any:
-        found = self._requests.get(batch)
-        if found is not None:
-            return found
-        if self._fixed is None:
-            self._model.reshape([batch, *self.image_shape])
-        settings = {
-            "PERFORMANCE_HINT": "LATENCY",
-            "INFERENCE_PRECISION_HINT": "f32",
-            "INFERENCE_NUM_THREADS": self.threads,
-            "NUM_STREAMS": 1,
-            "ENABLE_CPU_PINNING": False,
-        }
-        request = self._core.compile_model(self._model, "CPU", settings).create_infer_request()
-        while len(self._requests) >= MOST_COMPILED:
-            self._requests.pop(next(iter(self._requests)))
-        self._requests[batch] = request
-        return request
+        return _kept(self._requests, batch, lambda: self._model.compiled(batch).create_infer_request())
 
     def _run(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         if self._fixed is not None and len(images) != self._fixed:
@@ -70,3 +80,66 @@ class OpenVinoEngine(Engine):
 
     def close(self) -> None:
         self._requests.clear()
+
+
+class OpenVinoPerCoreEngine(Engine):
+    """Every core computes images of its own, up to `AT_ONCE` at a time; no core waits for another inside a layer."""
+
+    name = "openvino-per-core"
+
+    def __init__(self, source: Source, threads: int, *, batch: int = 1) -> None:
+        super().__init__(source.preprocessing.image_shape, threads)
+        self._model = _Model(source, threads, streams=threads)
+        self._most = AT_ONCE if source.batch is None else 1
+        self._lock = threading.Lock()
+        self._queues: dict[int, Any] = {}
+        for part in even_parts(batch, threads, self._most):
+            self._queue(part.stop - part.start)
+
+    def _queue(self, size: int) -> Any:
+        import openvino
+
+        def made() -> Any:
+            queue = openvino.AsyncInferQueue(self._model.compiled(size), self.threads)
+            queue.set_callback(_keep)
+            return queue
+
+        return _kept(self._queues, size, made)
+
+    def _run(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
+        answers: dict[int, NDArray[np.float32]] = {}
+        with self._lock:
+            used = {}
+            for part in even_parts(len(images), self.threads, self._most):
+                queue = used[part.stop - part.start] = self._queue(part.stop - part.start)
+                queue.start_async([images[part]], (answers, part.start), share_inputs=True)
+            for queue in used.values():
+                queue.wait_all()
+        return np.concatenate([answers[start] for start in sorted(answers)])
+
+    def close(self) -> None:
+        self._queues.clear()
+
+
+def _keep(request: Any, place: tuple[dict[int, NDArray[np.float32]], int]) -> None:
+    answers, start = place
+    answers[start] = np.array(request.get_output_tensor(0).data)
+
+
+def _kept(compiled: dict[int, Any], size: int, make: Any) -> Any:
+    """The entry for `size`, made when it is missing; the oldest one goes when there are too many."""
+    if size not in compiled:
+        while len(compiled) >= MOST_COMPILED:
+            compiled.pop(next(iter(compiled)))
+        compiled[size] = make()
+    return compiled[size]
+
+
+def even_parts(count: int, workers: int, most: int) -> list[slice]:
+    """`count` things in parts of at most `most`, a multiple of `workers` of them where there are enough, nearly equal.
+
+    >>> [part.stop - part.start for part in even_parts(10, 2, 4)]
+    [2, 3, 2, 3]
+    """
+    parts = min(count, -(-count // (workers * most)) * workers)
+    return [slice(count * part // parts, count * (part + 1) // parts) for part in range(parts)]

@@ -119,19 +119,6 @@ FUNCTIONS: dict[str, dict[str, tuple[list[type], type | None]]] = {
     "winograd": {
         "conveyor_winograd": ([*[_POINTER] * 4, *[_SIZE] * 5, _NUMBER], _NUMBER),
         "conveyor_winograd_weights": ([*[_POINTER] * 3, *[_SIZE] * 5], _NUMBER),
-        "conveyor_winograd_size": ([_SIZE, _SIZE], _SIZE),
-        "conveyor_winograd_kernels": ([_POINTER, _POINTER, _SIZE, _SIZE], None),
-        "conveyor_winograd_layer": ([*[_POINTER] * 5, *[_SIZE] * 5, _NUMBER, _NUMBER], _NUMBER),
-    },
-    "layers": {
-        "conveyor_convolution": ([_POINTER], _NUMBER),
-        "conveyor_depthwise_layer": ([_POINTER], _NUMBER),
-        "conveyor_mean": ([_POINTER, _POINTER, *[_SIZE] * 4, _NUMBER], None),
-        "conveyor_max_pool": ([_POINTER, _POINTER, *[_SIZE] * 9, _NUMBER], None),
-        "conveyor_normalise": ([*[_POINTER] * 3, *[_SIZE] * 9, _NUMBER], None),
-        "conveyor_scale_weights": ([*[_POINTER] * 3, _SIZE, _SIZE], None),
-        "conveyor_scale": ([*[_POINTER] * 3, *[_SIZE] * 3, _NUMBER], None),
-        "conveyor_width": ([], _NUMBER),
     },
     "rounding": {"conveyor_round": ([_POINTER, _POINTER, _SIZE, _WORD, _NUMBER, _NUMBER], None)},
 }

@@ -343,31 +343,6 @@ int conveyor_winograd(const float *x, const float *w, const float *bias, float *
     return failed;
 }
 
-/* Floats of transformed kernels. */
-ptrdiff_t conveyor_winograd_size(ptrdiff_t in, ptrdiff_t out) { return PLACES * plane_of_kernels(in, out); }
-
-/* u = the kernels w[out, 3, 3, in] transformed once, for a network that only answers. */
-void conveyor_winograd_kernels(const float *w, float *u, ptrdiff_t in, ptrdiff_t out) {
-#pragma omp parallel for schedule(static)
-    for (ptrdiff_t panel = 0; panel < out / PANEL; panel++) panel_forward(w, in, panel, u, plane_of_kernels(in, out));
-}
-
-/* y = relu(convolution of x with the transformed kernels + bias + residual); residual may be null, relu 0. Returns 0, or
- * 1 if memory is short. */
-int conveyor_winograd_layer(const float *x, const float *u, const float *bias, const float *residual, float *y,
-                            ptrdiff_t images, ptrdiff_t height, ptrdiff_t width, ptrdiff_t in, ptrdiff_t out, int relu,
-                            int threads) {
-    const After after = {bias, residual, relu};
-    Work k;
-    int failed = begin(&k, images, height, width, in, out, threads);
-    if (!failed) {
-#pragma omp parallel num_threads(k.threads)
-        all_tiles(&k, x, u, plane_of_kernels(in, out), y, &after);
-    }
-    end(&k);
-    return failed;
-}
-
 /* dw[out, 3, 3, in] of x[n, h, w, in] and dy[n, h, w, out]. Returns 0, or 1 if memory is short. */
 int conveyor_winograd_weights(const float *x, const float *dy, float *dw, ptrdiff_t images, ptrdiff_t height,
                               ptrdiff_t width, ptrdiff_t in, ptrdiff_t out) {

@@ -105,11 +105,11 @@ class Rpc:
             if self._service.refuses_calls_at is not None:
                 self._service.refuses_calls_at = time.monotonic()
                 await context.abort(grpc.StatusCode.UNAVAILABLE, "the server is stopping: ask another one")
-            wish, most = context.time_remaining(), self._service.settings.timeout
+            wanted, most = context.time_remaining(), self._service.settings.timeout
             if not open_to_all and not self._allowed(context):
                 await context.abort(grpc.StatusCode.UNAUTHENTICATED, "a bearer token is needed in 'authorization'")
             try:
-                async with Limit(most if wish is None else min(wish, most)) as limit:
+                async with Limit(most if wanted is None else min(wanted, most)) as limit:
                     content = await _arrived(context, arriving, limit)
                     with self._service.holding(len(content)):
                         return await method(message.FromString(content), limit)
@@ -229,12 +229,12 @@ async def _arrived(context: Any, arriving: Arrivals, limit: Limit) -> bytes:
 
 
 def _v2_answer(model: ServedModel, request: Any, logits: NDArray[np.float32]) -> Any:
-    wishes = [
+    wanted_ones = [
         {"name": output.name, "parameters": {key: _parameter(value) for key, value in output.parameters.items()}}
         for output in request.outputs
     ]
     response = MESSAGES["ModelInferResponse"](model_name=model.name, model_version=model.version, id=request.id)
-    for name, _, classes in http_v2.wanted_outputs({"outputs": wishes}):
+    for name, _, classes in http_v2.wanted_outputs({"outputs": wanted_ones}):
         values = logits if name == http_v2.LOGITS else softmax(logits)
         if classes:
             words = http_v2.classification(model, values, classes)

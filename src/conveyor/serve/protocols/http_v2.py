@@ -112,7 +112,7 @@ async def images_of(service: Service, asked: Asked, tensor: dict[str, Any], bina
 
 
 def wanted_outputs(request: dict[str, Any]) -> list[tuple[str, bool | None, int]]:
-    """(name, as binary (none: not said), classification count) of each output that was asked for; all of them without a wish."""
+    """(name, as binary (none: not said), classification count) of each output that was asked for; all of them without a wanted."""
     default = (request.get("parameters") or {}) if isinstance(request.get("parameters") or {}, dict) else {}
     binary = True if default.get("binary_data_output") is True else None
     outputs = request.get("outputs")
@@ -130,8 +130,8 @@ def wanted_outputs(request: dict[str, Any]) -> list[tuple[str, bool | None, int]
         classes = parameters.get("classification", 0)
         if not isinstance(classes, int) or isinstance(classes, bool) or classes < 0:
             raise Refused("'classification' must be a number of classes")
-        wish = parameters.get("binary_data", binary)
-        found.append((output["name"], wish if isinstance(wish, bool) else None, classes))
+        wanted = parameters.get("binary_data", binary)
+        found.append((output["name"], wanted if isinstance(wanted, bool) else None, classes))
     return found
 
 

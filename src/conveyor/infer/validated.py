@@ -1,0 +1,75 @@
+"""`conveyor validate --infer-precision`: the accuracy of what would be served, in the precision it would be served in."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from conveyor.checkpoint import store
+from conveyor.errors import UserError
+from conveyor.infer.accuracy import data_options, in_order
+from conveyor.infer.asked_precision import AskedPrecision
+from conveyor.infer.load import from_options, load
+from conveyor.infer.loaded import Loaded
+from conveyor.infer.precision import fit
+from conveyor.layout import usable_cores
+from conveyor.options import Options
+
+BATCH = 32
+
+
+def records(options: Options, wanted: AskedPrecision, say: Callable[[str], None]) -> list[dict[str, Any]]:
+    """One record for each checkpoint that the options name (or for their weights), as other validations have them."""
+    found = []
+    for loaded in _models(options):
+        if loaded.module is None:
+            raise UserError(f"{loaded.name} is an export, and exports are not validated: validate the run it came from")
+        threads = options.layout.threads or usable_cores()
+        batch = options.events.validation_batch_size or BATCH
+        fitted = fit(loaded, wanted, batch=batch, threads=threads, say=say)
+        for note in fitted.notes:
+            say(note)
+        engine = fitted.open(batch=batch, threads=threads)
+        data = data_options(loaded, options.data.data_dir or wanted.data_dir)
+        data = data.replace(max_validation_images=options.data.max_validation_images)
+        seconds, answers, labels = 0.0, [], []
+        for part in in_order(loaded, data, batch):
+            begun = time.perf_counter()
+            answers.append(engine(part.images))
+            seconds += time.perf_counter() - begun
+            labels.append(part.labels)
+        engine.close()
+        count = sum(len(part) for part in labels)
+        found.append(
+            {
+                "name": f"{loaded.spec.get('checkpoint', loaded.name)} {fitted.precision}",
+                "update": loaded.spec.get("update", -1), "epoch": 0.0, **scores(np.concatenate(answers), np.concatenate(labels)),
+                "images": count, "seconds": seconds, "images_per_second": count / seconds,
+            }
+        )  # fmt: skip
+    return found
+
+
+def _models(options: Options) -> Iterator[Loaded]:
+    path = options.run.checkpoint_path
+    if path is None:
+        yield from_options(options, "weights" if options.model.weights else "random")
+        return
+    for checkpoint in store.existing(path).checkpoints:
+        yield load(Path(checkpoint))
+
+
+def scores(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> dict[str, float]:
+    """Top-1 and top-5 in percent, and the mean cross entropy, of logits [N, K]."""
+    values = logits.astype(np.float64)
+    order = np.argsort(-values, axis=1)[:, :5]
+    shifted = values - values.max(axis=1, keepdims=True)
+    losses = np.log(np.exp(shifted).sum(axis=1)) - shifted[np.arange(len(labels)), labels]
+    return {
+        "accuracy": 100 * float((order[:, 0] == labels).mean()),
+        "accuracy_top5": 100 * float((order == labels[:, None]).any(axis=1).mean()),
+        "loss": float(losses.mean()),
+    }
