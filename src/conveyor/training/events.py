@@ -1,5 +1,6 @@
 """What happens between updates: log points, validations, checkpoints. Counted over the whole run, never within an epoch."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -17,7 +18,10 @@ from conveyor.monitor.histograms import histograms
 from conveyor.monitor.observers import Observer
 from conveyor.options.units import seconds
 from conveyor.training.digest import digest
+from conveyor.training.health import check_weights
 from conveyor.training.session import Session
+
+_logger = logging.getLogger(__name__)
 
 
 class Events:
@@ -131,10 +135,20 @@ class Events:
         return last or session.reason is not None or (rest == 0 and epoch % options.epochs_per_validation == 0)
 
     def validate(self) -> None:
-        """Validate the weights as they are now; the result may end the run."""
+        """Validate the weights as they are now; the result may end the run. Without answers there is no result."""
         session = self._session
         assert self._validation is not None
-        result = self.last_result = self._validation.of_session(session)
+        result = self._validation.of_session(session)
+        if not result.is_finite:
+            check_weights(session)
+            if session.world.is_main:
+                _logger.warning(
+                    "the validation after update %d gave answers that are not finite though all weights are: it has no "
+                    "accuracy, and the run goes on",
+                    session.update,
+                )
+            return
+        self.last_result = result
         self.last_mistakes = self._validation.mistakes
         session.last_accuracy = result.top1
         session.validated_at = session.update
@@ -157,6 +171,7 @@ class Events:
         session = self._session
         if self._saved_at == session.update:
             return
+        check_weights(session)
         state = session.state()
         if session.world.is_main:
             self.writer.save(self.folder / store.CHECKPOINTS / str(session.update), state)
