@@ -173,6 +173,7 @@ def test_damaged_checkpoints_are_named(tmp_path: Path, conveyor: Conveyor) -> No
 
 
 def write_data(folder: Path) -> None:
+    folder.mkdir()
     generator = np.random.default_rng(0)
     for split, images in (("train", 8), ("validation", 4)):
         examples = [

@@ -48,14 +48,17 @@ def wait_for_updates(place: Path, jobs: list["subprocess.Popen[str]"]) -> None:
         time.sleep(0.05)
 
 
-def check_saved(place: Path, number: signal.Signals, *also: signal.Signals) -> None:
+def check_saved(place: Path, number: signal.Signals, *also: signal.Signals, torchrun: bool = False) -> None:
     """The run says that it was saved, which it was, and nobody is left."""
     said = (place / "said").read_text()
     found = SAVED.search(said)
     assert found, said
     assert found[1] in [one.name for one in (number, *also)]
     assert (place / "run/checkpoints" / found[2] / "manifest").exists()
-    assert "conveyor/" not in said.partition("Traceback")[2], "torchrun may show one of its own"
+    # torchrun itself ends with a traceback of its own SignalException: nothing below it can prevent that.
+    shown = said.split("Traceback")[1:]
+    assert not shown or (torchrun and len(shown) == 1), said
+    assert not any("conveyor/" in one for one in shown), said
 
 
 def everyone(job: "subprocess.Popen[str]") -> list[psutil.Process]:
@@ -96,7 +99,7 @@ def test_a_signal_to_the_launcher(command: list[str], number: signal.Signals, tm
     if command in (OURS, LAUNCH):
         assert code == 128 + number
     # torchrun dies of SIGUSR1, and mpirun ends its workers with SIGTERM: they are told in another way.
-    check_saved(tmp_path, number, signal.SIGTERM)
+    check_saved(tmp_path, number, signal.SIGTERM, torchrun=command is TORCHRUN)
 
 
 def test_a_signal_to_one_worker(tmp_path: Path) -> None:

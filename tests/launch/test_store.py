@@ -1,10 +1,10 @@
 """The store: what torch expects of one, and nothing for those who do not know the secret."""
 
+import contextlib
 import json
 import os
 import socket
 import threading
-import time
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -14,7 +14,7 @@ import torch.distributed as dist
 
 from conveyor.errors import UserError
 from conveyor.launch import messages, rendezvous, secret
-from conveyor.launch.store import UNIX, Server, Store
+from conveyor.launch.store import MAX_STRANGERS, UNIX, Server, Store
 
 SECRET = b"known to the job alone"
 
@@ -147,15 +147,85 @@ def test_changed_and_repeated_messages_are_refused(server: Server) -> None:
     reader.close()
 
 
-def test_silent_strangers_do_not_keep_others_out(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(messages, "HANDSHAKE_SECONDS", 0.3)
-    strangers = [connected(server) for _ in range(150)]
-    begun = time.monotonic()
-    friend = Store(server.address, SECRET, patience=30)
+def test_silent_strangers_do_not_keep_others_out(server: Server) -> None:
+    """More than the server holds are connected and say nothing: who belongs here gets in at the first attempt."""
+    strangers = [connected(server) for _ in range(MAX_STRANGERS + 50)]
+    for one in strangers:
+        # Greeted, so it takes up a place (or has lost it again).
+        assert len(messages.read(one, len(messages.MAGIC))) == len(messages.MAGIC)
+    friend = Store(server.address, SECRET, patience=0)
     friend.set("in", "time")
-    assert time.monotonic() - begun < 30
     for one in [*strangers, friend]:
         one.close()
+
+
+def test_a_byte_now_and_then_is_no_handshake(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The whole handshake has one deadline: 64 bytes, one in each second, would be a minute."""
+    monkeypatch.setattr(messages, "HANDSHAKE_SECONDS", 0.5)
+    mine, other = socket.socketpair()
+    over = threading.Event()
+
+    def drip() -> None:
+        with contextlib.suppress(OSError):
+            while not over.wait(0.05):
+                other.send(b"x")
+
+    dripping = threading.Thread(target=drip)
+    dripping.start()
+    try:
+        with pytest.raises(TimeoutError):
+            messages.accept(mine, SECRET)
+    finally:
+        over.set()
+        dripping.join()
+        mine.close()
+        other.close()
+
+
+def test_a_flood_does_not_keep_others_out(server: Server) -> None:
+    """Someone connects again and again as fast as he can: who belongs here still gets in."""
+    over = threading.Event()
+
+    def flood() -> None:
+        mine: list[socket.socket] = []
+        while not over.is_set():
+            with contextlib.suppress(OSError):
+                mine.append(connected(server))
+            if len(mine) > 300:
+                mine.pop(0).close()
+        for one in mine:
+            one.close()
+
+    flooding = threading.Thread(target=flood)
+    flooding.start()
+    try:
+        friends = [Store(server.address, SECRET, patience=60) for _ in range(4)]
+    finally:
+        over.set()
+        flooding.join()
+    assert friends[0].add("in", 1) == 1
+    for friend in friends:
+        friend.close()
+
+
+def test_the_oldest_of_the_busiest_address_makes_room(server: Server) -> None:
+    """A stranger's address never closes the connections of another that are about to prove the secret."""
+    pairs = [socket.socketpair() for _ in range(MAX_STRANGERS + 2)]
+    names = ["friend", *["stranger"] * (MAX_STRANGERS - 2), "friend", "stranger", "stranger"]
+    for (mine, _), name in zip(pairs, names, strict=True):
+        server.greet(mine, name)
+    for _, other in pairs:
+        other.setblocking(False)
+    gone = []
+    for number, (_, other) in enumerate(pairs):
+        with contextlib.suppress(BlockingIOError):
+            assert other.recv(1) == b""
+            gone.append(number)
+    assert gone == [1, 2]
+    for mine, other in pairs:
+        server.greeted(mine)
+        mine.close()
+        other.close()
 
 
 def test_where_the_secret_comes_from(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

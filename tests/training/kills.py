@@ -72,7 +72,8 @@ def newest_complete(run: Path) -> int:
     updates = [0]
     for path in store.listing(run):
         one.verify(path)
-        updates.append(int(path.name))
+        if store.is_numbered(path):
+            updates.append(int(path.name))
     return max(updates)
 
 

@@ -17,6 +17,7 @@ from conveyor.errors import UserError
 from conveyor.options import Options
 from conveyor.run.finish import best_checkpoint
 from conveyor.training.step import FoldedLane
+from conveyor.training.update import Updater
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -192,6 +193,41 @@ def test_a_loss_that_is_not_finite_stops_the_run_and_names_the_layer(tmp_path: P
         train(tmp_path / "run", **changes, lr_values=[1e39], validation=False)
     assert names(tmp_path / "run")[:3] == ["1", "2", "3"]
     checkpoint(tmp_path / "run", 3)
+
+
+def test_a_validation_without_answers_has_no_accuracy(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Finite weights whose answers overflow: no 0 %, no nan, the run goes on."""
+    run = tmp_path / "run"
+    result = train(run, updates=4, lr_schedule="stepped", lr_drops=["3up"], lr_values=[1e36])
+    assert (result["reason"], result["updates"], result["accuracy"]) == ("done", 4, None)
+    assert result["best_update"] is None
+    assert "the validation after update 4 gave answers that are not finite" in caplog.text
+    assert not (run / "validation.csv").exists() or rows(run / "validation.csv") == []
+    assert choice.read_best(run) is None
+    assert names(run) == ["4"]
+
+
+@pytest.mark.parametrize("validation", [True, False], ids=["validated", "saved"])
+def test_weights_that_are_not_finite_end_the_run_before_they_are_saved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, validation: bool
+) -> None:
+    """They have no accuracy, and no checkpoint that would push out a good one."""
+    run, true = tmp_path / "run", Updater.apply
+
+    def apply(updater: Updater, update: int, rate: float) -> None:
+        true(updater, update, rate)
+        if update == 7:
+            with torch.no_grad():
+                updater._parameters[0].view(-1)[0] = float("nan")
+
+    monkeypatch.setattr(Updater, "apply", apply)
+    with pytest.raises(
+        UserError, match=r"the weights conv1.weight are not finite after update 8 \(epoch 2.00, learning"
+    ):
+        train(run, validation=validation, checkpoints_per_epoch=1, checkpoints_to_keep=1)
+    assert names(run) == ["4"]
+    if validation:
+        assert [row["update"] for row in rows(run / "validation.csv")] == ["4"]
 
 
 def test_the_exact_layer_is_found_at_once_when_asked_for(tmp_path: Path) -> None:

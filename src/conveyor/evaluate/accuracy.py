@@ -36,6 +36,11 @@ class Accuracy:
     confusion: Tensor | None = field(default=None, compare=False)
     """int64 [C, C]: images by (label, answer)."""
 
+    @property
+    def is_finite(self) -> bool:
+        """Whether the model gave answers at all; without them the figures would read as an accuracy of 0 %."""
+        return math.isfinite(self.loss)
+
     def record(self, name: str, update: int, epoch: float) -> dict[str, Any]:
         """The fields of `monitor.records` for a validation."""
         record: dict[str, Any] = {
@@ -55,8 +60,8 @@ class Accuracy:
 
 
 def check_answers(found: Accuracy, model: nn.Module, name: str) -> None:
-    """Refuse the figures of a model whose answers are not finite: they would read as an accuracy of 0 %."""
-    if math.isfinite(found.loss):
+    """Refuse the figures of a stored model whose answers are not finite."""
+    if found.is_finite:
         return
     bad = finite.bad_weight([*model.named_parameters(), *model.named_buffers()])
     cause = f"its {bad} holds values that are not" if bad is not None else "though all of its weights are"

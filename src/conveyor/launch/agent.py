@@ -1,4 +1,4 @@
-"""This machine's share of a job under torchrun's elastic agent; the only module that touches its private parts.
+"""This machine's share of a job under torchrun's elastic agent; it and `launch.rendezvous_state` alone touch its private parts.
 
 What we add to the agent: launchers and workers meet in a store of our own, which asks for the job's secret
 (`launch.rendezvous`); a job starts again only when that can help (a worker was killed or lost a peer, never after an ordinary
@@ -26,9 +26,9 @@ from torch.distributed.elastic.multiprocessing import DefaultLogsSpecs, SignalEx
 from torch.distributed.elastic.rendezvous import (
     RendezvousClosedError,
     RendezvousConnectionError,
+    RendezvousStateError,
     RendezvousTimeoutError,
 )
-from torch.distributed.elastic.rendezvous.c10d_rendezvous_backend import C10dRendezvousBackend
 from torch.distributed.elastic.rendezvous.dynamic_rendezvous import DynamicRendezvousHandler, RendezvousTimeout
 
 from conveyor import scratch
@@ -38,6 +38,7 @@ from conveyor.launch import rendezvous, secret
 from conveyor.launch.failure import Failure
 from conveyor.launch.interface import interface_of
 from conveyor.launch.job import LaunchPlan
+from conveyor.launch.rendezvous_state import JsonBackend
 from conveyor.launch.store import UNIX, Server, Store
 from conveyor.processes import of_module
 from conveyor.training import handover
@@ -179,7 +180,7 @@ def _run(argv: Sequence[str], plan: LaunchPlan, store: Store, folder: Path) -> N
     handler = DynamicRendezvousHandler.from_backend(
         run_id,
         store,
-        C10dRendezvousBackend(store, run_id),
+        JsonBackend(store, run_id),
         min_nodes=plan.min_hosts or plan.num_hosts,
         max_nodes=plan.num_hosts,
         local_addr=address,
@@ -215,7 +216,7 @@ def _run(argv: Sequence[str], plan: LaunchPlan, store: Store, folder: Path) -> N
         # The rendezvous stays open for the other machines: this one has only left.
         closing = not several
         raise JobInterruptedError(int(stopped.sigval)) from None
-    except (RendezvousTimeoutError, RendezvousClosedError, RendezvousConnectionError) as error:
+    except (RendezvousTimeoutError, RendezvousClosedError, RendezvousConnectionError, RendezvousStateError) as error:
         raise UserError(_meeting_failed(plan, agent.first_failure, error)) from error
     finally:
         if closing:
@@ -228,6 +229,8 @@ def _meeting_failed(plan: LaunchPlan, first: Failure | None, error: Exception) -
     where = f"{plan.meeting_host}:{plan.port}"
     if isinstance(error, RendezvousClosedError):
         return f"the job at {where} has ended, or another machine failed: its own output says why."
+    if isinstance(error, RendezvousStateError):
+        return f"{error}: every machine of the job at {where} needs the same version of conveyor."
     if isinstance(error, RendezvousConnectionError):
         return (
             f"no connection to {where}: the job has ended, or its first host is not up; check the address, the port and the "

@@ -16,6 +16,7 @@ import json
 import secrets
 import socket
 import struct
+import time
 from typing import Any
 
 MAGIC = b"conveyor store 1\n"
@@ -64,10 +65,11 @@ class Channel:
 
 def accept(connection: socket.socket, secret: bytes) -> Channel:
     """The server's side of the handshake; RefusedError, EOFError or OSError when the client does not pass it."""
+    until = time.monotonic() + HANDSHAKE_SECONDS
     connection.settimeout(HANDSHAKE_SECONDS)
     ours = secrets.token_bytes(SIZE)
     connection.sendall(MAGIC + ours)
-    theirs, proof = read(connection, SIZE), read(connection, SIZE)
+    theirs, proof = read(connection, SIZE, until), read(connection, SIZE, until)
     if not hmac.compare_digest(proof, digest(secret, b"client", ours, theirs)):
         raise RefusedError("a wrong secret")
     connection.sendall(digest(secret, b"server", ours, theirs))
@@ -77,13 +79,14 @@ def accept(connection: socket.socket, secret: bytes) -> Channel:
 
 def connect(connection: socket.socket, secret: bytes, seconds: float) -> Channel:
     """The client's side; `seconds` is how long it waits for each answer. EOFError when nobody greets."""
+    until = time.monotonic() + HANDSHAKE_SECONDS
     connection.settimeout(HANDSHAKE_SECONDS)
-    if read(connection, len(MAGIC)) != MAGIC:
+    if read(connection, len(MAGIC), until) != MAGIC:
         raise RefusedError("another program answers there")
-    theirs, ours = read(connection, SIZE), secrets.token_bytes(SIZE)
+    theirs, ours = read(connection, SIZE, until), secrets.token_bytes(SIZE)
     connection.sendall(ours + digest(secret, b"client", theirs, ours))
     try:
-        proof = read(connection, SIZE)
+        proof = read(connection, SIZE, until)
     except (EOFError, ConnectionError):
         raise RefusedError("it does not accept this secret") from None
     if not hmac.compare_digest(proof, digest(secret, b"server", theirs, ours)):
@@ -97,10 +100,15 @@ def digest(key: bytes, *parts: bytes) -> bytes:
     return hmac.digest(key, b"\0".join(parts), "sha256")
 
 
-def read(connection: socket.socket, count: int) -> bytes:
-    """Exactly `count` bytes; EOFError when the other side ends before."""
+def read(connection: socket.socket, count: int, until: float | None = None) -> bytes:
+    """Exactly `count` bytes; EOFError when the other side ends before, TimeoutError when they are not there `until` then.
+
+    Without `until` the connection's own timeout holds, for each part: who sends a byte now and then is waited for.
+    """
     found = bytearray()
     while len(found) < count:
+        if until is not None:
+            connection.settimeout(max(0.001, until - time.monotonic()))
         part = connection.recv(min(count - len(found), 1 << 16))
         if not part:
             raise EOFError("the connection was closed")

@@ -11,6 +11,7 @@ import socket
 import socketserver
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -25,7 +26,7 @@ log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 60.0
 MAX_STRANGERS = 128
-"""Connections that have not proved the secret yet; more are closed at once, and who belongs here tries again."""
+"""Connections that have not proved the secret yet. One more closes the oldest one of the address that has the most."""
 
 MAX_PATH = 100
 UNIX = "unix:"
@@ -37,7 +38,7 @@ class Server:
 
     def __init__(self, address: str, secret: bytes) -> None:
         self.secret = secret
-        self.strangers = threading.BoundedSemaphore(MAX_STRANGERS)
+        self._strangers: dict[socket.socket, str] = {}
         self._values: dict[str, bytes] = {}
         self._lock = threading.Lock()
         self._refused: set[str] = set()
@@ -84,6 +85,27 @@ class Server:
             self._values[key] = wanted
             return more[-1]
 
+    def greet(self, connection: socket.socket, peer: str) -> None:
+        """Take in someone who has proved nothing yet.
+
+        Who floods from one address closes his own connections, never those of another address that wait for an answer;
+        who comes from his address (another user of that machine) gets in when the handshake ends before as many new
+        ones have come.
+        """
+        with self._lock:
+            if len(self._strangers) >= MAX_STRANGERS:
+                most = Counter(self._strangers.values()).most_common(1)[0][0]
+                oldest = next(one for one, address in self._strangers.items() if address == most)
+                del self._strangers[oldest]
+                with contextlib.suppress(OSError):
+                    oldest.shutdown(socket.SHUT_RDWR)
+            self._strangers[connection] = peer
+
+    def greeted(self, connection: socket.socket) -> None:
+        """The handshake is over, one way or the other."""
+        with self._lock:
+            self._strangers.pop(connection, None)
+
     def refuse(self, peer: str, why: str) -> None:
         """One line for each stranger's address."""
         if peer not in self._refused and len(self._refused) < MAX_STRANGERS:
@@ -93,15 +115,15 @@ class Server:
 
 def _serve(server: Server, connection: socket.socket, peer: Any) -> None:
     """One client, from its handshake to its end."""
-    if not server.strangers.acquire(blocking=False):
-        return
+    name = str(peer[0]) if peer else ""
+    server.greet(connection, name)
     try:
         channel = messages.accept(connection, server.secret)
     except (messages.RefusedError, EOFError, OSError) as error:
-        server.refuse(str(peer[0]) if peer else "", str(error) or "no answer")
+        server.refuse(name, str(error) or "no answer")
         return
     finally:
-        server.strangers.release()
+        server.greeted(connection)
     with contextlib.suppress(messages.RefusedError, EOFError, OSError):
         while True:
             channel.send(server.answer(channel.receive()))

@@ -20,7 +20,7 @@ import uvicorn
 from PIL import Image
 
 from conveyor.errors import UserError
-from conveyor.files import write_atomically
+from conveyor.files import make_parent, write_atomically
 from conveyor.serve import log
 from conveyor.serve.app import make_app
 from conveyor.serve.connections import LimitedProtocol, close_door, sweep
@@ -253,4 +253,5 @@ def _announce(service: Service, port: int, grpc_port: int | None, say: Say) -> N
             "version": model.version,
             "pid": os.getpid(),
         }
+        make_parent(settings.ready_file)
         write_atomically(settings.ready_file, json.dumps(document))

@@ -1,5 +1,6 @@
 """What happens between updates: log points, validations, checkpoints. Counted over the whole run, never within an epoch."""
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -14,6 +15,7 @@ from conveyor.monitor.histograms import histograms
 from conveyor.monitor.observers import Observer
 from conveyor.options.units import seconds
 from conveyor.training.digest import digest
+from conveyor.training.health import check_weights
 from conveyor.training.session import Session
 from conveyor.training.stopping import Reason
 
@@ -24,6 +26,9 @@ class Validated(Protocol):
     @property
     def top1(self) -> float: ...
 
+    @property
+    def is_finite(self) -> bool: ...
+
     def record(self, name: str, update: int, epoch: float) -> dict[str, Any]:
         """The fields of a validation in `monitor.records`."""
 
@@ -32,6 +37,9 @@ class Validator(Protocol):
     """What measures the weights of a run while it trains: `evaluate.validator`."""
 
     def of_session(self, session: Session) -> Validated: ...
+
+
+_logger = logging.getLogger(__name__)
 
 
 class Events:
@@ -143,10 +151,19 @@ class Events:
         return last or session.reason is not None or (rest == 0 and epoch % options.epochs_per_validation == 0)
 
     def validate(self) -> None:
-        """Validate the weights as they are now; the result may end the run."""
+        """Validate the weights as they are now; the result may end the run. Without answers there is no result."""
         session = self._session
         assert self._validation is not None
         result = self._validation.of_session(session)
+        if not result.is_finite:
+            check_weights(session)
+            if session.world.is_main:
+                _logger.warning(
+                    "the validation after update %d gave answers that are not finite though all weights are: it has no "
+                    "accuracy, and the run goes on",
+                    session.update,
+                )
+            return
         session.last_accuracy = result.top1
         session.validated_at = session.update
         verdict = session.stopping.judge(result.top1, session.update)
@@ -168,6 +185,7 @@ class Events:
         session = self._session
         if self._saved_at == session.update:
             return
+        check_weights(session)
         state = session.state()
         if session.world.is_main:
             self.writer.save(self.folder / store.CHECKPOINTS / str(session.update), state)

@@ -18,6 +18,9 @@ class NotFiniteError(UserError):
     """The loss became infinite or not a number."""
 
 
+ADVICE = "lower --learning-rate, lengthen --warmup or set --clip-norm; earlier checkpoints are intact"
+
+
 def check_finite(bad_slots: float, session: Session, rate: float) -> None:
     """Raise `NotFiniteError` on every worker when any slot of the update had a loss that is not finite."""
     if not bad_slots:
@@ -25,10 +28,24 @@ def check_finite(bad_slots: float, session: Session, rate: float) -> None:
     finding = session.lane.find_bad_layer(session.update, session.updater.loss_scale.value)
     cause = min(gathered(finding, session.world), default=None)
     where = f"; first not finite: {cause.phrase}" if cause is not None else ""
-    raise NotFiniteError(
-        f"the loss is not finite in {moment(session, rate)}{where}: lower --learning-rate, lengthen --warmup or set "
-        "--clip-norm; earlier checkpoints are intact"
-    )
+    raise NotFiniteError(f"the loss is not finite in {moment(session, rate)}{where}: {ADVICE}")
+
+
+def check_weights(session: Session) -> None:
+    """Raise `NotFiniteError` on every worker when the last update left weights or statistics that are not finite.
+
+    Before a checkpoint is written: it would push a good one out of the run folder. And when a validation has no answers.
+    """
+    module = session.lane.module
+    bad = finite.bad_weight([*module.named_parameters(), *module.named_buffers()])
+    finding = None if bad is None else finite.Finding.weights(bad, session.world.stage)
+    cause = min(gathered(finding, session.world), default=None)
+    if cause is not None:
+        rate = session.spec.schedule.rate(session.update - 1)
+        raise NotFiniteError(
+            f"{cause.phrase} are not finite after update {session.update} (epoch {session.epoch:.2f}, learning rate "
+            f"{rate:.4g}): {ADVICE}"
+        )
 
 
 def gathered(finding: finite.Finding | None, world: World) -> list[finite.Finding]:
