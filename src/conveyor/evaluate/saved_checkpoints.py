@@ -17,12 +17,14 @@ from conveyor.training.session import Session
 _logger = logging.getLogger(__name__)
 
 
-def readable(paths: Sequence[Path]) -> Iterator[tuple[Path, State]]:
-    """Each complete checkpoint with its state; a damaged one is named and passed over."""
+def readable(paths: Sequence[Path], *, strict: bool = False) -> Iterator[tuple[Path, State]]:
+    """Each complete checkpoint with its state; a damaged one is named and passed over, with `strict` it is an error."""
     for path in paths:
         try:
             yield path, one.load(path)
         except one.DamagedError as problem:
+            if strict:
+                raise
             _logger.warning("%s", problem)
 
 
@@ -31,9 +33,9 @@ def records(
 ) -> Iterator[tuple[dict[str, Any], State]]:
     """Validate the checkpoints in their order, each `repeat` times; every worker runs this in step.
 
-    One whose answers are not finite is named and passed over; with `strict` it is an error.
+    One whose answers are not finite is named and passed over; with `strict` it is an error, like a damaged one.
     """
-    for path, state in readable(paths):
+    for path, state in readable(paths, strict=strict):
         model = validation.loaded(state)
         update = state.update if store.is_numbered(path) else -1
         for _ in range(repeat):
