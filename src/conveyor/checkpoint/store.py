@@ -1,7 +1,7 @@
 """The checkpoints of a run: which there are, the newest complete one, which to keep."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -117,6 +117,17 @@ def load_newest(path: Path | str, load: Callable[[Path], State] = one.load) -> t
             f"no complete checkpoint in {path}: {len(damaged)} found, all damaged; the newest: {damaged[0]}"
         )
     raise UserError(f"no checkpoint in {path}: the run ended before its first one; start it again")
+
+
+def readable(paths: Sequence[Path], *, strict: bool = False) -> Iterator[tuple[Path, State]]:
+    """Each complete checkpoint with its state; a damaged one is named and passed over, with `strict` it is an error."""
+    for path in paths:
+        try:
+            yield path, one.load(path)
+        except one.DamagedError as problem:
+            if strict:
+                raise
+            _logger.warning("%s", problem)
 
 
 def prune(run: Path, keep: int | None) -> list[Path]:
