@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.training.runs import small_spec
+from tests.run.runs import small_spec
 from torch import nn
 
 from conveyor import models

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.runs import assert_same_bits, checkpoint, names, train
+from tests.run.runs import assert_same_bits, checkpoint, names, train
 
 from conveyor.checkpoint import choice, store
 from conveyor.checkpoint.lock import RunLock
