@@ -24,30 +24,111 @@ LAYERS = [
 ]
 """Each imports only from its own layer or those below it: read by the test and by the page."""
 
+WORDS = {
+    "topology": "the logical shape of a run: micro-batch, accumulation, replicas, stages; with options and seed it decides every bit",
+    "micro-batch": "the B images that one slot brings to the network",
+    "accumulation": "the A micro-batches of one replica whose gradients are summed before an update",
+    "replica": "one of the R logical copies of the model that share an update; it needs no device of its own",
+    "stage": "one of the S consecutive parts into which the layers of the model are cut",
+    "slot": "one micro-batch of an update, numbered a * R + r; an update has A * R",
+    "group": "neighbouring slots that share one pass through the network; a leaf of the tree of sums",
+    "layout": "lanes x depth: the worker processes that a run has on the machines at hand; it changes no result",
+    "lane": "the workers that compute some of the groups of every update, with all stages among them",
+    "depth": "the number of workers of a lane; with 1 the one worker holds the whole model",
+    "worker": "one process of a run, (lane, stage), rank = lane * depth + stage",
+    "update": "one change of the weights, by B * A * R images",
+    "event": "what happens between updates: a log line, a validation, a checkpoint",
+    "run": "one training from update 0 to its end, with its folder, however often it is interrupted",
+    "dialect": "the options, names and log lines of an older program, translated into ours",
+}
+"""All the words that are this program's own."""
+
+CHANGES = [
+    ("an option, its help or its default", ["options/"]),
+    ("how YAML and command line become options", ["options/file.py", "options/parser.py"]),
+    ("the arithmetic of batches, epochs and events", ["topology.py"]),
+    ("what follows from the options, and what --dry-run prints", ["spec/resolving.py", "spec/run_spec.py"]),
+    ("what a run is refused for before it starts", ["spec/checks.py", "run/preflight.py"]),
+    ("model, image size, classes, normalisation where no option says them", ["data/subject.py"]),
+    ("lanes, depth and threads of a run, and who computes which groups", ["layout.py"]),
+    ("how workers are started, and by which launchers", ["launch/run_job.py", "launch/rank.py", "launch/agent.py"]),
+    ("how workers meet and prove that they belong to the job", ["launch/rendezvous.py", "launch/messages.py"]),
+    ("communication between workers", ["world/world.py", "world/distributed.py"]),
+    ("the order in which gradients are summed", ["tree.py", "world/gradients.py", "world/exchange.py"]),
+    ("what happens when a worker dies", ["training/handover.py", "launch/agent.py"]),
+    ("whether a job was started before", ["world/restarts.py"]),
+    ("what a worker does from start to end", ["run/worker.py"]),
+    ("where a run begins: new, resumed, restored", ["run/start.py"]),
+    ("which options of a stored run may change", ["run/stored_options.py"]),
+    ("the train loop", ["training/loop.py"]),
+    ("the order of transforms on a model", ["training/build_model.py"]),
+    ("forward and backward of the whole model", ["training/whole_model_lane.py"]),
+    ("forward and backward of a stage", ["training/stage_lane.py", "pipeline/runtime.py"]),
+    ("where a model is cut into stages", ["pipeline/balance.py", "pipeline/cut.py", "run/autosplit.py"]),
+    ("the order of forward and backward passes in a pipeline", ["pipeline/schedules.py"]),
+    ("the loss, top-1 and top-5", ["training/loss.py"]),
+    ("clipping, loss scale and what follows the gradients", ["training/update.py", "numerics/loss_scale.py"]),
+    ("an update rule", ["optim/rules.py", "optim/optimizer.py"]),
+    ("the learning rate over time", ["optim/schedule.py"]),
+    ("averages of weights", ["optim/average.py", "run/averages.py"]),
+    ("when a run stops, logs, validates and saves", ["training/stopping.py", "training/events.py"]),
+    ("a network, or a name for one", ["models/catalogue.py", "models/registry.py"]),
+    ("how foreign weights are read", ["models/weights.py", "models/sources.py"]),
+    ("number formats", ["numerics/precision.py", "numerics/half_ops.py"]),
+    ("random numbers", ["numerics/keyed.py"]),
+    ("recomputation", ["numerics/recompute.py"]),
+    ("the arithmetic of training on a CPU", ["numerics/convolution.py", "numerics/norm_act.py", "numerics/native/"]),
+    ("which data sets there are, and how one is opened", ["data/catalogue.py", "data/open.py"]),
+    ("the order of samples", ["data/order.py"]),
+    ("how a photograph is decoded and cropped", ["data/photo/decode.py", "data/photo/crops.py"]),
+    ("augmentation, mixing, normalisation", ["data/transform/prepare.py"]),
+    ("how accuracy is counted", ["evaluate/accuracy.py"]),
+    ("the files of a checkpoint, and when one is damaged", ["checkpoint/folder.py"]),
+    ("which checkpoint is meant: best, last, an update", ["checkpoint/choice.py", "checkpoint/store.py"]),
+    ("log lines, CSV files, trackers", ["monitor/observers.py", "monitor/trackers.py"]),
+    ("the report", ["report/sections.py", "report/page.py"]),
+    ("opening a model for inference", ["infer/load.py"]),
+    ("which inference engine is used", ["infer/engines/auto.py"]),
+    ("exports", ["infer/export.py"]),
+    ("batches, queues and limits of the server", ["serve/batching.py", "serve/pool.py", "serve/service.py"]),
+    ("what the server understands", ["serve/protocols/"]),
+    ("what a plan proposes", ["plan/choose.py", "plan/planner.py"]),
+    ("a benchmark beside peers", ["bench/rounds.py", "bench/runner.py"]),
+    ("an older program's option", ["dialects/table.py", "dialects/translation.py"]),
+    ("the version of torch, and what is used of its private parts", ["numerics/foreach.py", "pipeline/schedules.py", "launch/agent.py"]),
+]  # fmt: skip
+"""A behaviour, and the files that decide it."""
+
+WAY = [
+    ("data", "the samples of a slot by number, decoded, put together and augmented",
+     ["data/order.py: slot_indices", "data/photo/encoded.py: EncodedDataset.read", "data/loader.py: Loader.__next__",
+      "data/transform/prepare.py: Prepare.__call__"]),
+    ("models", "images to logits, through the layers of the network", ["models/resnet.py: ResNet.forward"]),
+    ("numerics", "the arithmetic of each layer, in the run's precision, and its backward pass",
+     ["numerics/convolution.py: forward", "numerics/half_ops.py: convolution"]),
+    ("pipeline", "with depth > 1 only: what one stage sends to the next", ["pipeline/runtime.py: Pipeline.run"]),
+    ("world", "gradients of the groups summed in the order of the tree, over all lanes",
+     ["world/gradients.py: GradientSum.leaf", "world/gradients.py: GradientSum.finish"]),
+    ("optim", "the sum becomes new weights", ["optim/optimizer.py: Optimizer.step"]),
+    ("training", "the figures of the group: loss and hits into the table, the table into the log point",
+     ["training/loss.py: tally", "training/meter.py: Meter.add", "training/events.py: Events.after_update"]),
+    ("monitor", "a line of metrics.csv in the run folder", ["monitor/observers.py: CsvWriter.log"]),
+    ("report", "the run folder as a page", ["report/inputs.py: read_run", "report/page.py: write_report"]),
+]  # fmt: skip
+"""One sample from disk to report: package, what happens there, functions. `WholeModelLane.gradients` drives the middle."""
+
 TEXT = """# Architecture
 
 Made by `scripts/architecture.py` from the source; a test keeps it current.
 
-The way of a sample:
 `options -> topology -> layout -> launch -> worker: data -> model (precision, recompute, stages) -> slot gradients -> tree
 -> optimiser -> events (log, checkpoint, validate) -> run folder`
+"""
 
-| to change | look at |
-|---|---|
-| an option, its help or its default | `options/` |
-| the arithmetic of batches, epochs and events | `topology.py` |
-| where a run runs | `layout.py`, `launch/` |
-| the order in which gradients are summed | `world/tree.py`, `world/gradients.py`, `world/exchange.py` |
-| what happens when a worker dies | `training/handover.py`, `launch/agent.py` |
-| the train loop | `training/loop.py`, one page |
-| the order of transforms on a model | `training/build_model.py`, one page |
-| what a worker does from start to end | `run/worker.py`, one page |
-| a network | `models/` |
-| the arithmetic of training on a CPU | `numerics/convolution.py`, `numerics/norm_act.py`; kernels in `numerics/native/` |
-| what happens to an image | `data/` |
-| an original program's option | `dialects/`, one table for each |
+DRIVEN = """`training/whole_model_lane.py: WholeModelLane.gradients` drives what lies between data and optimiser (with depth > 1:
+`training/stage_lane.py: StageLane.gradients`); a sample passes each package once."""
 
-## Packages
+PACKAGES = """## Packages
 
 Each imports only from its own layer or those below it.
 """
@@ -65,7 +146,14 @@ def main() -> None:
 
 
 def page() -> str:
-    lines = [TEXT]
+    lines = [TEXT, "## Words", "", "| word | what |", "|---|---|"]
+    lines += [f"| {word} | {what} |" for word, what in WORDS.items()]
+    lines += ["", "## Where to look", "", "| to change | look at |", "|---|---|"]
+    lines += [f"| {what} | {', '.join(f'`{file}`' for file in files)} |" for what, files in CHANGES]
+    lines += ["", "## One sample's way from disk to report", "", DRIVEN, ""]
+    lines += ["| package | what | functions |", "|---|---|---|"]
+    lines += [f"| {name} | {what} | {', '.join(f'`{one}`' for one in functions)} |" for name, what, functions in WAY]
+    lines += ["", PACKAGES]
     for title, names in LAYERS:
         lines += [f"### {title}", "", "| package | what | imports |", "|---|---|---|"]
         for name in names:

@@ -133,3 +133,30 @@ def test_help_does_not_bring_torch(python: Callable[..., CompletedProcess[str]])
     result = python(code)
     assert result.returncode == 0, result.stderr
     assert "Train:" in result.stdout
+
+
+def test_the_page_has_fifteen_words_and_thirty_behaviours() -> None:
+    assert len(ARCHITECTURE["WORDS"]) == 15
+    assert len(ARCHITECTURE["CHANGES"]) >= 30
+    named = {file for _, files in ARCHITECTURE["CHANGES"] for file in files}
+    assert [file for file in named if not (SOURCE / file).exists()] == []
+
+
+def test_a_sample_passes_each_package_once_through_functions_that_there_are() -> None:
+    packages = [package for package, _, _ in ARCHITECTURE["WAY"]]
+    assert len(packages) == len(set(packages))
+    for package, _, functions in ARCHITECTURE["WAY"]:
+        for function in functions:
+            file, name = function.split(": ")
+            assert file.startswith(f"{package}/")
+            scope: list[ast.stmt] = ast.parse((SOURCE / file).read_text()).body
+            for part in name.split("."):
+                found = [one for one in scope if isinstance(one, ast.ClassDef | ast.FunctionDef) and one.name == part]
+                assert found, f"{file} has no {name}"
+                scope = found[0].body
+
+
+def test_no_package_has_many_modules() -> None:
+    folders = {path.parent for path in modules()} - {SOURCE}
+    counts = {str(folder.relative_to(SOURCE)): len(list(folder.glob("*.py"))) for folder in folders}
+    assert {name: count for name, count in counts.items() if count > 25} == {}

@@ -276,3 +276,20 @@ def test_a_state_with_a_right_checksum_and_wrong_content_is_named(tmp_path: Path
     with pytest.raises(one.DamagedError, match=r"checkpoint .*7 cannot be read") as caught:
         one.load(path)
     assert len(str(caught.value)) < 500
+
+
+def test_progress_and_options_are_read_without_the_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    state = make_state()
+    path = one.save(tmp_path / "7", state)
+    monkeypatch.setattr(one.tensors, "parse", None)
+    found = one.load_without_tensors(path)
+    assert (found.progress, found.options) == (state.progress, state.options)
+    assert (found.model, found.optimizer, found.averages) == ({}, {}, {})
+    whole = (path / "optimizer.safetensors").read_bytes()
+    (path / "optimizer.safetensors").write_bytes(whole[:-1])
+    with pytest.raises(one.DamagedError, match=r"optimizer\.safetensors has"):
+        one.load_without_tensors(path)
+    (path / "optimizer.safetensors").write_bytes(whole)
+    (path / "state.json").write_bytes((path / "state.json").read_bytes().replace(b"1", b"2", 1))
+    with pytest.raises(one.DamagedError, match=r"checksum of state\.json"):
+        one.load_without_tensors(path)

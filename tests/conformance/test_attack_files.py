@@ -12,7 +12,7 @@ import pytest
 from tests.checkpoint.test_folder import forge, sign
 from tests.conformance import reliability
 from tests.data.photos import encoded, picture
-from tests.training.runs import train
+from tests.run.runs import train
 
 from conveyor.checkpoint import folder as one
 from conveyor.data.formats import tfrecord_dataset

@@ -92,7 +92,7 @@ def test_kills_of_jobs(tmp_path: Path) -> None:
 def in_one_process(folder: Path, changes: dict[str, object], seed: int) -> dict[str, object] | dict[str, list[str]]:
     """Lives that are forked from a warm process: the kill comes at any moment of training itself."""
     folder.mkdir()
-    words = [sys.executable, "-m", "tests.training.kills", str(folder), str(KILLS), str(seed), json.dumps(changes)]
+    words = [sys.executable, "-m", "tests.run.kills", str(folder), str(KILLS), str(seed), json.dumps(changes)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stderr[-3000:]

@@ -190,12 +190,12 @@ def test_a_stranger_in_a_workers_place_is_found(tmp_path: Path) -> None:
     script = """
 import sys, torch.distributed as dist
 from conveyor.errors import UserError
-from conveyor.launch.distributed_world import _know_each_other
+from conveyor.world.distributed import know_each_other
 rank = int(sys.argv[1])
 dist.init_process_group("gloo", init_method=f"file://{sys.argv[2]}", rank=rank, world_size=2)
-_know_each_other(rank, range(2), None, b"the key of the job")
+know_each_other(rank, range(2), None, b"the key of the job")
 try:
-    _know_each_other(rank, range(2), None, b"the key of the job" if rank == 0 else b"a guess")
+    know_each_other(rank, range(2), None, b"the key of the job" if rank == 0 else b"a guess")
 except UserError as error:
     print(error)
 """

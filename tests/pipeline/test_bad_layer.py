@@ -21,12 +21,12 @@ BASE: dict[str, Any] = {
 
 def broken_case(rank: int, text: str, lanes: int, depth: int, broken: str, value: float) -> dict[str, Any]:
     """One update with a weight overwritten, and what the check says of it."""
-    from conveyor.launch.distributed_world import ProcessWorld
     from conveyor.options import Options
     from conveyor.run.assemble import Own, make_feed, make_prepare, make_session
     from conveyor.spec import resolve
     from conveyor.training.health import NotFiniteError, check_finite
     from conveyor.training.loss import BAD
+    from conveyor.world.distributed import ProcessWorld
 
     spec = resolve(Options.from_mapping({**json.loads(text), "layout": f"{lanes}x{depth}"}))
     world = ProcessWorld(lanes, depth, "cpu")

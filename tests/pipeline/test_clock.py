@@ -17,7 +17,7 @@ from conveyor.pipeline.assign import Part
 from conveyor.pipeline.cut import cut
 from conveyor.run import autosplit, folder
 from conveyor.spec import RunSpec, resolve
-from conveyor.training.pipelined import refuse_shared
+from conveyor.training.stage_lane import refuse_shared
 
 
 def test_every_look_at_the_clock_belongs_to_one_unit(monkeypatch: pytest.MonkeyPatch) -> None:

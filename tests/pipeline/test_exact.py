@@ -79,10 +79,10 @@ def random_options(number: int) -> dict[str, Any]:
 
 def run_case(rank: int, text: str, lanes: int, depth: int, folder: str) -> str:
     """A whole run as one worker of lanes x depth."""
-    from conveyor.launch.distributed_world import ProcessWorld
     from conveyor.options import Options
     from conveyor.run import worker
     from conveyor.spec import resolve
+    from conveyor.world.distributed import ProcessWorld
 
     options = Options.from_mapping({**json.loads(text), "layout": f"{lanes}x{depth}", "run_dir": folder})
     spec = resolve(options)

@@ -60,10 +60,10 @@ def train_case(
     cuts_spans: bool = False,
 ) -> dict[str, Any]:
     """Train as one worker of lanes x depth; everyone returns the whole model's state."""
-    from conveyor.launch.distributed_world import ProcessWorld
     from conveyor.options import Options
     from conveyor.run.assemble import Own, make_feed, make_prepare, make_session, make_validation
     from conveyor.spec import OWN_MODEL, resolve
+    from conveyor.world.distributed import ProcessWorld
 
     options = Options.from_mapping({**json.loads(text), "layout": f"{lanes}x{depth}"})
     spec = resolve(options, model_name=OWN_MODEL if own else None).replace(cuts_spans=cuts_spans)

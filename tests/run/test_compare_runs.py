@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.training.runs import small_spec
+from tests.run.runs import small_spec
 
 from conveyor.checkpoint import folder as checkpoints
 from conveyor.commands import compare as command

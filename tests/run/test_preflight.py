@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import save_file
-from tests.training.runs import small_options, train
+from tests.run.runs import small_options, train
 from torch import nn
 
 import conveyor as package

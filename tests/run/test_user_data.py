@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 from safetensors.torch import load_file
-from tests.training.runs import small_options
+from tests.run.runs import small_options
 from torch import nn
 
 import conveyor

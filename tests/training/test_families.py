@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.training.runs import checkpoint, train
+from tests.run.runs import checkpoint, train
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from tests.checkpoint.test_folder import forge
-from tests.training.runs import train
+from tests.run.runs import train
 
 from conveyor.checkpoint import folder as one
 

@@ -49,7 +49,7 @@ def by_definition(groups: int) -> list[Tensor]:
 
 
 def reduce_case(rank: int, lanes: int, groups: int) -> dict[str, Any]:
-    from conveyor.launch.distributed_world import ProcessWorld
+    from conveyor.world.distributed import ProcessWorld
     from conveyor.world.world import World
 
     model, unused, half = network()

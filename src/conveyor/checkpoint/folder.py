@@ -5,6 +5,7 @@ moment, a checkpoint is complete or absent. The manifest has one line `sha256  s
 with the hash of the lines above, so a flipped bit anywhere is found before a byte is used.
 """
 
+import dataclasses
 import errno
 import hashlib
 import json
@@ -13,7 +14,7 @@ import platform
 import re
 import shutil
 import stat
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from pathlib import Path
 
 import torch
@@ -67,8 +68,21 @@ def load(folder: Path | str) -> State:
     """Read and check a checkpoint. Raises `DamagedError` with one sentence when anything in it is not as it was written."""
     folder = Path(folder)
     content = _checked_files(folder)
+    state = _without_tensors(folder, content.pop(STATE))
     try:
-        document = parse_json(content.pop(STATE))
+        return dataclasses.replace(state, **{Path(name).stem: tensors.parse(data) for name, data in content.items()})
+    except (KeyError, TypeError, ValueError) as problem:
+        raise unreadable(folder, problem) from None
+
+
+def load_without_tensors(folder: Path | str) -> State:
+    """Progress and options alone. Of the files with tensors only the sizes are checked: `load` finds what else is wrong."""
+    return _without_tensors(Path(folder), _checked_files(Path(folder), {STATE})[STATE])
+
+
+def _without_tensors(folder: Path, data: bytes) -> State:
+    try:
+        document = parse_json(data)
         if document["format"] != FORMAT:
             raise DamagedError(
                 f"checkpoint {folder} has format {document['format']}, this version reads format {FORMAT}"
@@ -76,8 +90,7 @@ def load(folder: Path | str) -> State:
         progress, options = document["progress"], document["options"]
         if not isinstance(progress, dict) or not isinstance(options, dict) or not _is_count(progress.get("update", 0)):
             raise ValueError(f"{STATE} does not hold the progress and the options of a run")
-        groups = {Path(name).stem: tensors.parse(data) for name, data in content.items()}
-        return State(progress=progress, options=options, **groups)
+        return State(model={}, progress=progress, options=options)
     except (KeyError, TypeError, ValueError) as problem:
         raise unreadable(folder, problem) from None
 
@@ -154,18 +167,20 @@ def _state_json(state: State) -> bytes:
     return json.dumps(document, indent=1).encode()
 
 
-def _checked_files(folder: Path) -> dict[str, bytes]:
-    """`{name: bytes}` of the files in the manifest, each equal to what was written."""
+def _checked_files(folder: Path, wanted: Collection[str] = FILES) -> dict[str, bytes]:
+    """`{name: bytes}` of the `wanted` files in the manifest, each equal to what was written; others have their size."""
     if not folder.is_dir():
         raise UserError(f"there is no checkpoint at {folder}")
     try:
         content = {}
         for name, (digest, size) in _manifest(folder).items():
-            data, found = _read(folder / name, size)
-            if found != size or len(data) != size:
+            data, found = _read(folder / name, size if name in wanted else 0)
+            if found != size or (name in wanted and len(data) != size):
                 raise DamagedError(
                     f"checkpoint {folder} is damaged: {name} has {found} bytes instead of {size}; use the one before it"
                 )
+            if name not in wanted:
+                continue
             if hashlib.sha256(data).hexdigest() != digest:
                 raise DamagedError(
                     f"checkpoint {folder} is damaged: the checksum of {name} is wrong; use the one before it"

@@ -1,6 +1,7 @@
 """The checkpoints of a run: which there are, the newest complete one, which to keep."""
 
 import logging
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -96,15 +97,18 @@ def existing(path: Path | str) -> Found:
     )
 
 
-def load_newest(path: Path | str) -> tuple[Path, State]:
-    """The newest complete checkpoint (of a run, or the given one); damaged ones are named in the log and passed over."""
+def load_newest(path: Path | str, load: Callable[[Path], State] = one.load) -> tuple[Path, State]:
+    """The newest complete checkpoint (of a run, or the given one); damaged ones are named in the log and passed over.
+
+    With `load=folder.load_without_tensors` only what that one checks counts as damage.
+    """
     found = locate(path)
     if found.single:
-        return found.checkpoints[0], one.load(found.checkpoints[0])
+        return found.checkpoints[0], load(found.checkpoints[0])
     damaged: list[str] = []
     for candidate in reversed([entry for entry in found.checkpoints if is_numbered(entry)]):
         try:
-            return candidate, one.load(candidate)
+            return candidate, load(candidate)
         except one.DamagedError as problem:
             damaged.append(str(problem))
             _logger.warning("%s", problem)
@@ -113,6 +117,17 @@ def load_newest(path: Path | str) -> tuple[Path, State]:
             f"no complete checkpoint in {path}: {len(damaged)} found, all damaged; the newest: {damaged[0]}"
         )
     raise UserError(f"no checkpoint in {path}: the run ended before its first one; start it again")
+
+
+def readable(paths: Sequence[Path], *, strict: bool = False) -> Iterator[tuple[Path, State]]:
+    """Each complete checkpoint with its state; a damaged one is named and passed over, with `strict` it is an error."""
+    for path in paths:
+        try:
+            yield path, one.load(path)
+        except one.DamagedError as problem:
+            if strict:
+                raise
+            _logger.warning("%s", problem)
 
 
 def prune(run: Path, keep: int | None) -> list[Path]:

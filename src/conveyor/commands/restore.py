@@ -38,6 +38,7 @@ def run(arguments: argparse.Namespace) -> int:
 def restored_options(path: Path, overrides: dict[str, object]) -> Options:
     """The stored options, set up to go on from `path`: in the run's own folder if its newest checkpoint is meant."""
     from conveyor.checkpoint import store
+    from conveyor.checkpoint.folder import load_without_tensors, verify
     from conveyor.data.identity import check_stored
     from conveyor.run import folder
     from conveyor.run.stored_options import overridden, stored_options
@@ -49,7 +50,9 @@ def restored_options(path: Path, overrides: dict[str, object]) -> Options:
             store.existing(path)
         # Nothing was saved yet: begin again with the same options.
         return overridden(folder.read_options(path), overrides).replace(run_dir=str(path), resume="auto")
-    checkpoint, state = store.load_newest(path)
+    checkpoint, state = store.load_newest(path, load_without_tensors)
+    if found.single:
+        verify(checkpoint)  # the one that was asked for: no other may take its place
     options = overridden(stored_options(run_folder, state.options), overrides)
     check_stored(options.data, state.progress)
     saved = [] if run_folder is None else store.numbered(run_folder)
@@ -60,6 +63,8 @@ def restored_options(path: Path, overrides: dict[str, object]) -> Options:
     if run_folder is not None and not (found.single and newer) and not elsewhere:
         return options.replace(run_dir=str(run_folder), resume="auto", checkpoint_path=None)
     # An older checkpoint, or another folder: what is there stays untouched, the run branches off.
+    if not found.single:
+        checkpoint, state = store.load_newest(path)
     if "run_dir" not in overrides:
         home = run_folder or path.resolve()
         options = options.replace(run_dir=str(home.with_name(f"{home.name}-from-{state.update}")))

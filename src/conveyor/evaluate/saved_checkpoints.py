@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.checkpoint import choice, store
-from conveyor.checkpoint import folder as one
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
 from conveyor.evaluate.accuracy import check_answers
@@ -17,23 +16,14 @@ from conveyor.training.session import Session
 _logger = logging.getLogger(__name__)
 
 
-def readable(paths: Sequence[Path]) -> Iterator[tuple[Path, State]]:
-    """Each complete checkpoint with its state; a damaged one is named and passed over."""
-    for path in paths:
-        try:
-            yield path, one.load(path)
-        except one.DamagedError as problem:
-            _logger.warning("%s", problem)
-
-
 def records(
     paths: Sequence[Path], validation: Validation, repeat: int = 1, *, strict: bool = False
 ) -> Iterator[tuple[dict[str, Any], State]]:
     """Validate the checkpoints in their order, each `repeat` times; every worker runs this in step.
 
-    One whose answers are not finite is named and passed over; with `strict` it is an error.
+    One whose answers are not finite is named and passed over; with `strict` it is an error, like a damaged one.
     """
-    for path, state in readable(paths):
+    for path, state in store.readable(paths, strict=strict):
         model = validation.loaded(state)
         update = state.update if store.is_numbered(path) else -1
         for _ in range(repeat):

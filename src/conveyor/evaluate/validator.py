@@ -54,7 +54,7 @@ class Validation:
         ema = session.updater.ema
         with ema.applied() if ema is not None else contextlib.nullcontext():
             if session.world.depth > 1 and self._spec.options.layout.pipelined_validation:
-                from conveyor.training.pipelined import Relay, StageLane
+                from conveyor.training.stage_lane import Relay, StageLane
 
                 assert isinstance(session.lane, StageLane)
                 return self.measure(Relay(session.lane), (session.world.lane, session.world.lanes))

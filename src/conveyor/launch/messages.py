@@ -19,10 +19,11 @@ import struct
 import time
 from typing import Any
 
+from conveyor.world.proof import SIZE, digest
+
 MAGIC = b"conveyor store 1\n"
 HANDSHAKE_SECONDS = 5.0
 MAX_BYTES = 1 << 24
-SIZE = 32
 
 
 class RefusedError(Exception):
@@ -93,11 +94,6 @@ def connect(connection: socket.socket, secret: bytes, seconds: float) -> Channel
         raise RefusedError("it does not know this secret")
     connection.settimeout(seconds)
     return Channel(connection, digest(secret, b"session", theirs, ours), b"client", b"server")
-
-
-def digest(key: bytes, *parts: bytes) -> bytes:
-    """HMAC-SHA-256; all parts but the last have a fixed length or come from a fixed list."""
-    return hmac.digest(key, b"\0".join(parts), "sha256")
 
 
 def read(connection: socket.socket, count: int, until: float | None = None) -> bytes:

@@ -27,10 +27,10 @@ import torch.distributed as dist
 
 from conveyor.errors import UserError
 from conveyor.launch import secret
-from conveyor.launch.messages import digest
 from conveyor.launch.rank import Place
 from conveyor.launch.store import ANSWER_SECONDS, UNIX, Server, Store
 from conveyor.world import restarts
+from conveyor.world.proof import digest
 
 ADDRESS, ROUND = "CONVEYOR_STORE", "CONVEYOR_ROUND"
 LOCAL = b"the folder of the socket is the guard"

@@ -120,8 +120,9 @@ def _phase(
             spec = spec.replace(options=spec.options.replace(run_dir=_run_folder(spec, place)))
         world = World.single(device_for(options.layout))
         return load(run)(spec, world), world
-    from conveyor.launch.distributed_world import ProcessWorld, join
     from conveyor.launch.interface import follow_mpi
+    from conveyor.launch.join import join
+    from conveyor.world.distributed import ProcessWorld
 
     follow_mpi(os.environ)
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from conveyor.errors import UserError
+from conveyor.numerics import foreach
 
 
 class Ema:
@@ -38,7 +39,7 @@ class Ema:
         decay = min(self._decay, step / (9 + step))
         averages = [average for average, _ in self._pairs]
         sources = [source if source.dtype == torch.float32 else source.float() for _, source in self._pairs]
-        torch._foreach_lerp_(averages, sources, 1.0 - decay)
+        foreach.lerp_(averages, sources, 1.0 - decay)
         for name in self._counters:
             self._averages[name].copy_(self._sources[name])
 

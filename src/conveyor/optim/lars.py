@@ -5,6 +5,7 @@ import dataclasses
 import torch
 from torch import Tensor
 
+from conveyor.numerics import foreach
 from conveyor.optim.rules import Moments, TensorLists
 
 
@@ -27,14 +28,14 @@ class Lars(Moments):
         moments = self.faded(weights, gradients, state, l2)
         if self.adapted and weights:
             ratios = self._ratios(weights, gradients)
-            torch._foreach_add_(gradients, weights, alpha=self.decay)
-            torch._foreach_mul_(gradients, list(ratios.unbind()))
-        torch._foreach_add_(moments, gradients, alpha=rate)
-        torch._foreach_sub_(weights, moments)
+            foreach.add_(gradients, weights, alpha=self.decay)
+            foreach.mul_(gradients, list(ratios.unbind()))
+        foreach.add_(moments, gradients, alpha=rate)
+        foreach.sub_(weights, moments)
 
     def _ratios(self, weights: list[Tensor], gradients: list[Tensor]) -> Tensor:
         """The q of each layer; stays on the device."""
-        weight_norms = torch.stack(torch._foreach_norm(weights))
-        gradient_norms = torch.stack(torch._foreach_norm(gradients))
+        weight_norms = torch.stack(foreach.norm(weights))
+        gradient_norms = torch.stack(foreach.norm(gradients))
         ratios = self.eta * weight_norms / (gradient_norms + self.decay * weight_norms + self.epsilon)
         return torch.where((weight_norms > 0) & (gradient_norms > 0), ratios, torch.ones_like(ratios))

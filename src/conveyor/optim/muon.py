@@ -6,6 +6,7 @@ from collections import defaultdict
 import torch
 from torch import Tensor
 
+from conveyor.numerics import foreach
 from conveyor.optim.rules import Moments, TensorLists
 
 _COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -56,18 +57,18 @@ class Muon(Moments):
         self, weights: list[Tensor], gradients: list[Tensor], state: TensorLists, *, rate: float, l2: float, step: int
     ) -> None:
         moments = self.faded(weights, gradients, state, l2)
-        torch._foreach_add_(moments, gradients)
+        foreach.add_(moments, gradients)
         if self.nesterov:
-            torch._foreach_add_(gradients, moments, alpha=self.momentum)
+            foreach.add_(gradients, moments, alpha=self.momentum)
         directions = gradients if self.nesterov else moments
         by_shape: dict[torch.Size, list[int]] = defaultdict(list)
         for position, weight in enumerate(weights):
             by_shape[weight.shape].append(position)
         if self.normalize:
-            lengths = torch._foreach_norm(weights)
-            torch._foreach_clamp_min_(lengths, 1e-12)
-            torch._foreach_mul_(weights, [len(weight) ** 0.5 for weight in weights])
-            torch._foreach_div_(weights, lengths)
+            lengths = foreach.norm(weights)
+            foreach.clamp_min_(lengths, 1e-12)
+            foreach.mul_(weights, [len(weight) ** 0.5 for weight in weights])
+            foreach.div_(weights, lengths)
         for shape, positions in by_shape.items():
             matrices = orthogonalize(torch.stack([directions[position].flatten(1) for position in positions]))
             scale = max(1.0, matrices.shape[-2] / matrices.shape[-1]) ** 0.5

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from conveyor.errors import UserError
-from conveyor.numerics import keyed
+from conveyor.numerics import foreach, keyed
 from conveyor.numerics.precision import Precision
 from conveyor.numerics.rounding import stochastic_round_into
 from conveyor.optim.kinds import excluded
@@ -122,14 +122,14 @@ class Optimizer:
         """One update of float32 weights, all lists of one group."""
         gradients = [_laid_out_like(gradient, weight) for gradient, weight in zip(gradients, weights, strict=True)]
         if isinstance(factor, Tensor) or factor != 1.0:
-            torch._foreach_mul_(gradients, factor)
+            foreach.mul_(gradients, factor)
         # A decay per update that does not depend on the factor: lr factor (l2 / factor) w.
         l2 = group.l2 / group.factor
         if group.decay:
             # The L2 term sees the weight from before the decay: w - L (O(g + l2 w) + decay w).
             add_l2(weights, gradients, l2)
             l2 = 0.0
-            torch._foreach_mul_(weights, 1.0 - lr * group.decay)
+            foreach.mul_(weights, 1.0 - lr * group.decay)
         group.rule.update(weights, gradients, state, rate=lr * group.factor, l2=l2, step=self.steps)
 
     def _step_narrow(
@@ -158,8 +158,8 @@ class Optimizer:
             return
         if self._saturate:
             limit = torch.finfo(targets[0].dtype).max
-            values = list(torch._foreach_clamp_max(torch._foreach_clamp_min(values, -limit), limit))
-        torch._foreach_copy_(targets, values)
+            values = list(foreach.clamp_max(foreach.clamp_min(values, -limit), limit))
+        foreach.copy_(targets, values)
 
     def state_dict(self) -> dict[str, Tensor]:
         """`kind/name` of every state tensor (not copied), masters as `master/name`, and `step`."""

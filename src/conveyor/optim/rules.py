@@ -11,6 +11,8 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
+from conveyor.numerics import foreach
+
 TensorLists = Mapping[str, list[Tensor]]
 
 
@@ -30,7 +32,7 @@ class Rule(Protocol):
 def add_l2(weights: list[Tensor], gradients: list[Tensor], l2: float) -> None:
     """g += lambda w."""
     if l2:
-        torch._foreach_add_(gradients, weights, alpha=l2)
+        foreach.add_(gradients, weights, alpha=l2)
 
 
 class Moments:
@@ -46,7 +48,7 @@ class Moments:
         """g += lambda w, m = mu m; returns the m, to which the step of this update is still to be added."""
         add_l2(weights, gradients, l2)
         moments = state["momentum"]
-        torch._foreach_mul_(moments, self.momentum)
+        foreach.mul_(moments, self.momentum)
         return moments
 
 
@@ -70,15 +72,15 @@ class Momentum(Moments):
     ) -> None:
         if self.momentum and self.form == "rate":
             moments = self.faded(weights, gradients, state, l2)
-            torch._foreach_add_(moments, gradients, alpha=rate)
+            foreach.add_(moments, gradients, alpha=rate)
             if self.nesterov:
-                torch._foreach_add_(weights, moments, alpha=-self.momentum)
-                torch._foreach_add_(weights, gradients, alpha=-rate)
+                foreach.add_(weights, moments, alpha=-self.momentum)
+                foreach.add_(weights, gradients, alpha=-rate)
             else:
-                torch._foreach_sub_(weights, moments)
+                foreach.sub_(weights, moments)
             return
         # The gradient form with a zero buffer at the start is torch's: its first step sets m = g.
-        torch._fused_sgd_(
+        foreach.fused_sgd_(
             weights,
             gradients,
             state["momentum"] if self.momentum else [],
@@ -114,22 +116,22 @@ class RmsProp:
     ) -> None:
         add_l2(weights, gradients, l2)
         squares = state["square"]
-        torch._foreach_mul_(squares, self.decay)
-        torch._foreach_addcmul_(squares, gradients, gradients, 1 - self.decay)
+        foreach.mul_(squares, self.decay)
+        foreach.addcmul_(squares, gradients, gradients, 1 - self.decay)
         if self.form == "tensorflow":
-            roots = list(torch._foreach_add(squares, self.epsilon))
-            torch._foreach_sqrt_(roots)
+            roots = list(foreach.add(squares, self.epsilon))
+            foreach.sqrt_(roots)
         else:
-            roots = list(torch._foreach_sqrt(squares))
-            torch._foreach_add_(roots, self.epsilon)
+            roots = list(foreach.sqrt(squares))
+            foreach.add_(roots, self.epsilon)
         inside = rate if self.form == "tensorflow" else 1.0
         if not self.momentum:
-            torch._foreach_addcdiv_(weights, gradients, roots, -rate)
+            foreach.addcdiv_(weights, gradients, roots, -rate)
             return
         moments = state["momentum"]
-        torch._foreach_mul_(moments, self.momentum)
-        torch._foreach_addcdiv_(moments, gradients, roots, inside)
-        torch._foreach_add_(weights, moments, alpha=-1.0 if self.form == "tensorflow" else -rate)
+        foreach.mul_(moments, self.momentum)
+        foreach.addcdiv_(moments, gradients, roots, inside)
+        foreach.add_(weights, moments, alpha=-1.0 if self.form == "tensorflow" else -rate)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +155,7 @@ class Adam:
         if not weights:
             return
         count = torch.tensor(float(step), device=weights[0].device)
-        torch._fused_adam_(
+        foreach.fused_adam_(
             weights,
             gradients,
             state["mean"],

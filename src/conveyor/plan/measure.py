@@ -26,7 +26,7 @@ from torch import Tensor, fx, nn
 from conveyor.models.graph import trace_graph
 from conveyor.models.registry import blocks, build_from
 from conveyor.models.units import trace
-from conveyor.numerics import recompute
+from conveyor.numerics import foreach, recompute
 from conveyor.numerics.allocator import keep_freed_memory
 from conveyor.numerics.context import keyed
 from conveyor.options import Options
@@ -226,9 +226,9 @@ def update_seconds_per_byte(size: int = 8_000_000) -> float:
     best = float("inf")
     for _ in range(4):
         start = now()
-        torch._foreach_mul_(momenta, 0.9)
-        torch._foreach_add_(momenta, gradients)
-        torch._foreach_add_(weights, momenta, alpha=-0.1)
+        foreach.mul_(momenta, 0.9)
+        foreach.add_(momenta, gradients)
+        foreach.add_(weights, momenta, alpha=-0.1)
         best = min(best, now() - start)
     return best / size
 

@@ -21,7 +21,7 @@ from conveyor.numerics.loss_scale import make_loss_scale
 from conveyor.numerics.precision import Precision
 from conveyor.optim.average import Ema
 from conveyor.run import preflight
-from conveyor.run.gemm_share import training_flops
+from conveyor.run.gemm_rate import training_flops
 from conveyor.run.start import check_fits
 from conveyor.spec import RunSpec
 from conveyor.training import build_model

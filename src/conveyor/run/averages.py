@@ -9,7 +9,6 @@ from conveyor.checkpoint import folder as one
 from conveyor.checkpoint import store
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
-from conveyor.evaluate.saved_checkpoints import readable
 from conveyor.files import make_parent
 from conveyor.optim import average
 from conveyor.spec import RunSpec
@@ -21,7 +20,7 @@ def average_checkpoints(paths: Sequence[Path], *, decay: float | None = None) ->
     names: list[str] = []
 
     def weights() -> Iterator[dict[str, Tensor]]:
-        for path, state in readable(paths):
+        for path, state in store.readable(paths):
             names.append(path.name)
             used[:] = [state]
             yield state.model

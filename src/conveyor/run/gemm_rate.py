@@ -1,7 +1,7 @@
-"""The machine's float32 GEMM rate, measured a few times for about 0.2 s and remembered in the user's cache folder.
+"""The machine's float32 GEMM rate, and training throughput as a share of it.
 
-Training throughput is shown as a share of it: a convolution is a matrix product, so this is the roof, but for those
-3x3 kernels that need fewer multiplications than the product (`numerics/native/winograd.c`).
+The rate is measured a few times for about 0.2 s and remembered in the user's cache folder. A convolution is a matrix
+product, so it is the roof, but for those 3x3 kernels that need fewer multiplications (`numerics/native/winograd.c`).
 """
 
 import hashlib
@@ -12,9 +12,13 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
+from torch import Tensor, nn
 
 from conveyor.files import cache_folder, make_parent, parse_json, write_atomically
+from conveyor.models.clone import evaluating
+from conveyor.models.units import layer_multiply_adds
 from conveyor.numerics.threads import using_threads
+from conveyor.spec import RunSpec
 from conveyor.training.meter import wait_for
 
 SIZE = 1024
@@ -81,3 +85,34 @@ def _processor() -> str:
             return next((line for line in file if line.startswith("model name")), "")
     except OSError:
         return platform.processor()
+
+
+def training_flops(model: nn.Module, image_size: int, in_channels: int) -> float:
+    """Floating-point operations to train on one image: 3 x the forward pass, 2 per multiply-add.
+
+    Convolutions and matrix products are counted, by running one empty image through the model (on the CPU).
+    """
+    total = 0
+
+    def count(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        nonlocal total
+        total += layer_multiply_adds(module, tuple(output.shape))
+
+    hooks = [
+        module.register_forward_hook(count) for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)
+    ]
+    dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
+    try:
+        with evaluating(model), torch.inference_mode():
+            model(torch.zeros(1, in_channels, image_size, image_size, dtype=dtype))
+    finally:
+        for hook in hooks:
+            hook.remove()
+    return 6.0 * total
+
+
+def share_of_peak(flops: float, spec: RunSpec, device: torch.device) -> Callable[[float], float]:
+    """Images per second -> share (0..1) of the GEMM rate of all workers together."""
+    # A worker is pinned to its own cores, so one can measure only what is its own.
+    roof = gemm_rate(device, 0 if device.type == "cuda" else spec.layout.threads) * spec.layout.workers
+    return lambda rate: rate * flops / roof

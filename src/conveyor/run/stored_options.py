@@ -87,13 +87,14 @@ def options_for_validation(path: Path) -> Options:
     What the run computes is taken over, but not its folder, nor a layout that this machine has no place for.
     """
     from conveyor.checkpoint import store
+    from conveyor.checkpoint.folder import load_without_tensors
     from conveyor.run import folder
 
     found = store.existing(path)
     if found.run is not None and (found.run / folder.OPTIONS).exists():
         options = folder.read_options(found.run)
     else:
-        options = stored_options(None, store.load_newest(found.checkpoints[-1])[1].options)
+        options = stored_options(None, load_without_tensors(found.checkpoints[-1]).options)
     options = options.replace(run_dir=None, checkpoint_path=None, weights=None)
     return without_updates(dataclasses.replace(options, layout=_where(options.layout)))
 

@@ -54,10 +54,8 @@ def _checkpoints(spec: RunSpec, validation: Validation) -> Iterator[dict[str, An
     path, repeat = spec.options.run.checkpoint_path, spec.options.events.repeat
     assert path is not None
     found = store.existing(path)
-    if found.single:
-        # The one that was asked for: damage is an error, not a warning.
-        store.load_newest(path)
     count = 0
+    # Of the one that was asked for, damage is an error, not a warning.
     for record, _ in saved_checkpoints.records(found.checkpoints, validation, repeat, strict=found.single):
         yield record
         count += 1

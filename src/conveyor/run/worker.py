@@ -19,7 +19,7 @@ from conveyor.run import folder as rundir
 from conveyor.run.assemble import Own, make_feed, make_prepare, make_session, make_validation
 from conveyor.run.describe import opening_lines
 from conveyor.run.finish import Result, finish
-from conveyor.run.gemm_share import share_of_peak
+from conveyor.run.gemm_rate import share_of_peak
 from conveyor.run.recompute_memory import recompute_note
 from conveyor.run.rescue import rescue
 from conveyor.run.start import begun_anew, starting_state, with_stored_threads

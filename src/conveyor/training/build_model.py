@@ -27,7 +27,7 @@ from conveyor.training.lane import Lane
 from conveyor.training.load_weights import load_into, start_weights
 from conveyor.training.loss import Loss
 from conveyor.training.meter import Timing
-from conveyor.training.step import FoldedLane
+from conveyor.training.whole_model_lane import WholeModelLane
 from conveyor.world.world import World
 
 
@@ -60,7 +60,7 @@ def _fresh(options: Options, about: Subject) -> nn.Module:
 
 
 def check_splits(model: nn.Module, spec: RunSpec) -> None:
-    """Refuse a split that names no layer: a folded run does not cut there, but the mistake is the same on any layout."""
+    """Refuse a split that names no layer: a lane of depth 1 does not cut there, but the mistake is the same on any layout."""
     batch = spec.options.batch
     if batch.splits and batch.splits != ("auto",):
         splits.resolve(spec.model_name, units.trace(model, spec.image_size, spec.in_channels), batch.splits)
@@ -124,10 +124,10 @@ def build_lane(spec: RunSpec, world: World, model: nn.Module, prepare: Prepare, 
     for norm in norms.batch_norms(model):
         norm.span_group = world.span_group
     if world.depth > 1:
-        from conveyor.training.pipelined import StageLane
+        from conveyor.training.stage_lane import StageLane
 
         return StageLane(spec=spec, world=world, model=model, loss=loss, prepare=prepare, timing=timing)
-    return FoldedLane(
+    return WholeModelLane(
         model,
         world,
         spec.dealt(world.lanes),

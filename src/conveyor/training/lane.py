@@ -10,7 +10,7 @@ from conveyor.numerics.finite import Finding
 
 
 class Lane(Protocol):
-    """One worker's share of a data-parallel lane: the whole model (folded) or one stage of it (pipelined)."""
+    """One worker's share of a data-parallel lane: the whole model (depth 1) or one of its stages."""
 
     module: nn.Module
     """The part of the model that this worker holds, under the names of the whole; its parameters are the ones it updates."""

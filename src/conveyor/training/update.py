@@ -4,6 +4,7 @@ import torch
 from torch import Tensor
 
 from conveyor.models.layers import norms
+from conveyor.numerics import foreach
 from conveyor.numerics.loss_scale import LossScale
 from conveyor.optim import Optimizer
 from conveyor.optim.average import Ema
@@ -76,7 +77,7 @@ class Updater:
         """
         self._squares.zero_()
         if gradients:
-            norms_of = torch._foreach_norm([g.float() if g.dtype.itemsize < 4 else g for g in gradients])
+            norms_of = foreach.norm([g.float() if g.dtype.itemsize < 4 else g for g in gradients])
             self._squares[self._places] = torch.stack([norm.double() for norm in norms_of]).square()
         self._world.sum_over_stages([self._squares])
         return self._squares.sum()

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from conveyor.numerics import foreach
 from conveyor.tree import Dealt, TreeSum
 from conveyor.world.exchange import Exchange, Pending
 
@@ -39,7 +40,7 @@ class Bucket:
         first = self.parameters[0]
         made = torch.empty(len(parts), self._numel, dtype=_sum_type(first), device=first.device)
         for row, part in zip(made, parts, strict=True):
-            torch._foreach_copy_(self._views(row), part)
+            foreach.copy_(self._views(row), part)
         return made
 
     def give(self, gradients: list[Tensor]) -> None:
@@ -162,7 +163,7 @@ def pack(parameters: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Para
 
 
 def _add(left: list[Tensor], right: list[Tensor]) -> list[Tensor]:
-    torch._foreach_add_(left, right)
+    foreach.add_(left, right)
     return left
 
 

@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from conveyor.errors import UserError
 from conveyor.models.layers.span import joined_batch_norm
+from conveyor.numerics import foreach
 from conveyor.numerics import group_norm as native_group_norm
 from conveyor.numerics import norm_act as fused
 from conveyor.numerics.context import current, frozen_statistics, statistics_are_frozen
@@ -272,21 +273,21 @@ def commit(model: nn.Module | Sequence[BatchNorm]) -> None:
         # Numbers on the host are at hand, and lists of numbers take the short way through the kernels.
         numbers = torch.cat(counts).tolist()
         moved = [norm.momentum * min(number, 1.0) for norm, number in zip(norms, numbers, strict=True)]
-        torch._foreach_mul_(running, [1.0 - share for share in moved] * 2)
+        foreach.mul_(running, [1.0 - share for share in moved] * 2)
         shares = [share / max(number, 1.0) for share, number in zip(moved, numbers, strict=True)]
-        torch._foreach_mul_(gathered, shares * 2)
-        torch._foreach_add_(running, gathered)
-        torch._foreach_add_(tracked, [round(number) for number in numbers])
+        foreach.mul_(gathered, shares * 2)
+        foreach.add_(running, gathered)
+        foreach.add_(tracked, [round(number) for number in numbers])
     else:
-        seen = torch._foreach_clamp_max(counts, 1.0)
-        parts = torch._foreach_mul(seen, [norm.momentum for norm in norms])
-        kept = torch._foreach_neg(parts)
-        torch._foreach_add_(kept, 1.0)
-        weights = torch._foreach_div(parts, torch._foreach_clamp_min(counts, 1.0))
-        torch._foreach_mul_(running, kept * 2)
-        torch._foreach_add_(running, torch._foreach_mul(gathered, weights * 2))
-        torch._foreach_add_(tracked, list(torch.cat(counts).round_().long().unbind()))
-    torch._foreach_zero_(pending(norms))
+        seen = foreach.clamp_max(counts, 1.0)
+        parts = foreach.mul(seen, [norm.momentum for norm in norms])
+        kept = foreach.neg(parts)
+        foreach.add_(kept, 1.0)
+        weights = foreach.div(parts, foreach.clamp_min(counts, 1.0))
+        foreach.mul_(running, kept * 2)
+        foreach.add_(running, foreach.mul(gathered, weights * 2))
+        foreach.add_(tracked, list(torch.cat(counts).round_().long().unbind()))
+    foreach.zero_(pending(norms))
 
 
 def discard(model: nn.Module | Sequence[BatchNorm]) -> None:

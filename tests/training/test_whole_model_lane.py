@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.runs import small_spec
+from tests.run.runs import small_spec
 
 from conveyor.data.batch import Batch
 from conveyor.run.assemble import Own, make_feed, make_prepare, make_session

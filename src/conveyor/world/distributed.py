@@ -7,10 +7,9 @@ Every worker makes all groups in the same order, as torch.distributed demands.
 
 import hmac
 import json
-import os
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch.distributed as dist
@@ -18,18 +17,25 @@ from torch import Tensor, nn
 
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
-from conveyor.launch.messages import SIZE, digest
-from conveyor.launch.rank import Place, loopback
-from conveyor.launch.rendezvous import Meeting
 from conveyor.tree import Dealt
 from conveyor.world.exchange import Exchange
 from conveyor.world.gradients import GradientSum
+from conveyor.world.proof import SIZE, digest
 from conveyor.world.world import World
 
-TIMEOUT = timedelta(minutes=30)
 PASSED = 9
 """Tag of the copies that stages keep of each other."""
 PROOF_SECONDS = timedelta(minutes=1)
+
+
+class Meeting(Protocol):
+    """What brought the workers together, and ends with their world."""
+
+    key: bytes
+    """Known to the workers of this job alone."""
+
+    def close(self) -> None:
+        """Called once, after the last communication."""
 
 
 class ProcessWorld(World):
@@ -49,7 +55,7 @@ class ProcessWorld(World):
         self._exchange: tuple[Dealt, Exchange] | None = None
         self.meeting = meeting
         key = meeting.key if meeting is not None else b""
-        _know_each_other(rank, range(size), None, digest(key, b"all"))
+        know_each_other(rank, range(size), None, digest(key, b"all"))
         self.lane_group = _mine(
             rank, [[one * depth + s for one in range(lanes)] for s in range(depth)], digest(key, b"lanes")
         )
@@ -182,30 +188,6 @@ class ProcessWorld(World):
         return value if self.rank == source else json.loads(bytes(buffer.numpy().tobytes()))
 
 
-def join(
-    place: Place, lanes: int, depth: int, device: str = "cpu", device_ids: Sequence[int] = (), lanes_per_span: int = 1
-) -> ProcessWorld:
-    """Meet the other workers and form the world."""
-    cuda = device == "cuda"
-    chosen = torch.device("cpu")
-    if cuda:
-        index = device_ids[place.local_rank % len(device_ids)] if device_ids else place.local_rank
-        chosen = torch.device("cuda", index % torch.cuda.device_count())
-        torch.cuda.set_device(chosen)
-    if place.local_size == place.size:
-        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback()
-    meeting = Meeting(place, os.environ)
-    dist.init_process_group(
-        # Tallies and flags stay on the CPU: they go through gloo even when gradients go through NCCL.
-        "cpu:gloo,cuda:nccl" if cuda else "gloo",
-        store=meeting.store,
-        rank=place.rank,
-        world_size=place.size,
-        timeout=TIMEOUT,
-    )
-    return ProcessWorld(lanes, depth, chosen, lanes_per_span, meeting)
-
-
 def _mine(rank: int, teams: list[list[int]], key: bytes) -> Any:
     """Make a group of each team; return the one that `rank` is in (None stands for a team of everyone or of one)."""
     found = None
@@ -213,11 +195,11 @@ def _mine(rank: int, teams: list[list[int]], key: bytes) -> Any:
         group = dist.new_group(team)
         if rank in team:
             found = group
-            _know_each_other(rank, team, group, digest(key, b"group", str(number).encode()))
+            know_each_other(rank, team, group, digest(key, b"group", str(number).encode()))
     return found
 
 
-def _know_each_other(rank: int, team: Sequence[int], group: Any, key: bytes) -> None:
+def know_each_other(rank: int, team: Sequence[int], group: Any, key: bytes) -> None:
     """Every two members of a group prove to each other that they belong to the job.
 
     gloo takes whoever connects to its port first for the worker it waits for. A stranger who was faster cannot know

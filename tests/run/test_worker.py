@@ -9,15 +9,15 @@ from typing import Any
 
 import pytest
 import torch
-from tests.training.runs import assert_same_bits, checkpoint, names, train
+from tests.run.runs import assert_same_bits, checkpoint, names, train
 
 from conveyor.checkpoint import choice, store
 from conveyor.checkpoint.lock import RunLock
 from conveyor.errors import UserError
 from conveyor.options import Options
 from conveyor.run.finish import best_checkpoint
-from conveyor.training.step import FoldedLane
 from conveyor.training.update import Updater
+from conveyor.training.whole_model_lane import WholeModelLane
 
 
 def rows(path: Path) -> list[dict[str, str]]:
@@ -323,15 +323,15 @@ def test_a_validation_that_a_signal_left_out_is_made_up_for(
     """Told to leave in the last update of an epoch, or of the run: the best, patience and the files are as without it."""
     run, plain = tmp_path / "run", tmp_path / "plain"
     train(plain, updates=8)
-    compute = FoldedLane.gradients
+    compute = WholeModelLane.gradients
 
-    def gradients(lane: FoldedLane, batches: Any, update: int, loss_scale: float) -> Any:
+    def gradients(lane: WholeModelLane, batches: Any, update: int, loss_scale: float) -> Any:
         if update == last - 1:
             signal.raise_signal(signal.SIGTERM)
         return compute(lane, batches, update, loss_scale)
 
     with monkeypatch.context() as patched:
-        patched.setattr(FoldedLane, "gradients", gradients)
+        patched.setattr(WholeModelLane, "gradients", gradients)
         assert train(run, updates=8)["reason"] == "interrupted"
     assert not [row for row in rows(run / "validation.csv") if row["update"] == str(last)]
     result = train(run, updates=8, resume="auto")

@@ -1,4 +1,4 @@
-"""Kill a training run again and again: `python -m tests.training.kills FOLDER KILLS SEED [CHANGES]`, one JSON object on stdout.
+"""Kill a training run again and again: `python -m tests.run.kills FOLDER KILLS SEED [CHANGES]`, one JSON object on stdout.
 
 CHANGES are options as JSON.
 

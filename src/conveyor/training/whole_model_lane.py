@@ -1,4 +1,4 @@
-"""A folded lane: this worker holds the whole model and runs its slots one after the other."""
+"""A lane of depth 1: this worker holds the whole model and runs the lane's groups of slots one after the other."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager
@@ -17,7 +17,7 @@ from conveyor.world.norm_statistics import StatisticsSum
 from conveyor.world.world import World
 
 
-class FoldedLane:
+class WholeModelLane:
     """Gradients of the whole model, one group of slots after the other."""
 
     reads_data = tallies = True

@@ -24,7 +24,7 @@ from conveyor.pipeline.runtime import Pipeline
 from conveyor.spec import RunSpec
 from conveyor.training.loss import TALLY, Loss, tally
 from conveyor.training.meter import Timing
-from conveyor.training.step import joined_inputs
+from conveyor.training.whole_model_lane import joined_inputs
 from conveyor.world.norm_statistics import StatisticsSum
 from conveyor.world.world import World
 

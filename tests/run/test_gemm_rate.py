@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.training.runs import small_spec
+from tests.run.runs import small_spec
 from torch import nn
 
 from conveyor import models
 from conveyor.models import catalogue
 from conveyor.run import gemm_rate
-from conveyor.run.gemm_share import share_of_peak, training_flops
+from conveyor.run.gemm_rate import share_of_peak, training_flops
 from conveyor.run.recompute_memory import recompute_note
 from conveyor.training.build_model import build_model, place_model
 

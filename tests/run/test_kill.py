@@ -14,7 +14,7 @@ KILLS = 100
 @pytest.mark.timeout(900)
 def test_a_hundred_kills_lose_nothing_and_change_nothing(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.training.kills", str(tmp_path), str(KILLS), "0"],
+        [sys.executable, "-m", "tests.run.kills", str(tmp_path), str(KILLS), "0"],
         cwd=Path(__file__).parents[2],
         env={**os.environ, "OMP_NUM_THREADS": "1"},
         capture_output=True,

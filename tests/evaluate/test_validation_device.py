@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from tests.training.runs import train
+from tests.run.runs import train
 
 from conveyor.options.batch import LayoutOptions
 from conveyor.run import assemble
