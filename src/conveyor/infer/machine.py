@@ -1,11 +1,11 @@
-"""This machine: its processor, and how busy it is with other work (a measurement made under load must not be remembered)."""
+"""How busy this machine is with other work (a measurement made under load must not be remembered)."""
 
 import os
-import platform
-from pathlib import Path
 from types import TracebackType
 
 import psutil
+
+from conveyor.measure.processor import processor
 
 QUIET_SHARE = 0.1
 """The machine counts as quiet when others used at most this share of its cores (and at most half a core)."""
@@ -52,20 +52,6 @@ def _own_seconds() -> float:
     return times.user + times.system + times.children_user + times.children_system
 
 
-def vectors() -> str:
-    """The widest vectors that the processor has, of those that matter here: speeds differ by them, names do not."""
-    try:
-        words = set(Path("/proc/cpuinfo").read_text().split())
-    except OSError:
-        return ""
-    return next((name for flag, name in (("avx512f", "AVX-512"), ("avx2", "AVX2")) if flag in words), "")
-
-
 def processor_name() -> str:
     """What the system calls the processor, or its architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine()
+    return processor().name

@@ -11,7 +11,7 @@ from conveyor.infer.loaded import Loaded
 from conveyor.infer.statistics import Repeat
 from conveyor.infer.throughput import Measured, measure
 from conveyor.layout import usable_cores
-from conveyor.monitor.latency import Latency
+from conveyor.measure.latency import Latency
 from conveyor.options import Options
 
 REPEAT_SECONDS = 1.0
