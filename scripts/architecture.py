@@ -17,7 +17,7 @@ LAYERS = [
     ("Training, and answers", ["training", "infer"]),
     ("Between workers, between stages", ["world", "pipeline", "checkpoint", "spec"]),
     ("Parts", ["data", "models", "optim", "numerics"]),
-    ("What a run shows", ["monitor"]),
+    ("Measuring, and what a run shows", ["measure", "monitor"]),
     ("Where and what", ["layout", "topology"]),
     ("The vocabulary", ["options"]),
     ("Ground", ["tree", "hooks", "interrupt", "files", "scratch", "processes", "errors", "version"]),

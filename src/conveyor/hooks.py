@@ -1,6 +1,6 @@
 """What packages above this one add: a kind of thing, its name, and where it is. No torch here.
 
-`conveyor.dialects.hooks` declares log styles, names of layers and names of models of the older programs; nothing else in
+`conveyor.dialects.hooks` declares log styles, configurations, names of layers and names of models of the older programs; nothing else in
 the package knows those programs. A declared thing is imported when it is first asked for.
 """
 

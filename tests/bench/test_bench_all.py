@@ -6,11 +6,11 @@ import pytest
 
 from conveyor.bench import bench_all
 from conveyor.bench.budget import Budget
-from conveyor.bench.rounds import NO_TIME, Contestant, fitting_steps, play
 from conveyor.bench.runner import Outcome, Series
 from conveyor.bench.spec import Benchmark, Case
 from conveyor.bench.tables import newest_records
 from conveyor.commands import bench
+from conveyor.measure.rounds import NO_TIME, Contestant, fitting_steps, play
 
 
 class Clock:

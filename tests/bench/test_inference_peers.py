@@ -8,8 +8,8 @@ import pytest
 from conveyor.bench import inference_peers as peers
 from conveyor.bench import limits, page, tables
 from conveyor.bench.records import OURS
-from conveyor.bench.rounds import Contestant
-from conveyor.infer.machine import multiplies_bfloat16
+from conveyor.measure.processor import multiplies_bfloat16
+from conveyor.measure.rounds import Contestant
 
 FAKE = """
 import json, sys
@@ -76,7 +76,7 @@ def test_the_time_is_filled_with_rounds(monkeypatch: pytest.MonkeyPatch) -> None
 def test_who_takes_too_long_to_get_ready_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
     broken = Contestant("broken", [sys.executable, "-c", BROKEN])
     monkeypatch.setattr(peers, "contestants", lambda *_, **__: [fake(OURS, 10), broken, fake("quick", 8)])
-    monkeypatch.setattr("conveyor.bench.rounds.GRACE_SECONDS", 0.1)
+    monkeypatch.setattr("conveyor.measure.rounds.GRACE_SECONDS", 0.1)
     records = peers.measure("resnet50", [1, 4], rounds=1, threads=1, prepare_seconds=1.0)
     for record in records:
         assert list(record.conditions["absent"]) == ["broken"]

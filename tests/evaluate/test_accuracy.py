@@ -13,8 +13,8 @@ from conveyor.data.batch import Batch, Target
 from conveyor.data.feed import ValidationFeed
 from conveyor.data.formats.memory import MemoryDataset
 from conveyor.evaluate.accuracy import Accuracy, validate
+from conveyor.measure.latency import Latency
 from conveyor.models.clone import evaluating
-from conveyor.monitor.latency import Latency
 from conveyor.world.world import World
 
 CLASSES = 5

@@ -24,6 +24,7 @@ from conveyor.infer.load import from_options, load
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.precision import Data, Fit, fit
 from conveyor.infer.preprocessing import Preprocessing
+from conveyor.measure import processor
 from conveyor.options import Options
 from conveyor.serve.engine_process import _open
 
@@ -107,7 +108,7 @@ class TestAnswers:
         opened = open_named(source, engine, batch=8, threads=2)
         for answers in (opened(IMAGES), np.concatenate([opened(IMAGES[:11]), opened(IMAGES[11:])])):
             assert np.abs(answers - expected).max() <= bound * np.abs(expected).max()
-        if engine == "torch" or source.precision == "int8" or machine.multiplies_bfloat16():
+        if engine == "torch" or source.precision == "int8" or processor.multiplies_bfloat16():
             assert np.abs(opened(IMAGES) - expected).max() > 1e-4, "it is not float32"
 
     @pytest.mark.parametrize(("of", "engine"), [("bfloat16", "onnxruntime"), ("int8", "torch")])
@@ -145,14 +146,14 @@ class TestGate:
 
     def test_auto_takes_the_fastest_that_passes(self, monkeypatch: pytest.MonkeyPatch) -> None:
         fastest("int8", monkeypatch)
-        monkeypatch.setattr(machine, "multiplies_bfloat16", lambda: True)
+        monkeypatch.setattr(processor, "multiplies_bfloat16", lambda: True)
         loaded, data = brightest_quadrant(faintness=1.0)
         assert fit(loaded, AskedPrecision("auto", 0.0), batch=5, threads=1, data=data).precision == "int8"
         loaded, data = brightest_quadrant(faintness=1e-4)
         found = fit(loaded, AskedPrecision("auto", 5.0), batch=5, threads=1, data=data)
         assert found.precision == "bfloat16"
         assert set(found.measured["top1"]) == {"float32", "int8", "bfloat16"}
-        monkeypatch.setattr(machine, "multiplies_bfloat16", lambda: False)
+        monkeypatch.setattr(processor, "multiplies_bfloat16", lambda: False)
         assert fit(loaded, AskedPrecision("auto", 5.0), batch=5, threads=1, data=data).precision == "float32"
 
     def test_without_images_it_is_float32_and_a_note(self) -> None:
@@ -178,11 +179,11 @@ class TestGate:
 
 
 class TestWeights:
-    @pytest.mark.parametrize(("features", "largest"), [(("AVX2",), 64), (("AVX2", "AVX-512", "VNNI"), 127)])
+    @pytest.mark.parametrize(("flags", "largest"), [("avx2", 64), ("avx2 avx512f avx512_vnni", 127)])
     def test_as_many_bits_as_the_processor_sums(
-        self, features: tuple[str, ...], largest: int, monkeypatch: pytest.MonkeyPatch
+        self, flags: str, largest: int, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(machine, "features", lambda: features)
+        monkeypatch.setattr(processor, "processor", lambda: processor.parse([f"flags : {flags}"]))
         loaded, data = small()
         found = fit(loaded, AskedPrecision("int8", 100.0), batch=4, threads=1, data=data, engine="onnxruntime")
         assert found.source.onnx is not None
@@ -201,7 +202,7 @@ class TestWeights:
         loaded, data = small()
         wanted = AskedPrecision("int8", 100.0, weight_bits=8)
         export(loaded, tmp_path / "out", fitted=fit(loaded, wanted, batch=4, threads=1, data=data))
-        monkeypatch.setattr(machine, "features", lambda: ("AVX2",))
+        monkeypatch.setattr(processor, "processor", lambda: processor.parse(["flags : avx2"]))
         with pytest.raises(UserError, match=r"saturate on this processor .* --weight-bits 7"):
             load(tmp_path / "out")
 

@@ -3,7 +3,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conveyor.infer.statistics import Repeat, Throughput
-from conveyor.monitor.latency import Latency, percentile
+from conveyor.measure.latency import Latency, percentile
 
 
 def test_percentiles_are_nearest_rank() -> None:

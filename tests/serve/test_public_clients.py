@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.serve.conftest import IMAGES
 
-from conveyor.bench.rounds import peer_python
+from conveyor.bench.peer_programs import peer_python
 from conveyor.serve.launcher import Running
 
 CLIENT = Path(__file__).parent / "triton_client.py"

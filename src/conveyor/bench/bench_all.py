@@ -17,10 +17,11 @@ from conveyor.bench import inference_peers, runner, training_peers
 from conveyor.bench.budget import Budget
 from conveyor.bench.limits import gemm_rate, memory_bandwidth
 from conveyor.bench.page import LEFT_OUT
+from conveyor.bench.peer_programs import environment
 from conveyor.bench.records import Record, Sample, make_record
-from conveyor.bench.rounds import NO_TIME, environment
 from conveyor.bench.spec import read_spec
 from conveyor.layout import usable_cores
+from conveyor.measure.rounds import NO_TIME
 from conveyor.processes import of_module
 
 SHARES = {

@@ -18,21 +18,15 @@ from typing import Any
 import psutil
 
 from conveyor.bench import limits
+from conveyor.bench.peer_programs import contestant
 from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
-from conveyor.bench.rounds import (
-    NO_TIME,
-    START_SECONDS,
-    Contestant,
-    Session,
-    UnavailableError,
-    contestant,
-    still_in,
-)
 from conveyor.errors import UserError
 from conveyor.infer import PRECISIONS
 from conveyor.infer.engines.auto import REST
-from conveyor.infer.machine import busy_seconds, multiplies_bfloat16
+from conveyor.infer.machine import busy_seconds
 from conveyor.layout import usable_cores
+from conveyor.measure.processor import multiplies_bfloat16
+from conveyor.measure.rounds import NO_TIME, START_SECONDS, Contestant, Session, UnavailableError, still_in
 
 BATCHES = {"efficientnet-b0": (1, 8, 16, 32), "resnext101": (1, 2, 4, 8, 16), "resnet50": (1, 4, 16, 32, 64, 80, 90)}
 """The published lists of batch sizes; the model whose list costs least comes first."""
@@ -230,7 +224,7 @@ def _play(
             rates.wall[name].append(wall)
             rates.cpu[name].append(cpu)
         for name, session in roofs.items():
-            answer = session.round(1)
+            answer = session.ask({"steps": 1})
             rates.roofs[name].append(answer["images"] / answer["seconds"])
     return rates
 

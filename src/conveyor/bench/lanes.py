@@ -14,7 +14,6 @@ and the data included. With equal stages that timetable is the familiar m / (m +
 import contextlib
 import functools
 import json
-import statistics
 import sys
 import tempfile
 import time
@@ -24,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.bench.records import Record, Sample, make_record, ratios
-from conveyor.bench.rounds import Contestant, Session, UnavailableError
 from conveyor.errors import UserError
+from conveyor.measure.rounds import Contestant, play
 from conveyor.options import Options
 from conveyor.processes import of_module
 from conveyor.spec import RunSpec
@@ -74,23 +73,14 @@ def measure(
     threads = {whole: cores, lanes: 1, pipeline: 1}
     if cores < 2 or work.slots < cores:
         raise UserError(f"{cores} cores and {work.slots} slots: lanes need two cores or more, and a slot for each")
-    answers: dict[str, list[dict[str, Any]]] = {name: [] for name in threads}
-    sessions: list[Session] = []
-    try:
-        for layout, count in threads.items():
-            command = of_module("conveyor.bench.lanes", work.options(layout, count).to_yaml())
-            sessions.append(Session(Contestant(layout, command), count))
-        for number in range(rounds):
-            for session in sessions if number % 2 == 0 else reversed(sessions):
-                answer = session.round(updates, alone=True)
-                answers[session.name].append(answer)
-                report(session.name, number, answer["images"] / answer["seconds"])
-    except UnavailableError as error:
-        raise UserError(f"a layout could not be measured: {error}") from None
-    finally:
-        for session in sessions:
-            session.close()
-    return _record(work, cores, answers, updates)
+    contestants = [
+        Contestant(layout, of_module("conveyor.bench.lanes", work.options(layout, count).to_yaml()), threads=count)
+        for layout, count in threads.items()
+    ]
+    match = play(contestants, rounds=rounds, steps=updates, threads=None, report=report, alone=True)
+    if match.absent:
+        raise UserError(f"a layout could not be measured: {next(iter(match.absent.values()))}")
+    return _record(work, cores, {layout: match.answers[layout] for layout in threads}, updates)
 
 
 def _record(work: Work, cores: int, answers: dict[str, list[dict[str, Any]]], updates: int) -> Record:
@@ -132,7 +122,7 @@ def ideal_seconds(stages: Sequence[Sequence[float]], micro_batches: int, schedul
 
 
 def serve(spec: RunSpec, world: World) -> None:
-    """Answer the requests of `rounds.Session` until there are none; the main worker reads and answers."""
+    """Answer the requests of `measure.rounds.Session` until there are none; the main worker reads and answers."""
     from conveyor.numerics.threads import using_threads
     from conveyor.run.assemble import Own, make_feed, make_prepare, make_session
 
@@ -199,15 +189,16 @@ def _stage_seconds(spec: RunSpec, lane: Any, repeats: int) -> list[float]:
     """Forward and backward seconds of this worker's stages for one micro-batch, as the median of some."""
     import torch
 
+    from conveyor.measure.parts import backward_seconds, medians, timed
     from conveyor.models.layers import norms
-    from conveyor.pipeline.stage_io import as_tuple, wire_example
+    from conveyor.pipeline.stage_io import wire_example
 
     pipeline = lane.pipeline
     shape = (spec.topology.micro_batch, spec.in_channels, spec.image_size, spec.image_size)
     images = torch.randn(shape).contiguous(memory_format=torch.channels_last)
-    forward, backward = [], []
+    found: list[tuple[float, float]] = []
     for _ in range(1 + STAGE_REPEATS * repeats):
-        times = [0.0, 0.0]
+        forward = backward = 0.0
         for index in pipeline.mine:
             wagon, part = pipeline.wagons[index], pipeline.parts[index]
             wagon.fetch = lambda number: images
@@ -215,17 +206,14 @@ def _stage_seconds(spec: RunSpec, lane: Any, repeats: int) -> list[float]:
             if index:
                 received = wire_example(pipeline.shapes(shape, torch.float32)[part.first])
                 inputs = [torch.randn(one.shape).requires_grad_() for one in received]
-            started = time.perf_counter()
-            outputs = as_tuple(wagon(*inputs))
-            middle = time.perf_counter()
-            torch.autograd.backward(outputs, [torch.full_like(one, 1e-6) for one in outputs])
-            times = [times[0] + middle - started, times[1] + time.perf_counter() - middle]
-        forward.append(times[0])
-        backward.append(times[1])
+            outputs, seconds = timed(wagon, *inputs, clock=time.perf_counter)
+            forward += seconds
+            backward += backward_seconds(outputs, [torch.full_like(one, 1e-6) for one in outputs], time.perf_counter)
+        found.append((forward, backward))
     norms.discard(lane.module)
     for parameter in lane.module.parameters():
         parameter.grad = None
-    return [statistics.median(values[1:]) for values in (forward, backward)]
+    return list(medians(found))
 
 
 def _gathered(world: World, own: Any) -> list[Any]:

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import torch
 
+from conveyor.bench.peer_programs import contestant
 from conveyor.bench.records import Sample, ratios, share_of
-from conveyor.bench.rounds import Contestant, contestant
 from conveyor.bench.tables import LIMITS
+from conveyor.measure.rounds import Contestant
 from conveyor.run.gemm_rate import measure as measure_gemm
 
 GEMM, MEMORY = LIMITS

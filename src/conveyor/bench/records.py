@@ -15,8 +15,8 @@ from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.files import make_parent, parse_json, write_atomically
-from conveyor.infer.machine import features, processor_name
 from conveyor.layout import usable_cores
+from conveyor.measure.processor import processor
 from conveyor.version import __version__
 
 OURS = "conveyor"
@@ -109,7 +109,7 @@ def machine() -> dict[str, Any]:
     import psutil
 
     return {
-        "processor": " ".join((processor_name(), *features())),
+        "processor": " ".join((processor().name, *processor().features)),
         "cores": usable_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "load_before": LOAD_BEFORE,

@@ -20,10 +20,11 @@ from typing import Any
 
 import psutil
 
+from conveyor.bench.peer_programs import contestant, peer_python
 from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
-from conveyor.bench.rounds import Session, UnavailableError, contestant, peer_python
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
+from conveyor.measure.rounds import Session, UnavailableError
 from conveyor.processes import of_module
 
 READY_SECONDS = 300.0

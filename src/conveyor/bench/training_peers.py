@@ -6,9 +6,10 @@ from typing import Any
 
 from conveyor.bench import limits
 from conveyor.bench.lanes import Work
+from conveyor.bench.peer_programs import contestant
 from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
-from conveyor.bench.rounds import Contestant, contestant, play
 from conveyor.errors import UserError
+from conveyor.measure.rounds import Contestant, play
 from conveyor.processes import of_module
 
 OURS_IN_ONE = f"{OURS}, one process"
@@ -92,7 +93,7 @@ def measure(
         if name not in match.rates:
             raise UserError(f"{setting.label}: our own side ({name}) could not run: {match.absent[name]}")
     roofs = {name: match.rates.pop(name) for name in limits.UNITS}
-    results = {f"{name} rate": match.sample(name) for name in match.rates}
+    results = {f"{name} rate": Sample("img/s", tuple(rates)) for name, rates in match.rates.items()}
     for name in match.rates:
         if name != OURS:
             theirs = match.rates[name]

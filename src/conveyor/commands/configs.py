@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
             raise UserError("which configuration? Write: conveyor configs show NAME")
         print(_json(arguments.name) if arguments.json else show(arguments.name))
         return 0
-    names = [name for name in shipped().entries if arguments.name is None or arguments.name in name]
+    names = [name for name in shipped().where if arguments.name is None or arguments.name in name]
     if not names:
         raise UserError(f"no configuration has {arguments.name!r} in its name: `conveyor configs` lists them all")
     print(json.dumps(names) if arguments.json else listing(names))
@@ -59,9 +59,8 @@ def show(name: str) -> str:
     import yaml
 
     chain = [name]
-    entries = shipped().entries
     mapping = shipped().resolve(name)
-    while isinstance(base := entries[chain[-1]].get("base"), str):
+    while isinstance(base := shipped().entry(chain[-1]).get("base"), str):
         chain.append(base)
     values = {key.replace("_", "-"): value for key, value in mapping.items()}
     head = f"# {name}" + (f", from {' <- '.join(chain[1:])}" if len(chain) > 1 else "") + f" ({shipped().where[name]})"

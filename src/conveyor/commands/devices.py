@@ -34,10 +34,10 @@ def devices() -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
-    from conveyor.infer.machine import processor_name
     from conveyor.launch.cores import available_cores, numa_nodes
+    from conveyor.measure.processor import processor as here
 
-    cores, processor = available_cores(), processor_name()
+    cores, processor = available_cores(), here().name
     listed = [{"id": f"cpu:{core}", "name": processor} for core in cores]
     for index in range(torch.cuda.device_count()):
         properties = torch.cuda.get_device_properties(index)

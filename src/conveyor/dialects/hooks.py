@@ -7,5 +7,6 @@ HOOKS = {
         "pytorch": "conveyor.dialects.log_lines:PyTorch",
         "popart": "conveyor.dialects.log_lines:PopArt",
     },
+    "configurations": {"all": "conveyor.dialects.configurations:ours"},
     "layer names": {"all": "conveyor.dialects.layer_names:every_name"},
 }

@@ -6,11 +6,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from conveyor.dialects.configurations import entries
 from conveyor.dialects.table import FLAGS, LISTS, Row, Table, plain
 from conveyor.dialects.values import convert
 from conveyor.errors import UserError, did_you_mean
 from conveyor.options import find, specs
-from conveyor.options.file import parse_mapping, read_mapping
+from conveyor.options.file import read_mapping
 from conveyor.options.parser import Parser
 
 OWN_FLAGS = ("dry-run", "json")
@@ -85,10 +86,10 @@ def add_configuration(values: Values, name: str, texts: Mapping[str, str], user_
     if user_file is not None:
         sources[user_file] = read_mapping(user_file)
     else:
-        sources = {file: parse_mapping(text, file) for file, text in texts.items()}
-    found = next(((file, entries[name]) for file, entries in sources.items() if name in entries), None)
+        sources = {file: entries(file, text) for file, text in texts.items()}
+    found = next(((file, held[name]) for file, held in sources.items() if name in held), None)
     if found is None:
-        names = sorted({key for entries in sources.values() for key in entries})
+        names = sorted({key for held in sources.values() for key in held})
         hint = did_you_mean(name, names) or (f" (there are {', '.join(names)})" if names else "")
         raise UserError(f"there is no configuration {name!r} in {' or '.join(sources) or 'any file'}{hint}")
     file, entry = found

@@ -1,17 +1,15 @@
 """The scripts of the four dialects: read, translate, say what it is in our words, and run it."""
 
 import dataclasses
-import functools
 import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from importlib import resources
 from itertools import pairwise
 from pathlib import Path
 from types import ModuleType
 
-from conveyor.dialects import other_scripts
+from conveyor.dialects import configurations, other_scripts
 from conveyor.dialects.help import help_text
 from conveyor.dialects.popart import table as popart_table
 from conveyor.dialects.popart import translate as popart
@@ -42,13 +40,6 @@ SCRIPTS = {
     "tensorflow2": ("train", "send_request", "export_for_serving"),
     "popart": ("resnet_main", "resnet_synthetic_benchmark"),
 }
-CONFIG_FILES = {
-    ("tensorflow1", ""): (("tensorflow1.yml", ""), ("tensorflow1_v3.yml", "tensorflow1/")),
-    ("tensorflow2", ""): (("tensorflow2.yml", ""),),
-    ("pytorch", ""): (("pytorch.yml", "pytorch/"), ("pytorch_sdk1.4.yml", "pytorch-sdk1.4/")),
-    ("pytorch", "run_benchmark"): (("pytorch_inference.yml", "pytorch-inference/"),),
-}
-"""Files of a dialect's (and script's) configurations, and what our name for each begins with."""
 IDLE_VARIABLES = re.compile(
     r"(POPLAR|TF_POPLAR|POPART|POPTORCH|POPDIST|IPUOF|GCL|GCDA|PVTI)_(?!SDK_ENABLED)\w+|TF_CPP_VMODULE"
 )
@@ -69,16 +60,24 @@ def translate(
     environment = os.environ if environment is None else environment
     launcher = launcher or launcher_of(environment)
     values = values_of(dialect, script, words, folder)
-    rules = other_scripts.RULES.get((dialect, script), DIALECTS[dialect][2])
-    translation = rules(script, values, launcher, environment)
-    if translation.command == "validate" and "overrides" not in translation.settings:
-        translation = as_validation(values, translation)
+    translation = of_values(dialect, script, values, launcher, environment)
     if idle := sorted(name for name in environment if IDLE_VARIABLES.fullmatch(name)):
         note = f"without effect here: {', '.join(idle)}, which steer the libraries of the original hardware"
         translation = dataclasses.replace(translation, notes=(*translation.notes, note))
     if values.config_name is None:
         return translation
-    return _with_config(translation, dialect, script, values.config_name)
+    return dataclasses.replace(translation, config=configurations.our_name(dialect, script, values.config_name))
+
+
+def of_values(
+    dialect: str, script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]
+) -> Translation:
+    """What the values of a script's options mean."""
+    rules = other_scripts.RULES.get((dialect, script), DIALECTS[dialect][2])
+    translation = rules(script, values, launcher, environment)
+    if translation.command == "validate" and "overrides" not in translation.settings:
+        return as_validation(values, translation)
+    return translation
 
 
 def values_of(dialect: str, script: str, words: Sequence[str], folder: Path | None) -> Values:
@@ -96,8 +95,8 @@ def values_of(dialect: str, script: str, words: Sequence[str], folder: Path | No
 
 def _sources(dialect: str, script: str, name: str, folder: Path | None) -> tuple[str, dict[str, str]]:
     """A configuration's own name, and the texts to look for it in, the one beside the script first."""
-    beside = file_beside(folder) if folder is not None and ("pytorch", script) not in CONFIG_FILES else {}
-    return CONFIG_ALIASES.get(name, name), {**beside, **shipped_texts(dialect, script)}
+    beside = file_beside(folder) if folder is not None and (dialect, script) not in configurations.FILES else {}
+    return CONFIG_ALIASES.get(name, name), {**beside, **configurations.texts(dialect, script)}
 
 
 def family_of(dialect: str, script: str, words: Sequence[str], folder: Path | None) -> str | None:
@@ -122,26 +121,6 @@ def word_after(flag: str, words: Sequence[str]) -> str | None:
     found = [value for word, value in pairwise(words) if word == flag]
     found += [word.partition("=")[2] for word in words if word.startswith(f"{flag}=")]
     return found[-1] if found else None
-
-
-@functools.cache
-def shipped_texts(dialect: str, script: str = "") -> dict[str, str]:
-    """The configurations of a dialect in its own words: file name -> text."""
-    folder = resources.files("conveyor") / "dialects" / "configs"
-    files = CONFIG_FILES.get((dialect, script)) or CONFIG_FILES.get((dialect, ""), ())
-    return {name: (folder / name).read_text(encoding="utf-8") for name, _ in files}
-
-
-def our_configuration(dialect: str, script: str, name: str) -> str | None:
-    """The name under which we ship the dialect's configuration `name`, if we do."""
-    from conveyor.options.file import shipped
-
-    files = CONFIG_FILES.get((dialect, script)) or CONFIG_FILES.get((dialect, ""), ())
-    return next((prefix + name for _, prefix in files if prefix + name in shipped().entries), None)
-
-
-def _with_config(translation: Translation, dialect: str, script: str, name: str) -> Translation:
-    return dataclasses.replace(translation, config=our_configuration(dialect, script, name))
 
 
 def launcher_of(environment: Mapping[str, str]) -> Launcher:

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 from conveyor.data.batch import Batch, Target
 from conveyor.errors import UserError
+from conveyor.measure.latency import Latency
 from conveyor.models.clone import evaluating
-from conveyor.monitor.latency import Latency
 from conveyor.numerics import finite
 from conveyor.training.loss import LOSS, SAMPLES, TALLY, TOP1, TOP5, Loss, tally
 from conveyor.training.meter import wait_for

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.subject import Subject, completed_subject, info_without_files, subject
 from conveyor.errors import UserError
-from conveyor.infer import PRECISIONS, machine, metadata
+from conveyor.infer import PRECISIONS, metadata
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.preprocessing import Preprocessing
+from conveyor.measure import processor
 from conveyor.options import Options, specs
 from conveyor.options.coerce import to_plain
 
@@ -161,7 +162,7 @@ def _check_precision(document: Mapping[str, Any], path: Path) -> None:
     if document.get("precision", "float32") not in PRECISIONS:
         raise UserError(f"{path} answers in {str(document['precision'])[:20]!r}, which this version does not know")
     measured = document.get("measured")
-    if isinstance(measured, dict) and measured.get("weight_bits") == 8 and machine.weight_bits() < 8:
+    if isinstance(measured, dict) and measured.get("weight_bits") == 8 and processor.weight_bits() < 8:
         raise UserError(
             f"{path} has full 8-bit weights, whose sums saturate on this processor (it has no VNNI): "
             "export the run again here, or with --weight-bits 7"

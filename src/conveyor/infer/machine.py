@@ -1,9 +1,6 @@
-"""This machine: its processor, and how busy it is with other work (a measurement made under load must not be remembered)."""
+"""How busy this machine is with other work (a measurement made under load must not be remembered)."""
 
-import functools
 import os
-import platform
-from pathlib import Path
 from types import TracebackType
 
 import psutil
@@ -51,43 +48,3 @@ def busy_seconds() -> float:
 def _own_seconds() -> float:
     times = os.times()
     return times.user + times.system + times.children_user + times.children_system
-
-
-FEATURES = {
-    "avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "BF16", "avx512_fp16": "FP16", "avx512_vnni": "VNNI",
-    "avx_vnni": "VNNI", "amx_bf16": "AMX-BF16", "amx_int8": "AMX-INT8", "asimd": "NEON", "bf16": "BF16",
-    "asimddp": "dot product", "i8mm": "I8MM",
-}  # fmt: skip
-"""The words of the system for what speeds depend on, and ours."""
-FULL_WEIGHTS = {"VNNI", "AMX-INT8", "dot product", "I8MM"}
-"""Instructions that add four products of 8-bit numbers in 32 bits; without them pairs are added in 16 bits, and saturate."""
-HALF = {"BF16", "AMX-BF16"}
-
-
-@functools.cache
-def features() -> tuple[str, ...]:
-    """What the processor has of `FEATURES`, in that order; empty where the system does not tell."""
-    try:
-        words = set(Path("/proc/cpuinfo").read_text(encoding="utf-8").split())
-    except OSError:
-        return ()
-    return tuple(dict.fromkeys(name for word, name in FEATURES.items() if word in words))
-
-
-def weight_bits() -> int:
-    """Bits of an 8-bit model's weights that this processor multiplies without saturation: 8, or 7 in 8."""
-    return 8 if FULL_WEIGHTS.intersection(features()) else 7
-
-
-def multiplies_bfloat16() -> bool:
-    return bool(HALF.intersection(features()))
-
-
-def processor_name() -> str:
-    """What the system calls the processor, or its architecture."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        lines = []
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, "") or platform.processor() or platform.machine()

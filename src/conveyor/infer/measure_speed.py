@@ -9,13 +9,13 @@ import numpy as np
 from conveyor.infer.engines.engine import Source, open_engine
 from conveyor.infer.load import from_options, load
 from conveyor.infer.loaded import Loaded
-from conveyor.infer.machine import weight_bits
 from conveyor.infer.quantize import int8_file
 from conveyor.infer.statistics import Repeat
 from conveyor.infer.throughput import Measured, measure
 from conveyor.infer.validated import scores
 from conveyor.layout import usable_cores
-from conveyor.monitor.latency import Latency
+from conveyor.measure.latency import Latency
+from conveyor.measure.processor import weight_bits
 from conveyor.numerics.precision import Precision
 from conveyor.options import Options
 

@@ -10,13 +10,14 @@ from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.files import cache_folder
-from conveyor.infer import machine, quantize
+from conveyor.infer import quantize
 from conveyor.infer.accuracy import Sample, data_options, sample, top1
 from conveyor.infer.asked_precision import AskedPrecision
 from conveyor.infer.engines import auto
 from conveyor.infer.engines.engine import Engine, Source, open_named
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.remembered import key_of, recall, remember, version
+from conveyor.measure import processor
 
 CHECK_BATCH = 32
 
@@ -127,7 +128,7 @@ class _Search:
             say,
         )
         self.plain = dataclasses.replace(loaded.source(), precision="float32")
-        self.bits = wanted.weight_bits or machine.weight_bits()
+        self.bits = wanted.weight_bits or processor.weight_bits()
         self.fixed = fixed or self.plain.batch
         self.rates: dict[str, float] = {}
         self.ranked: list[tuple[str, str]] | None = None
@@ -135,7 +136,7 @@ class _Search:
         """Layers of the ranking that stay in float."""
 
     def run(self, asked: str) -> Fit:
-        wanted = (asked,) if asked != "auto" else ("int8", *(("bfloat16",) if machine.multiplies_bfloat16() else ()))
+        wanted = (asked,) if asked != "auto" else ("int8", *(("bfloat16",) if processor.multiplies_bfloat16() else ()))
         sources = {"float32": self.plain}
         for precision in wanted:
             half = dataclasses.replace(self.plain, precision="bfloat16")
@@ -189,10 +190,10 @@ class _Search:
         """Top-1 in percent; remembered, as it does not change until the model, the images or the libraries do."""
         cache = cache_folder() / "accuracy.json"
         versions = [version(name) for name in ("torch", "onnxruntime", "openvino")]
-        processor = [machine.processor_name(), *machine.features()]
+        here = [processor.processor().name, *processor.processor().features]
         check = self.data.check
         digests = [quantize.digest(source), quantize.digest_of(check.images), quantize.digest_of(check.labels)]
-        key = key_of(source.precision, engine, versions, processor, digests)
+        key = key_of(source.precision, engine, versions, here, digests)
         known = recall(cache, key)
         if known is not None:
             return float(known)

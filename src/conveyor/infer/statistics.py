@@ -5,7 +5,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from conveyor.monitor.latency import Latency
+from conveyor.measure.latency import Latency
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

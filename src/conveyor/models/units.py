@@ -8,9 +8,10 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from conveyor.measure import parts
 from conveyor.models import catalogue
 from conveyor.models.catalogue import Counts
-from conveyor.models.clone import weightless
+from conveyor.models.clone import apart, weightless
 from conveyor.models.graph import final_users, tensor_nodes, trace_graph
 from conveyor.models.library_names import layer_names
 from conveyor.models.registry import build
@@ -178,3 +179,15 @@ def _shapes(model: nn.Module, graph: fx.Graph, image_size: int, in_channels: int
     with torch.no_grad():
         recorder.run(torch.empty(1, in_channels, image_size, image_size, device="meta"))
     return {node: recorder.shapes.get(node.name, ()) for node in graph.nodes}
+
+
+def unit_seconds(model: nn.Module, images: Tensor, repeats: int = parts.REPEATS) -> dict[str, tuple[float, float]]:
+    """Forward and backward seconds of each unit (node name), in order, here: see `measure.parts.unit_seconds`.
+
+    The model is copied, so its statistics, gradients and random numbers stay as they are.
+    """
+    twin = apart(model).train()
+    graph = fx.GraphModule(twin, trace_graph(twin))
+    with torch.random.fork_rng(devices=[]):
+        found = parts.unit_seconds(graph, images, repeats)
+    return {node.name: found[node.name] for node in tensor_nodes(graph.graph)}

@@ -1,11 +1,12 @@
 """Options in YAML: plain files, and named configurations with explicit `base:` inheritance."""
 
 import functools
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from importlib import resources
 from pathlib import Path
 from typing import Any
 
+from conveyor import hooks
 from conveyor.errors import UserError, did_you_mean
 
 BASE_KEY = "base"
@@ -110,18 +111,26 @@ def _bound(kept: bool, problem: str, mark: Any) -> None:
         raise yaml.MarkedYAMLError(problem=problem, problem_mark=mark)
 
 
+Entry = Mapping[str, Any]
+Translated = tuple[str, Callable[[], Entry]]
+"""The file of a configuration that a package above adds, and what gives its options (`conveyor.hooks`)."""
+
+
 class Configurations:
     """Named configurations: a mapping of name to options, where `base: NAME` inherits from another."""
 
-    def __init__(self, entries: Mapping[str, Mapping[str, Any]], where: Mapping[str, str]) -> None:
-        self.entries = entries
+    def __init__(self, entries: Mapping[str, Entry | Callable[[], Entry]], where: Mapping[str, str]) -> None:
+        self._entries = entries
         self.where = where
+        """The file of each name, in order."""
 
     @classmethod
-    def from_files(cls, texts: Mapping[str, str]) -> "Configurations":
+    def from_files(
+        cls, texts: Mapping[str, str], translated: Mapping[str, Translated] | None = None
+    ) -> "Configurations":
         """From file name -> YAML text; a name defined in two files is an error."""
-        entries: dict[str, Mapping[str, Any]] = {}
-        where: dict[str, str] = {}
+        where = {name: file for name, (file, _) in (translated or {}).items()}
+        entries: dict[str, Entry | Callable[[], Entry]] = {name: ask for name, (_, ask) in (translated or {}).items()}
         for file, text in texts.items():
             for name, entry in parse_mapping(text, file).items():
                 if name in entries:
@@ -131,6 +140,11 @@ class Configurations:
                 entries[name], where[name] = entry, file
         return cls(entries, where)
 
+    def entry(self, name: str) -> Entry:
+        """What the configuration says itself."""
+        found = self._entries[name]
+        return found() if callable(found) else found
+
     def resolve(self, name: str) -> dict[str, Any]:
         """The options of a configuration with all that it inherits; later values win."""
         chain: list[str] = []
@@ -138,33 +152,35 @@ class Configurations:
         while current is not None:
             if current in chain:
                 raise UserError(f"{self.where[name]}: base: goes in a circle: {' -> '.join([*chain, current])}")
-            if current not in self.entries:
+            if current not in self.where:
                 asker = f"{self.where[chain[-1]]}: {chain[-1]!r} has base: {current!r}, but " if chain else ""
-                hint = did_you_mean(current, self.entries) or ": `conveyor configs` lists them all"
+                hint = did_you_mean(current, self.where) or ": `conveyor configs` lists them all"
                 raise UserError(f"{asker}there is no configuration {current!r}{hint}")
             chain.append(current)
-            base = self.entries[current].get(BASE_KEY)
+            base = self.entry(current).get(BASE_KEY)
             if base is not None and not isinstance(base, str):
                 raise UserError(f"{self.where[current]}: base of {current!r} should be one name, not {base!r}")
             current = base
         merged: dict[str, Any] = {}
         for link in reversed(chain):
             merged.update(
-                {str(key).replace("-", "_"): value for key, value in self.entries[link].items() if key != BASE_KEY}
+                {str(key).replace("-", "_"): value for key, value in self.entry(link).items() if key != BASE_KEY}
             )
         return merged
 
 
 @functools.cache
 def shipped() -> Configurations:
-    """The configurations that come with the package (`configs/*.yml`)."""
-    return Configurations.from_files(_shipped_texts())
+    """The configurations that come with the package: `configs/*.yml`, and those that packages above add."""
+    return _with_shipped({})
 
 
-def _shipped_texts() -> dict[str, str]:
+def _with_shipped(texts: Mapping[str, str]) -> Configurations:
     folder = resources.files("conveyor") / "configs"
     files = sorted((entry for entry in folder.iterdir() if entry.name.endswith(".yml")), key=lambda entry: entry.name)
-    return {f"configs/{entry.name}": entry.read_text(encoding="utf-8") for entry in files}
+    own = {f"configs/{entry.name}": entry.read_text(encoding="utf-8") for entry in files}
+    added = {name: one for every in hooks.every("configurations") for name, one in every().items()}
+    return Configurations.from_files({**own, **texts}, added)
 
 
 def configuration(name: str) -> tuple[dict[str, Any], str]:
@@ -173,7 +189,6 @@ def configuration(name: str) -> tuple[dict[str, Any], str]:
     if file.endswith((".yml", ".yaml")):
         mapping = read_mapping(file)
         if entry:
-            own = Configurations.from_files({**_shipped_texts(), file: Path(file).read_text(encoding="utf-8")})
-            return own.resolve(entry), f"{file}:{entry}"
+            return _with_shipped({file: Path(file).read_text(encoding="utf-8")}).resolve(entry), f"{file}:{entry}"
         return mapping, file
     return shipped().resolve(name), f"configuration {name}"

@@ -2,10 +2,14 @@
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from conveyor.errors import UserError
 from conveyor.models.splits import names_of
 from conveyor.models.units import Unit
 
+Table = npt.NDArray[np.float64]
 MULTIPLY_ADDS_PER_BYTE = 32.0
 """What sending a byte to the next worker costs, in multiply-adds: about 40 G/s computed and 1.2 GB/s sent per core."""
 
@@ -54,30 +58,41 @@ def _may_split(unit: Unit, include: Sequence[str], exclude: Sequence[str]) -> bo
 
 
 def balanced(work: Sequence[float], sending: Sequence[float], allowed: Sequence[int], stages: int) -> list[int]:
-    """Cut points out of `allowed` (ascending) that minimise the largest stage; exact, by dynamic programming.
+    """Cut points out of `allowed` (ascending) that minimise the largest stage.
 
     A stage [i, j) costs sum(work[i:j]) + sending[i] + sending[j]; nothing is sent at the two ends.
     """
-    size = len(work)
-    sums = [0.0]
-    for one in work:
-        sums.append(sums[-1] + one)
+    sums = np.cumsum([0.0, *work])
+    sent = np.array([0.0, *sending[1 : len(work)], 0.0])
+    costs = sums[None, :] - sums[:, None] + (sent[:, None] + sent[None, :])
+    closed = np.ones(len(sums), dtype=bool)
+    closed[[0, *allowed]] = False
+    costs[closed] = np.inf
+    _, cuts = min_max_cut([costs] * stages)
+    return list(cuts[1:-1])
 
-    def stage_cost(first: int, stop: int) -> float:
-        ends = (sending[first] if first else 0.0) + (sending[stop] if stop < size else 0.0)
-        return sums[stop] - sums[first] + ends
 
-    # best[j]: (largest stage, cuts) for units [0, j) in the number of stages reached so far.
-    best: dict[int, tuple[float, list[int]]] = {j: (stage_cost(0, j), []) for j in (*allowed, size)}
-    for _ in range(stages - 1):
-        following: dict[int, tuple[float, list[int]]] = {}
-        for stop in (*allowed, size):
-            options = [
-                (max(best[first][0], stage_cost(first, stop)), [*best[first][1], first])
-                for first in allowed
-                if first < stop and first in best
-            ]
-            if options:
-                following[stop] = min(options, key=lambda option: option[0])
-        best = following
-    return best[size][1]
+def min_max_cut(costs: Sequence[Table]) -> tuple[float, tuple[int, ...]]:
+    """The cut of n units into non-empty stages whose largest cost is least: that cost, and 0, the cuts, n.
+
+    `costs[s][i, j]` is the cost of stage s with units i to j - 1, infinite where it may not be; the result is infinite where
+    nothing may be. Exact, by dynamic programming, `O(S n^2)`; of equal choices the one that cuts earlier.
+    """
+    size = len(costs[0]) - 1
+    empty = np.tril(np.ones((size + 1, size + 1), dtype=bool))
+    worst = np.full(size + 1, np.inf)
+    worst[0] = 0.0
+    came_from = []
+    for cost in costs:
+        reached = np.maximum(worst[:, None], np.where(empty, np.inf, cost))
+        came_from.append(np.argmin(reached, axis=0))
+        worst = np.min(reached, axis=0)
+    return float(worst[size]), traced_back(came_from, size)
+
+
+def traced_back(came_from: Sequence[npt.NDArray[np.int64]], size: int) -> tuple[int, ...]:
+    """0, the cuts, `size`: `came_from[s][j]` is where stage s begins that ends before unit j."""
+    cuts = [size]
+    for begins in reversed(came_from):
+        cuts.append(int(begins[cuts[-1]]))
+    return tuple(reversed(cuts))

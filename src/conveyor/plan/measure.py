@@ -1,8 +1,8 @@
-"""The cost of each unit, measured on this machine: every unit alone for the shares, whole passes for the sum.
+"""The cost of each unit, measured on this machine: every unit inside passes for the shares, whole passes for the sum.
 
 With one thread the clock is the processor time of this process, which other programs disturb least.
-A unit alone finds its input in the cache, in the model it does not; so the times of the units are scaled to the time of
-the whole forward and backward pass. Two batch sizes give `fixed + per_image * batch`.
+Looking at the time between units costs some itself, so the times of the units are scaled to the time of the whole forward
+and backward pass. Two batch sizes give `fixed + per_image * batch`.
 
 The passes are those of a run: norms fused with what follows them, the model whole or as the stages of a pipeline hold it.
 Recomputation is a pass of its own, in turn with the plain one: repeating the forward pass costs more than
@@ -21,11 +21,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor, fx, nn
+from torch import Tensor, nn
 
-from conveyor.models.graph import trace_graph
+from conveyor.measure.parts import REPEATS, backward_seconds, medians, now, timed
 from conveyor.models.registry import blocks, build_from
-from conveyor.models.units import trace
+from conveyor.models.units import trace, unit_seconds
 from conveyor.numerics import foreach, recompute
 from conveyor.numerics.allocator import keep_freed_memory
 from conveyor.numerics.context import keyed
@@ -34,12 +34,11 @@ from conveyor.options.model import ModelOptions
 from conveyor.pipeline.cut import cut
 from conveyor.pipeline.stage_io import as_tuple
 from conveyor.plan.costs import RECOMPUTE, Linear
-from conveyor.plan.pieces import block_pieces, median, now, piece_seconds, shared_out
+from conveyor.plan.pieces import block_pieces, piece_seconds, shared_out
 from conveyor.spec import resolve
 from conveyor.training.build_model import place_model
 
 Times = dict[str, tuple[Linear, Linear]]
-REPEATS = 3
 Pass = Callable[[Tensor], Tensor]
 
 
@@ -110,13 +109,10 @@ def _sample(
         found = passes({kind: variant(model, kind, staged) for kind in kinds}, images, repeats, ahead=int(staged))
     found = {kind: (one / together, other / together) for kind, (one, other) in found.items()}
     forward, backward = found["none"]
-    clock = _UnitClock(model, 2)
-    clock.run(images[:batch].contiguous(memory_format=torch.channels_last))
-    sum_forward = sum(times[0] for times in clock.times.values()) or 1.0
-    sum_backward = sum(times[1] for times in clock.times.values()) or 1.0
+    inside = unit_seconds(model, images[:batch].contiguous(memory_format=torch.channels_last), repeats)
+    sum_forward, sum_backward = (sum(times[kind] for times in inside.values()) or 1.0 for kind in (0, 1))
     units = {
-        name: (one * forward / sum_forward, other * backward / sum_backward)
-        for name, (one, other) in clock.times.items()
+        name: (one * forward / sum_forward, other * backward / sum_backward) for name, (one, other) in inside.items()
     }
     if staged:
         units = shared_out(units, piece_seconds(model, images, repeats), (forward, backward))
@@ -161,63 +157,19 @@ def passes(
     """
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}
     waiting: dict[str, list[tuple[float, Tensor]]] = {name: [] for name in variants}
+
+    def loss_of(run: Pass) -> Tensor:
+        logits = run(images)
+        return nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64))
+
     for _ in range(repeats + 1 + ahead):
         for name, run in variants.items():
-            start = now()
-            logits = run(images)
-            loss = nn.functional.cross_entropy(logits, torch.zeros(len(logits), dtype=torch.int64))
-            middle = now()
-            waiting[name].append((middle - start, loss))
-            if len(waiting[name]) <= ahead:
-                continue
-            forward, loss = waiting[name].pop(0)
-            middle = now()
-            torch.autograd.backward(loss)
-            seconds[name].append((forward, now() - middle))
-    return {
-        name: (median([one for one, _ in found[1:]]), median([other for _, other in found[1:]]))
-        for name, found in seconds.items()
-    }
-
-
-class _UnitClock(fx.Interpreter):
-    """Runs the model unit by unit, each cut off from the others, and times it forward and backward."""
-
-    def __init__(self, model: nn.Module, repeats: int) -> None:
-        super().__init__(fx.GraphModule(model, trace_graph(model)))
-        self.times: dict[str, tuple[float, float]] = {}
-        self._repeats = repeats
-
-    def run_node(self, n: fx.Node) -> Any:
-        if n.op not in ("call_module", "call_function", "call_method"):
-            return super().run_node(n)
-        args, kwargs = self.fetch_args_kwargs_from_env(n)
-        run: Callable[..., Any] = getattr(self, n.op)
-        best_forward = best_backward = float("inf")
-        for _ in range(self._repeats):
-            inputs = [_leaf(value) for value in args]
-            start = now()
-            output = run(n.target, tuple(inputs), kwargs)
-            middle = now()
-            best_forward = min(best_forward, middle - start)
-            if isinstance(output, Tensor) and output.requires_grad:
-                gradient = torch.ones_like(output)
-                start = now()
-                torch.autograd.backward(output, gradient)
-                best_backward = min(best_backward, now() - start)
-            else:
-                best_backward = 0.0
-        self.times[n.name] = (best_forward, best_backward)
-        return output.detach() if isinstance(output, Tensor) else output
-
-
-def _leaf(value: Any) -> Any:
-    """A tensor of its own that wants a gradient; a copy, since a unit may work in place."""
-    if isinstance(value, Tensor) and value.is_floating_point():
-        # An in-place unit refuses a leaf that wants a gradient: hand it the leaf's copy, as a layer before it would.
-        leaf = value.detach().clone(memory_format=torch.preserve_format).requires_grad_()
-        return leaf.view_as(leaf) if leaf.dim() == 0 else leaf.mul(1.0)
-    return value
+            (loss,), forward = timed(loss_of, run)
+            waiting[name].append((forward, loss))
+            if len(waiting[name]) > ahead:
+                forward, loss = waiting[name].pop(0)
+                seconds[name].append((forward, backward_seconds([loss], [None])))
+    return {name: medians(found) for name, found in seconds.items()}
 
 
 def update_seconds_per_byte(size: int = 8_000_000) -> float:

@@ -1,30 +1,16 @@
 """The times of a model's pieces, from the bounds of one residual block to the next, as the stages of a pipeline run them."""
 
 import copy
-import time
-from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
 
+from conveyor.measure import parts
 from conveyor.models.graph import tensor_nodes, trace_graph
 from conveyor.models.registry import blocks
 from conveyor.models.units import trace
 from conveyor.pipeline.cut import Stage, cut
-from conveyor.pipeline.stage_io import as_tuple
 from conveyor.plan.estimate import owners
-
-REPEATS = 3
-
-
-def now() -> float:
-    """The processor time of this process when it has one thread, which others disturb least; else the wall clock's."""
-    return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
-
-
-def median(values: Sequence[float]) -> float:
-    """The middle value; of an even number the higher one."""
-    return sorted(values)[len(values) // 2]
 
 
 def block_pieces(model: nn.Module) -> tuple[list[Stage], list[str | None]]:
@@ -35,7 +21,9 @@ def block_pieces(model: nn.Module) -> tuple[list[Stage], list[str | None]]:
     return cut(model, bounds), inside
 
 
-def piece_seconds(model: nn.Module, images: Tensor, repeats: int = REPEATS) -> list[tuple[list[str], float, float]]:
+def piece_seconds(
+    model: nn.Module, images: Tensor, repeats: int = parts.REPEATS
+) -> list[tuple[list[str], float, float]]:
     """(names of the units, forward, backward seconds) of each piece between the bounds of blocks, in real passes.
 
     A unit timed alone is not fused with what follows and finds its tensors in the cache; the pieces are run as in a stage,
@@ -50,23 +38,15 @@ def piece_seconds(model: nn.Module, images: Tensor, repeats: int = REPEATS) -> l
         taken: list[tuple[tuple[Tensor, ...], tuple[Tensor, ...], float]] = []
         for piece in pieces:
             leaves = tuple(tensor.detach().requires_grad_(piece.stage_number > 0) for tensor in tensors)
-            start = now()
-            tensors = as_tuple(piece(*leaves))
-            taken.append((leaves, tensors, now() - start))
+            tensors, forward = parts.timed(piece, *leaves)
+            taken.append((leaves, tensors, forward))
         gradients: tuple[Tensor | None, ...] = tuple(torch.full_like(one, 1e-3) for one in tensors)
         for number in reversed(range(len(pieces))):
             leaves, outputs, forward = taken[number]
-            wanted = [(one, gradient) for one, gradient in zip(outputs, gradients, strict=True) if one.requires_grad]
-            start = now()
-            torch.autograd.backward([one for one, _ in wanted], [gradient for _, gradient in wanted])
-            seconds[number].append((forward, now() - start))
+            seconds[number].append((forward, parts.backward_seconds(outputs, gradients)))
             gradients = tuple(leaf.grad for leaf in leaves)
     return [
-        (
-            [names[place] for place in piece.stage_units],
-            median([one for one, _ in found[1:]]),
-            median([other for _, other in found[1:]]),
-        )
+        ([names[place] for place in piece.stage_units], *parts.medians(found))
         for piece, found in zip(pieces, seconds, strict=True)
     ]
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from conveyor.pipeline.balance import min_max_cut, traced_back
 from conveyor.plan.costs import Model
 
 _Array = npt.NDArray[np.float64]
@@ -37,28 +38,21 @@ def best_split(
     units = seconds.shape[0] - 1
     if stages > units:
         return None
-    nonempty = np.where(np.triu(np.ones((units + 1, units + 1), dtype=bool), k=1), seconds, np.inf)
-    allowed = [nonempty if fits is None else np.where(fits[stage], nonempty, np.inf) for stage in range(stages)]
-    worst = np.full(units + 1, np.inf)
-    worst[0] = 0.0
-    for stage in range(stages):
-        worst = np.min(np.maximum(worst[:, None], allowed[stage]), axis=0)
-    slowest = float(worst[units])
+    allowed = [seconds if fits is None else np.where(fits[stage], seconds, np.inf) for stage in range(stages)]
+    slowest, _ = min_max_cut(allowed)
     if not np.isfinite(slowest):
         return None
     limit = slowest * (1 + 1e-12)
+    after = np.triu(np.ones((units + 1, units + 1), dtype=bool), k=1)
     total = np.full(units + 1, np.inf)
     total[0] = 0.0
-    came_from: list[npt.NDArray[np.int64]] = []
+    came_from = []
     for stage in range(stages):
         crossing = np.zeros(units + 1) if stage == 0 else np.array([*sent, 0.0])
-        cost = np.where(allowed[stage] <= limit, (total + crossing)[:, None], np.inf)
+        cost = np.where(after & (allowed[stage] <= limit), (total + crossing)[:, None], np.inf)
         came_from.append(np.argmin(cost, axis=0))
         total = np.min(cost, axis=0)
-    cuts = [units]
-    for stage in reversed(range(stages)):
-        cuts.append(int(came_from[stage][cuts[-1]]))
-    return Split(tuple(reversed(cuts)), slowest, float(total[units]))
+    return Split(traced_back(came_from, units), slowest, float(total[units]))
 
 
 def stage_times(model: Model, batch: int, recompute: str = "none", seconds_per_byte: float = 0.0) -> _Array:

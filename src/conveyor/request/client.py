@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from conveyor import scratch
 from conveyor.errors import UserError, did_you_mean
 from conveyor.infer.preprocessing import Preprocessing
-from conveyor.monitor.latency import Latency
+from conveyor.measure.latency import Latency
 from conveyor.options import Options
 from conveyor.processes import of_module
 from conveyor.request.callers import PROTOCOLS

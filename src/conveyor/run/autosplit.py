@@ -8,7 +8,6 @@ import torch
 from conveyor.models import units
 from conveyor.numerics.threads import using_threads
 from conveyor.pipeline.balance import automatic_splits
-from conveyor.pipeline.clock import unit_seconds
 from conveyor.run import folder as rundir
 from conveyor.spec import RunSpec
 from conveyor.training import build_model
@@ -45,7 +44,7 @@ def choose(spec: RunSpec, folder: Path | None, device: torch.device) -> tuple[tu
             images = torch.rand(shape, generator=torch.Generator().manual_seed(0))
             images = images.contiguous(memory_format=torch.channels_last)
             placed = build_model.place_model(model, plain, device)
-            costs = [seconds / batch for seconds in unit_seconds(placed, images)]
+            costs = [sum(seconds) / batch for seconds in units.unit_seconds(placed, images).values()]
     points = automatic_splits(found, stages, include=options.split_include, exclude=options.split_exclude, costs=costs)
     names = tuple(found[point].path for point in points)
     if costs is None:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from conveyor.files import cache_folder, make_parent, parse_json, write_atomically
+from conveyor.measure.processor import processor
 from conveyor.models.clone import evaluating
 from conveyor.models.units import layer_multiply_adds
 from conveyor.numerics.threads import using_threads
@@ -74,17 +75,9 @@ def measure(device: torch.device, seconds: float = SECONDS, clock: Callable[[], 
 
 def machine_key(device: torch.device, threads: int) -> str:
     """What the rate depends on: processor or accelerator, threads, library version."""
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else _processor()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor().name
     digest = hashlib.sha256(f"{platform.node()} {name}".encode()).hexdigest()[:12]
     return f"{digest}-{device.type}-{threads}-{torch.__version__}"
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo", encoding="utf-8", errors="replace") as file:
-            return next((line for line in file if line.startswith("model name")), "")
-    except OSError:
-        return platform.processor()
 
 
 def training_flops(model: nn.Module, image_size: int, in_channels: int) -> float:

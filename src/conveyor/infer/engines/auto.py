@@ -19,8 +19,9 @@ from numpy.typing import NDArray
 from conveyor.errors import UserError
 from conveyor.files import cache_folder
 from conveyor.infer.engines.engine import Engine, Source, open_named
-from conveyor.infer.machine import OtherWork, features, processor_name
+from conveyor.infer.machine import OtherWork
 from conveyor.infer.remembered import key_of, recall, remember, version
+from conveyor.measure.processor import processor
 
 SECONDS = 3.0
 """Time for measuring all candidates together, after each has run once."""
@@ -194,8 +195,8 @@ def _open_all(candidates: dict[str, tuple[Source, str]], batch: int, threads: in
 
 def _key(sources: Sequence[Source], candidates: Sequence[str], batch: int, threads: int) -> str:
     """Everything the winner depends on: structure of the model, batch, cores, processor, versions of the engines."""
-    processor = f"{processor_name()} {' '.join(features())} x{os.cpu_count()}"
-    parts: list[Any] = [list(candidates), batch, threads, processor]
+    machine = f"{processor().name} {' '.join(processor().features)} x{os.cpu_count()}"
+    parts: list[Any] = [list(candidates), batch, threads, machine]
     parts += [version(name) for name in ("torch", "onnxruntime", "openvino")]
     for source in sources:
         parts += [source.preprocessing.to_json(), source.batch, source.precision]

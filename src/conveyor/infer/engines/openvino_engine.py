@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.infer.engines.engine import Engine, Source, in_batches
-from conveyor.infer.machine import multiplies_bfloat16
+from conveyor.measure.processor import multiplies_bfloat16
 
 MOST_COMPILED = 12
 """Compiled batch sizes kept; beyond, the one compiled first is dropped."""

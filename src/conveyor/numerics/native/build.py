@@ -13,6 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conveyor.files import cache_folder
+from conveyor.measure.processor import processor
 
 _logger = logging.getLogger(__name__)
 
@@ -61,7 +62,7 @@ def load(source: Path, flags: Sequence[str], otherwise: str) -> ctypes.CDLL | No
 def _compiled(compiler: str, source: Path, flags: Sequence[str]) -> Path:
     """The shared library for this source, compiler and processor, from the cache or made now."""
     texts = [path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))]
-    settings = [compiler.encode(), " ".join(flags).encode(), _processor().encode()]
+    settings = [compiler.encode(), " ".join(flags).encode(), processor().text.encode()]
     key = hashlib.sha256(b"\0".join([*texts, *settings])).hexdigest()
     folder = cache_folder() / "native"
     target = folder / f"{source.stem}-{key[:20]}.so"
@@ -85,15 +86,6 @@ def _is_ours(path: Path) -> bool:
     """Never load a library that somebody else could have written."""
     status = path.stat()
     return status.st_uid == os.getuid() and not status.st_mode & 0o022
-
-
-def _processor() -> str:
-    """What -march=native depends on."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.machine()
-    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
 
 
 _POINTER, _SIZE, _NUMBER, _WORD = ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_uint64

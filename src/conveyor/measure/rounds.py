@@ -11,16 +11,12 @@ import json
 import os
 import queue
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
-
-from conveyor.bench.records import Sample
 
 START_SECONDS = 600.0
 ROUND_SECONDS = 900.0
@@ -30,8 +26,6 @@ START_SHARE = 0.7
 FIRST_ROUNDS, FAR_BEHIND = 2, 0.8
 """After so many rounds a rival slower than this part of the best one is out."""
 NO_TIME = "left out for want of time"
-PEER_ENVIRONMENTS = "CONVEYOR_PEERS"
-"""Folder with one virtual environment for each peer that cannot live beside ours: `$CONVEYOR_PEERS/keras/bin/python`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +35,10 @@ class Contestant:
     name: str
     command: Sequence[str]
     env: dict[str, str] = field(default_factory=dict)
+    threads: int | None = None
+    """Of its libraries, where it has another number than the others."""
+    first: str = ""
+    """A line for its standard input before it is ready: what is too long for a command line."""
 
 
 class UnavailableError(Exception):
@@ -50,8 +48,10 @@ class UnavailableError(Exception):
 class Session:
     """The running process of one contestant."""
 
-    def __init__(self, contestant: Contestant, threads: int, start_seconds: float = START_SECONDS) -> None:
-        limits = {name: str(threads) for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS")}
+    def __init__(self, contestant: Contestant, threads: int | None, start_seconds: float = START_SECONDS) -> None:
+        threads = contestant.threads or threads
+        names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS") if threads is not None else ()
+        limits = {name: str(threads) for name in names}
         env = {**os.environ, **limits, "TF_CPP_MIN_LOG_LEVEL": "3", **contestant.env}
         self.name = contestant.name
         try:
@@ -70,21 +70,14 @@ class Session:
         self.readers = [threading.Thread(target=read, daemon=True) for read in (self._read, self._read_errors)]
         for reader in self.readers:
             reader.start()
+        if contestant.first:
+            self._write(contestant.first)
         self.ready = self._answer(start_seconds)
         """Its first words, with what it has to tell about itself."""
 
-    def round(self, steps: int, **more: Any) -> dict[str, Any]:
-        """Run `steps` steps; returns the contestant's answer. `more` goes into the request."""
-        return self.ask({"steps": steps, **more})
-
     def ask(self, request: dict[str, Any], seconds: float = ROUND_SECONDS) -> dict[str, Any]:
         """The contestant's answer to any request that it knows."""
-        assert self.process.stdin is not None
-        try:
-            self.process.stdin.write(json.dumps(request) + "\n")
-            self.process.stdin.flush()
-        except BrokenPipeError:
-            raise UnavailableError(self._last_words()) from None
+        self._write(json.dumps(request))
         return self._answer(seconds)
 
     def close(self) -> None:
@@ -102,6 +95,15 @@ class Session:
             with contextlib.suppress(BrokenPipeError):
                 if pipe is not None:
                     pipe.close()
+
+    def _write(self, line: str) -> None:
+        assert self.process.stdin is not None
+        try:
+            self.process.stdin.write(line + "\n")
+            self.process.stdin.flush()
+        except BrokenPipeError:
+            self.close()
+            raise UnavailableError(self._last_words()) from None
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -149,9 +151,8 @@ class Match:
     """Of a round, as the time allowed."""
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
     """What each of them said of its libraries."""
-
-    def sample(self, name: str) -> Sample:
-        return Sample("img/s", tuple(self.rates[name]))
+    answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
+    """What each of them said of each of its rounds."""
 
 
 def play(
@@ -159,12 +160,15 @@ def play(
     *,
     rounds: int,
     steps: int,
-    threads: int,
+    threads: int | None,
     seconds: float | None = None,
     rivals: Sequence[str] = (),
     report: Callable[[str, int, float], None] = lambda name, number, rate: None,
+    **more: Any,
 ) -> Match:
     """Start all contestants, then let them run in turn; idle ones wait on a pipe and use no core.
+
+    `threads` are told to the libraries of all (None: they are not); `more` goes into every request.
 
     With `seconds` steps and then rounds are lowered so that all end in about this time, but there are two rounds at
     least; a contestant for whose start no time is left is absent. One of the `rivals` that is far behind the best of them
@@ -207,9 +211,11 @@ def play(
                     spared.add(session.name)
                 if session.name in spared:
                     continue
-                rate = _rate(session, match.steps, match)
-                if rate is not None:
+                answer = _round(session, match.steps, match, more)
+                if answer is not None:
+                    rate = float(answer["images"]) / float(answer["seconds"])
                     match.rates[session.name].append(rate)
+                    match.answers.setdefault(session.name, []).append(answer)
                     report(session.name, number, rate)
     finally:
         for session in sessions:
@@ -217,24 +223,24 @@ def play(
     return match
 
 
-def _rate(session: Session, steps: int, match: Match) -> float | None:
-    """Images per second of one round; None for a contestant that is out, or fails now."""
+def _round(session: Session, steps: int, match: Match, more: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The answer of one round; None for a contestant that is out, or fails now."""
     if session.name in match.absent:
         return None
     try:
-        answer = session.round(steps)
+        return session.ask({"steps": steps, **more})
     except UnavailableError as error:
         match.absent[session.name] = str(error)
+        match.answers.pop(session.name, None)
         del match.rates[session.name]
         return None
-    return float(answer["images"]) / float(answer["seconds"])
 
 
 def _step_seconds(sessions: Sequence[Session], match: Match) -> float:
     """Seconds of one step of every contestant together, from a round that is not counted."""
     started = time.monotonic()
     for session in sessions:
-        _rate(session, 1, match)
+        _round(session, 1, match, {})
     return time.monotonic() - started
 
 
@@ -257,23 +263,3 @@ def still_in(rates: Mapping[str, Sequence[float]], name: str, rivals: Sequence[s
     if len(rates.get(name, ())) < FIRST_ROUNDS:
         return True
     return max(rates[name]) >= FAR_BEHIND * max(max(rates[rival]) for rival in rivals if rates.get(rival))
-
-
-def contestant(name: str, program: str, asked: dict[str, Any], environment_name: str = "") -> Contestant:
-    """A program of `peers/`, told what to run; in an environment of its own if it needs one that is there."""
-    python, env = environment(environment_name)
-    path = Path(__file__).parent / "peers" / f"{program}.py"
-    return Contestant(name, [python, str(path), json.dumps(asked)], env)
-
-
-def environment(name: str) -> tuple[str, dict[str, str]]:
-    """The interpreter of a peer's own environment, if it has one, and what lets it import us; else our interpreter."""
-    own = peer_python(name) if name else None
-    return (own, {"PYTHONPATH": str(Path(__file__).parents[2])}) if own else (sys.executable, {})
-
-
-def peer_python(name: str) -> str | None:
-    """The interpreter of `$CONVEYOR_PEERS/<name>`, if it exists."""
-    folder = os.environ.get(PEER_ENVIRONMENTS)
-    own = Path(folder) / name / "bin" / "python" if folder else None
-    return str(own) if own is not None and own.exists() else None

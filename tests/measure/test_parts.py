@@ -9,10 +9,10 @@ from torch import Tensor, nn
 
 from conveyor import models
 from conveyor.errors import UserError
+from conveyor.measure import parts
 from conveyor.models import splits, units
 from conveyor.models.layers import norms
 from conveyor.options import Options
-from conveyor.pipeline import clock
 from conveyor.pipeline.assign import Part
 from conveyor.pipeline.cut import cut
 from conveyor.run import autosplit, folder
@@ -23,10 +23,10 @@ from conveyor.training.stage_lane import refuse_shared
 def test_every_look_at_the_clock_belongs_to_one_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     """A clock that ticks once per look: forward one tick for each unit, backward one for each that has a gradient."""
     ticks = itertools.count()
-    monkeypatch.setattr(clock.time, "perf_counter", lambda: float(next(ticks)))
+    monkeypatch.setattr(parts, "now", lambda: float(next(ticks)))
     model = models.build("resnet8", num_classes=10)
     found = units.trace(model, 16)
-    seconds = clock.unit_seconds(model, torch.rand(2, 3, 16, 16), repeats=1)
+    seconds = [sum(both) for both in units.unit_seconds(model, torch.rand(2, 3, 16, 16), repeats=1).values()]
     assert len(seconds) == len(found)
     # In place, two units share one tensor: the gradient of the first is complete no earlier than that of the second.
     assert set(seconds) <= {1.0, 2.0}
@@ -39,7 +39,7 @@ def test_measuring_leaves_no_trace() -> None:
     before = {name: tensor.clone() for name, tensor in model.state_dict().items()}
     images = torch.rand(2, 3, 16, 16)
     random = torch.get_rng_state()
-    assert all(seconds > 0 for seconds in clock.unit_seconds(model, images, repeats=1))
+    assert all(sum(both) > 0 for both in units.unit_seconds(model, images, repeats=1).values())
     assert torch.equal(torch.get_rng_state(), random)
     assert all(torch.equal(tensor, before[name]) for name, tensor in model.state_dict().items())
     assert all(parameter.grad is None for parameter in model.parameters())
@@ -62,8 +62,8 @@ def test_stages_follow_measured_costs(monkeypatch: pytest.MonkeyPatch) -> None:
     spec = staged(splits=("auto",))
     assert autosplit.is_automatic(spec)
     found = units.trace(models.build("resnet8", num_classes=10, in_channels=1), 8, 1)
-    slow_head = [1.0] * (len(found) - 1) + [1000.0]
-    monkeypatch.setattr(autosplit, "unit_seconds", lambda model, images: slow_head)
+    slow_head = {unit.name: (1.0, 1000.0 * (unit is found[-1])) for unit in found}
+    monkeypatch.setattr(units, "unit_seconds", lambda model, images: slow_head)
     names, note = autosplit.choose(spec, None, torch.device("cpu"))
     assert splits.resolve("resnet8", found, names) == [len(found) - 1]
     assert "measured" in note
@@ -72,7 +72,7 @@ def test_stages_follow_measured_costs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_run_that_goes_on_keeps_its_stages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delattr(autosplit, "unit_seconds")
+    monkeypatch.delattr(units, "unit_seconds")
     spec = staged(splits=("layer2.0",))
     folder.write_options(tmp_path, folder.resolved_options(spec, tmp_path))
     names, note = autosplit.choose(staged(), tmp_path, torch.device("cpu"))

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from conveyor.bench.page import head_rows, write_page
 from conveyor.bench.records import Sample, make_record
-from conveyor.bench.rounds import Contestant, play
 from conveyor.bench.tables import newest_records, peers_rows
+from conveyor.measure.rounds import Contestant, play
 
 GOOD = """
 import json, sys
