@@ -24,14 +24,12 @@ from conveyor.options import Options
 from conveyor.options.optimizer import DEFAULT_RMSPROP_DECAY
 from conveyor.options.validation import without_updates
 from conveyor.topology import HostEvents, Length, Topology, exact, group_slots, host_events
+from conveyor.training import beginning
 from conveyor.tree import Dealt
 
 TINY_SLOT = 2e9
 """Floating-point operations of one slot below which a second thread costs more in waiting than it brings."""
 OWN_MODEL = "own"
-FEW_IMAGES = 20_000
-"""Photographs below which published weights give a better start than random ones."""
-ADVISED = "tf_efficientnet_lite0"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,7 +193,7 @@ def resolve(
         peak_lr=schedule.peak,
         rmsprop_decay=_rmsprop_decay(options, topology),
         schedule=schedule,
-        release=_release(options, topology, length),
+        release=beginning.release_at(options, topology, length),
         events=events,
         validation_batch=validation_batch,
         validation_replicas=options.events.validation_replicas or _devices(options, topology),
@@ -213,8 +211,8 @@ def resolve(
                 else []
             ),
             *_dropped_images(data, topology, length, options),
-            *_random_weights(options, about.name),
-            *_few_images(options, data, about.name),
+            *beginning.random_weights(options, own=about.name == OWN_MODEL),
+            *beginning.few_images(options, data, own=about.name == OWN_MODEL),
         ),
     )
 
@@ -243,23 +241,6 @@ def _schedule(options: Options, topology: Topology, length: Length) -> Schedule:
         updates_total=length.updates_total,
         global_batch=topology.global_batch,
         warmup_updates=int(warmup),
-    )
-
-
-def _release(options: Options, topology: Topology, length: Length) -> int | None:
-    chosen = options.optimizer
-    if chosen.freeze != "none" and chosen.train_only:
-        raise UserError("--freeze backbone and --train-only exclude each other: both say what is trained")
-    if chosen.unfreeze_at is None:
-        return None
-    if chosen.freeze == "none" and not chosen.train_only:
-        raise UserError(f"--unfreeze-at {chosen.unfreeze_at}: nothing is frozen; add --freeze backbone")
-    return int(
-        chosen.unfreeze_at.updates(
-            updates_per_epoch=length.updates_per_epoch,
-            updates_total=length.updates_total,
-            global_batch=topology.global_batch,
-        )
     )
 
 
@@ -408,24 +389,6 @@ def _dropped_images(data: DatasetInfo, topology: Topology, length: Length, optio
         return []
     note = f"{dropped} of {data.train_images} images do not fill a global batch of {topology.global_batch} and sit out each "
     return [note + "epoch (other ones each time)"]
-
-
-def _few_images(options: Options, data: DatasetInfo, name: str) -> list[str]:
-    """The advice to fine-tune, where training from nothing cannot go far."""
-    begun = options.model.weights or options.run.checkpoint_path or name == OWN_MODEL or options.run.resume == "auto"
-    if begun or data.name != "folder" or data.train_images >= FEW_IMAGES or not options.events.training:
-        return []
-    advice = f"add --pretrained {ADVISED} to start from weights that know photographs already"
-    return [f"{_many(data.train_images, 'photograph')} are few to learn from nothing: {advice}"]
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
-def _random_weights(options: Options, name: str) -> list[str]:
-    known = options.run.checkpoint_path or options.model.weights or name == OWN_MODEL
-    return [] if known or options.events.training else ["random weights are validated: no checkpoint is given"]
 
 
 def _number(value: Fraction) -> int | float:

@@ -6,7 +6,7 @@ import torch
 
 from conveyor.data.batch import Batch
 from conveyor.run.rescue import rescue
-from conveyor.training.events import Events
+from conveyor.training.events import STOPPED, Events
 from conveyor.training.handover import Handover
 from conveyor.training.health import check_finite, watched
 from conveyor.training.loss import BAD
@@ -21,7 +21,7 @@ def train(session: Session, batches: Iterator[Batch], events: Events, signals: S
     spec, world = session.spec, session.world
     session.lane.module.train()
     session.stopping.start()
-    leave = torch.zeros(5, dtype=torch.float64, device=world.device)
+    leave = torch.zeros(6, dtype=torch.float64, device=world.device)
     while session.update < spec.updates_total and session.reason is None:
         if session.release is not None and session.update == spec.release:
             session.release()
@@ -39,12 +39,14 @@ def train(session: Session, batches: Iterator[Batch], events: Events, signals: S
             leave[2] = float(world.is_main and session.stopping.out_of_time())
             leave[3] = float(events.folder_is_gone())
             leave[4] = float(world.is_main and events.save_is_due())
+            leave[5] = float(events.stop_is_asked())
             world.sum_over_all([leave, tally] if world.device.type == "cpu" else [leave])
-            not_finite, interrupted, out_of_time, gone, save = leave.tolist()
+            not_finite, interrupted, out_of_time, gone, save, stop = leave.tolist()
             check_finite(not_finite, session, rate)
             if interrupted:
                 signals.agree(world)
             session.reason = FOLDER_GONE if gone else "interrupted" if interrupted else "time" if out_of_time else None
+            session.reason = session.reason or (STOPPED if stop else None)
             leave.zero_()
 
         updater.apply(session.update, rate)
