@@ -1,12 +1,16 @@
 """The Python face of Conveyor: the same options as the command line, as keyword arguments.
 
 run = conveyor.train(model="resnet20", data="cifar10", epochs=3)
+run.metrics, run.validation, run.best, run.report()
 conveyor.validate(checkpoint_path=run.folder)
-model = conveyor.load(run.folder)
+model = conveyor.load(run)
+model.predict("photo.jpg").label
 """
 
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Unpack
 
 from torch import nn
 
@@ -18,27 +22,110 @@ from conveyor.models import user_module
 from conveyor.options import Options
 from conveyor.options.file import configuration
 from conveyor.options.layers import layered
+from conveyor.options.typed import TrainOptions
+from conveyor.run import folder as rundir
 from conveyor.run import in_process
-from conveyor.run.in_process import Run
 
-__all__ = ["Run", "load", "train", "validate"]
+__all__ = ["Classifier", "Run", "load", "train", "validate"]
 
 
-def train(*, model: str | nn.Module | None = None, data: Any = None, config: str | None = None, **options: Any) -> Run:
+@dataclass(frozen=True, slots=True)
+class Run(in_process.Run):
+    """A finished (or interrupted) run: its folder, and what can be read and made from it."""
+
+    own_model: nn.Module | None = field(default=None, repr=False, compare=False)
+    """The caller's own module, which `model` needs."""
+
+    @classmethod
+    def of(cls, result: Mapping[str, Any], own_model: nn.Module | None = None) -> "Run":
+        """From what a worker returned."""
+        known = (result.get("reason", "stopped"), result.get("updates", 0), result.get("accuracy"))
+        return cls(Path(result["folder"]), *known, result.get("best_accuracy"), own_model)
+
+    @classmethod
+    def open(cls, folder: str | Path, own_model: nn.Module | None = None) -> "Run":
+        """A run that was made before."""
+        return cls.of({**rundir.read_result(Path(folder)), "folder": str(folder)}, own_model)
+
+    @property
+    def options(self) -> Options:
+        """The options that it ran with."""
+        return rundir.read_options(self.folder)
+
+    @property
+    def validation(self) -> list[dict[str, Any]]:
+        """The rows of validation.csv."""
+        return self.validations
+
+    @property
+    def best(self) -> Path | None:
+        """The checkpoint with the best validation, else the newest."""
+        return self.best_checkpoint
+
+    @property
+    def model(self) -> Classifier:
+        """The trained network of the best checkpoint, ready to predict."""
+        found = self.best
+        if found is None:
+            raise UserError(f"{self.folder} has no checkpoint to load")
+        return load(found, model=self.own_model)
+
+    def report(self) -> Path:
+        """Write report.html anew; returns its path."""
+        from conveyor.report.page import write_report
+
+        return write_report([self.folder])
+
+    def plot(self) -> Any:
+        """Loss and accuracy over the epochs as a matplotlib figure."""
+        try:
+            from matplotlib.figure import Figure
+        except ImportError:
+            raise UserError("plot needs matplotlib: pip install 'conveyor[plot]'") from None
+        figure = Figure(figsize=(9, 3.2), layout="constrained")
+        for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
+            for rows, what in ((self.metrics, "training"), (self.validation, "validation")):
+                points = [(row["epoch"], row[name]) for row in rows if name in row and "epoch" in row]
+                axes.plot(
+                    *zip(*points, strict=True), marker="." if len(points) < 30 else "", label=what
+                ) if points else None
+            axes.set(xlabel="epoch", ylabel=name if name == "loss" else "accuracy, %")
+            axes.grid(alpha=0.3)
+            axes.legend()
+        return figure
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows: one line and the curves of the report."""
+        from conveyor.report.inputs import read_run
+        from conveyor.report.sections import notebook
+
+        return notebook(read_run(self.folder), str(self))
+
+
+def train(
+    *,
+    model: str | nn.Module | None = None,
+    data: Any = None,
+    config: str | None = None,
+    callbacks: Sequence[Any] = (),
+    **options: Unpack[TrainOptions],
+) -> Run:
     """Train a network and return the run (folder, metrics, best checkpoint).
 
     `model` and `data` are names, or objects of your own: an `nn.Module`, and (training, validation) data given as arrays,
     map-style data sets or `conveyor.data.batch.Dataset`s. `config` is a named configuration or a YAML file; every other
-    keyword is an option of `conveyor train`. Runs with several workers start them as processes of their own, so a script
+    keyword is an option of `conveyor train`. `callbacks` are objects with some of the methods of
+    `conveyor.monitor.callbacks.Callback`; with them, or a model or data of your own, the run stays in this process. Runs with several workers start them as processes of their own, so a script
     needs no `if __name__ == "__main__"`.
     """
-    chosen, own_model, own_data = _options(model, data, config, options)
-    if own_model is not None or own_data is not None:
-        return in_process.train(chosen, own_model, own_data, named=options)
+    chosen, own_model, own_data = _options(model, data, config, dict(options))
+    if own_model is not None or own_data is not None or callbacks:
+        result = in_process.train(chosen, own_model, own_data, options, callbacks)
+        return Run.of(result, own_model)
     from conveyor.launch.run_job import start
     from conveyor.run.preflight import check_names
 
-    return Run.from_result(start(chosen, check=lambda spec: check_names(spec, options)))
+    return Run.of(start(chosen, check=lambda spec: check_names(spec, options)))
 
 
 def validate(
@@ -47,7 +134,7 @@ def validate(
     data: Any = None,
     config: str | None = None,
     checkpoint: str | int | None = None,
-    **options: Any,
+    **options: Unpack[TrainOptions],
 ) -> list[dict[str, Any]]:
     """Validate a checkpoint, a run or a module: one record with `accuracy` and more for each.
 
@@ -57,29 +144,36 @@ def validate(
         options["checkpoint_path"] = str(path if checkpoint is None else choice.find(Path(path), str(checkpoint)))
     elif checkpoint is not None:
         raise UserError("checkpoint chooses one of a run: name the run with checkpoint_path")
-    chosen, own_model, own_data = _options(model, data, config, options)
+    chosen, own_model, own_data = _options(model, data, config, dict(options))
     return list(in_process.validate(chosen, own_model, own_data))
 
 
-def load(path: str | Path, checkpoint: str | int | None = None) -> Classifier:
+def load(
+    path: "str | Path | Run", checkpoint: str | int | None = None, *, model: nn.Module | None = None
+) -> Classifier:
     """The trained network of a run, a checkpoint or an export: a module in evaluation mode that knows its labels.
 
-    Of a run it is the checkpoint `best`, `last` (default) or of an update; `.checkpoint` says which it is.
+    Of a run it is the checkpoint `best`, `last` (default) or of an update; `.checkpoint` says which it is. `model` is the
+    module that the run was trained with, when that was one of your own: it takes the weights.
     """
-    return Classifier(load_for_inference(path, checkpoint))
+    if isinstance(path, Run):
+        model = path.own_model if model is None else model
+        path = path.folder
+    return Classifier(load_for_inference(path, checkpoint, model))
 
 
 def _options(
     model: str | nn.Module | None, data: Any, config: str | None, given: dict[str, Any]
 ) -> tuple[Options, nn.Module | None, Any]:
     """The options, and the caller's own model and data if there are any."""
-    user_module.admit(model if isinstance(model, str) else None)
+    for named in (model if isinstance(model, str) else None, *given.get("callback", ())):
+        user_module.admit(named)
     own_model = None if model is None or isinstance(model, str) else model
     own_data = None if data is None or isinstance(data, str) else data
     if own_model is not None and not isinstance(own_model, nn.Module):
         raise UserError(f"model should be a name or an nn.Module, not {type(model).__name__}")
-    named = {"model": model if own_model is None else None, "data": data if own_data is None else None}
+    plain_names = {"model": model if own_model is None else None, "data": data if own_data is None else None}
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
-    asked = {**{name: value for name, value in named.items() if value is not None}, **plain}
+    asked = {**{name: value for name, value in plain_names.items() if value is not None}, **plain}
     layers = [configuration(config)] if config is not None else []
     return layered([*layers, (asked, "")]), own_model, own_data

@@ -62,7 +62,9 @@ def _dispatch(words: list[str]) -> int:
         raise UserError(f"there is no command {name!r}{did_you_mean(name, names)}; see conveyor --help")
     arguments = parser_of(name).parse_args(words[1:])
     module = commands.load(name)
-    user_module.admit((getattr(arguments, "given", None) or {}).get("model"))
+    given = getattr(arguments, "given", None) or {}
+    for code_of_the_user in (given.get("model"), *given.get("callback", ())):
+        user_module.admit(code_of_the_user)
     try:
         code = module.run(arguments)
     except ModuleNotFoundError as error:

@@ -159,6 +159,7 @@ def test_photographs_to_a_fine_tuned_run(server: Server, monkeypatch: pytest.Mon
     assert (options.model.model, options.model.image_size, options.model.num_classes) == ("efficientnet_lite0", 64, 2)
     assert (options.data.validation_resize, options.data.interpolation) == (128, "bicubic")
     assert (options.data.normalization, options.model.norm_momentum) == ("0.5,0.5,0.5/0.5,0.5,0.5", 0.1)
+    assert (options.model.dropout, options.model.survival) == (0.0, 1.0)
 
 
 def test_few_photographs_are_advised_to_fine_tune(tmp_path: Path) -> None:

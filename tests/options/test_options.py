@@ -131,7 +131,7 @@ def test_promised_names_are_there(
     conveyor: Callable[..., tuple[int, str, str]], capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit):
-        conveyor("train", "--help")
+        conveyor("train", "--help-all")
     text = capsys.readouterr().out
     missing = [flag for flag in PROMISED if flag not in text]
     assert missing == []

@@ -111,3 +111,12 @@ def test_a_comparison_sorts_its_runs(browser: Browser, run_folder: Path, tmp_pat
     assert browser.script("return document.querySelectorAll('svg.chart').length") == 4
     assert browser.script("return document.querySelector('svg.chart').querySelectorAll('polyline').length") == 3
     assert browser.errors() == []
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_no_table_is_cut_on_a_telephone(browser: Browser, page: Path, dark: bool) -> None:
+    browser.open(page, width=400, dark=dark)
+    assert browser.script("return document.documentElement.scrollWidth") == 400
+    wide = "return Array.from(document.querySelectorAll('table')).filter(one => one.offsetWidth > one.parentElement.clientWidth).length"
+    assert browser.script(wide) == 0
+    assert browser.script("return document.querySelectorAll('#verdict li').length") > 0

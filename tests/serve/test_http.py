@@ -158,3 +158,33 @@ def test_compressed_and_large_bodies_are_refused(
     response = http.post("/classify", content=b"x" * length, headers=headers)
     assert response.status_code == status
     assert http.get("/v2/health/live").status_code == 200
+
+
+def test_the_addresses_are_described(http: httpx.Client) -> None:
+    found = http.get("/openapi.json").json()
+    assert found["openapi"] == "3.1.0"
+    for path, methods in found["paths"].items():
+        for method in methods:
+            assert http.request(method, path).status_code not in (404, 405), path
+    answer = http.post("/classify", content=photograph(IMAGES[0])).json()
+    schemas = found["components"]["schemas"]
+    assert set(schemas["Answer"]["required"]) == set(answer)
+    assert set(schemas["Best"]["required"]) == set(answer["best"][0])
+
+
+def test_a_photograph_at_the_wrong_address_is_told_the_right_one(http: httpx.Client) -> None:
+    for path in ("/", "/predict", "/v2"):
+        answer = http.post(path, content=photograph(IMAGES[0]), headers={"Content-Type": "image/png"})
+        assert answer.status_code in (404, 405)
+        assert "send photographs to /classify" in answer.json()["error"]
+
+
+def test_the_phases_of_an_answer_are_told(http: httpx.Client) -> None:
+    answer = http.post("/classify", content=photograph(IMAGES[0]))
+    phases = dict(part.split(";dur=") for part in answer.headers["Server-Timing"].split(", "))
+    assert list(phases) == ["decode", "infer", "encode"]
+    assert all(float(value) >= 0 for value in phases.values())
+    assert sum(map(float, phases.values())) == pytest.approx(answer.json()["milliseconds"], abs=0.01)
+    text = http.get("/metrics").text
+    for phase in ("decode", "queue", "infer", "encode"):
+        assert f'conveyor_phase_seconds_count{{phase="{phase}"}}' in text

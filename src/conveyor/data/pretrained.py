@@ -54,24 +54,33 @@ def completed(options: Options) -> Options:
     """`options` with the file that `--pretrained` means as `--weights`, a new head where the classes differ, its model."""
     asked = options.model
     if asked.pretrained is None or asked.weights is not None:
-        return _with_quick_norms(options)
+        return _for_a_short_run(options)
     file = find(asked.pretrained, asked.weights_dir, download=options.data.download)
     changes: dict[str, object] = {"weights": str(file.absolute()), "replace_head": True}
     bare = asked.pretrained.rpartition("/")[2]
     model = sources.timm_model(bare) or catalogue.canonical(bare.partition(".")[0])
     if asked.model is None and model is not None:
         changes["model"] = model
-    return _with_quick_norms(options.replace(**changes))
+    return _for_a_short_run(options.replace(**changes))
 
 
-def _with_quick_norms(options: Options) -> Options:
-    """Networks whose norm statistics move by 1 % per update would end a fine-tuning of 100 updates with those of others."""
+def _for_a_short_run(options: Options) -> Options:
+    """What a family prescribes for long training and a fine-tuning of some hundred updates would suffer from.
+
+    Norm statistics that move by 1 % per update would end as mostly those of other images; features that are dropped at
+    random (dropout, drop connect) cost accuracy as long as the network has not seen the images often.
+    """
     asked = options.model
-    if not (asked.replace_head and asked.weights) or asked.norm_momentum is not None or asked.model is None:
+    name = None if asked.model is None else catalogue.canonical(asked.model)
+    if name is None or not (asked.replace_head and asked.weights):
         return options
-    name = catalogue.canonical(asked.model)
-    slow = name is not None and catalogue.entry(name).norm.get("norm_momentum", QUICK) < QUICK
-    return options.replace(norm_momentum=QUICK) if slow else options
+    entry = catalogue.entry(name)
+    changes: dict[str, float] = {}
+    if entry.norm.get("norm_momentum", QUICK) < QUICK:
+        changes["norm_momentum"] = QUICK
+    if entry.family == "efficientnet":
+        changes |= {"dropout": 0.0, "survival": 1.0}
+    return options.replace(**{key: value for key, value in changes.items() if getattr(asked, key) is None})
 
 
 def find(name: str, weights_dir: str | None = None, *, download: bool = True) -> Path:

@@ -13,6 +13,8 @@ from conveyor.options import Options
 
 SMALL_IMAGE = 64
 """Images up to this size get a small network when none is named."""
+OWN_DATA = "own"
+"""What a run on data of the caller's own calls them."""
 DEFAULT_SIZE, DEFAULT_CLASSES = 224, 1000
 """Of a user's own model when no data set is named."""
 
@@ -111,6 +113,6 @@ def info_without_files(options: Options) -> DatasetInfo:
         num_classes=options.model.num_classes,
         image_size=options.model.image_size or DEFAULT_SIZE,
         channels=min(options.model.in_channels or 3, 3),
-        kind="files",
-        default_normalization="imagenet",
+        kind="memory" if options.data.data == OWN_DATA else "files",
+        default_normalization="unit" if options.data.data == OWN_DATA else "imagenet",
     )

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-def load(path: str | Path, checkpoint: str | int | None = None) -> Loaded:
+def load(path: str | Path, checkpoint: str | int | None = None, own: "nn.Module | None" = None) -> Loaded:
     """The model at `path`: an export, a folder of numbered exports (the newest), a run or a checkpoint.
 
-    `checkpoint` is `best`, `last` or an update of a run; none: `checkpoint.choice.DEFAULT`.
+    `checkpoint` is `best`, `last` or an update of a run; none: `checkpoint.choice.DEFAULT`. `own` is the module that a run
+    was trained with, when that was one of the caller's own: it takes the weights.
     """
     path, which = Path(path), None if checkpoint is None else str(checkpoint)
     if not path.exists():
@@ -53,7 +54,8 @@ def load(path: str | Path, checkpoint: str | int | None = None) -> Loaded:
         "chosen": choice.text(found),
     }
     names = state.progress.get("class_names")
-    loaded = from_weights(options, tensors, spec, [str(name) for name in names] if isinstance(names, list) else ())
+    known = [str(name) for name in names] if isinstance(names, list) else ()
+    loaded = from_weights(options, tensors, spec, known, own)
     return dataclasses.replace(loaded, data_dir=options.data.data_dir)
 
 
@@ -86,7 +88,11 @@ def from_options(options: Options, name: str) -> Loaded:
 
 
 def from_weights(
-    options: Options, tensors: "Mapping[str, Tensor]", spec: Mapping[str, Any], class_names: Sequence[str] = ()
+    options: Options,
+    tensors: "Mapping[str, Tensor]",
+    spec: Mapping[str, Any],
+    class_names: Sequence[str] = (),
+    own: "nn.Module | None" = None,
 ) -> Loaded:
     """A model from its options and its weights; `class_names` as they were in training, else those of the data set."""
     from conveyor import models
@@ -97,14 +103,18 @@ def from_weights(
         raise UserError(f"the weights of {spec['name']} are not finite ({bad}): use an earlier checkpoint")
     info = info_without_files(options)
     about = subject(options, info)
-    module = models.build_from(options.model, **about.arguments())
+    module = own if own is not None else models.build_from(options.model, **about.arguments())
     try:
         module.load_state_dict(
             {name: tensor.float() if tensor.is_floating_point() else tensor for name, tensor in tensors.items()}
         )
     except RuntimeError as error:
         reason = str(error).splitlines()[-1].strip()
-        raise UserError(f"the weights of {spec['name']} do not fit the model {options.model.model}: {reason}") from None
+        if options.model.model is None and own is None:
+            cure = "it was trained with a module of the caller's own: conveyor.load(path, model=net)"
+            raise UserError(f"the weights of {spec['name']} need their own module ({cure})") from None
+        name = options.model.model if own is None else type(own).__name__
+        raise UserError(f"the weights of {spec['name']} do not fit the model {name}: {reason}") from None
     return _loaded(options, info, about, module, spec, class_names)
 
 

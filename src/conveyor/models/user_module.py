@@ -53,17 +53,22 @@ def admit(model: str | None) -> None:
         os.environ[VARIABLE] = ",".join([*_named(), source])
 
 
-def imported(model: str) -> Factory:
-    """The function that `nets.py:small` or `package.module:small` names."""
+def is_admitted(model: str) -> bool:
+    """Whether the user named this code, so that it may be imported."""
+    return _full(model.rpartition(":")[0]) in _named()
+
+
+def imported(model: str, what: str = "model") -> Factory:
+    """The function that `nets.py:small` or `package.module:small` names; `what` it should make."""
     source, _, attribute = model.rpartition(":")
-    if _full(source) not in _named():
+    if not is_admitted(model):
         raise UserError(
-            f"the model {model} is code of somebody's own, which is not imported unasked: if you trust it, "
+            f"the {what} {model} is code of somebody's own, which is not imported unasked: if you trust it, "
             f"set {VARIABLE}={source}"
         )
     factory = getattr(_load(_full(source)), attribute, None)
     if not callable(factory):
-        raise UserError(f"there is no function {attribute} in {source} that makes a model: give nets.py:function")
+        raise UserError(f"there is no function {attribute} in {source} that makes a {what}: give file.py:function")
     return factory
 
 

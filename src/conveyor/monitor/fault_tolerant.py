@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conveyor.errors import UserError
@@ -36,6 +37,9 @@ class Steady(Observer):
 
     def validation(self, record: Record) -> None:
         self._attempt(self.inner.validation, record)
+
+    def checkpoint(self, path: Path) -> None:
+        self._attempt(self.inner.checkpoint, path)
 
     def weights(self, update: int, found: "Mapping[str, Histogram]") -> None:
         self._attempt(self.inner.weights, update, found)

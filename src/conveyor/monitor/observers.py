@@ -60,6 +60,9 @@ class Observer:
     def validation(self, record: Record) -> None:
         """A validation is done."""
 
+    def checkpoint(self, path: Path) -> None:
+        """A checkpoint is complete."""
+
     def weights(self, update: int, found: "Mapping[str, Histogram]") -> None:
         """What the weights look like after `update` updates."""
 

@@ -8,7 +8,7 @@ from conveyor.options.options import Options
 
 FINE_TUNING: dict[str, Any] = {
     "optimizer": "adamw",
-    "learning_rate": 5e-4,
+    "learning_rate": 1e-3,
     "weight_decay": 0.01,
     "warmup": "5%",
     "min_crop_area": 0.25,
@@ -19,14 +19,19 @@ FINE_TUNING: dict[str, Any] = {
 
 def layered(given: Sequence[tuple[Mapping[str, Any], str]], base: Options | None = None) -> Options:
     """The options that (values, where they come from) give, one over the other, over `base` if there is one."""
-    options = base or Options()
     named = {str(key).replace("-", "_"): value for values, _ in given for key, value in values.items()}
-    if base is None and _fine_tunes(named):
-        # `updates` and `epochs` exclude each other.
-        options = options.updated({k: v for k, v in FINE_TUNING.items() if k != "epochs" or not named.get("updates")})
+    options = base or defaults(named)
     for values, where in given:
         options = options.updated(values, where)
     return options.check()
+
+
+def defaults(named: Mapping[str, Any]) -> Options:
+    """What holds under the options `named`: the defaults, and those of fine-tuning."""
+    if not _fine_tunes(named):
+        return Options()
+    # `updates` and `epochs` exclude each other.
+    return Options().updated({k: v for k, v in FINE_TUNING.items() if k != "epochs" or not named.get("updates")})
 
 
 def _fine_tunes(named: Mapping[str, Any]) -> bool:

@@ -124,10 +124,12 @@ class Options:
         return cls.from_mapping(read_mapping(path), where=str(path))
 
     def command(self, name: str = "train") -> list[str]:
-        """The command line that gives these options: `conveyor`, the sub-command and what differs from the defaults."""
-        words = ["conveyor", name]
-        for key, value in self.changed().items():
-            if (name, key) != ("validate", "training"):
+        """The command line that gives these options: `conveyor`, the sub-command and what differs from what holds without."""
+        from conveyor.options.layers import defaults
+
+        words, below = ["conveyor", name], defaults(self.changed()).flat()
+        for key, value in self.flat().items():
+            if value != below[key] and (name, key) != ("validate", "training"):
                 words += arguments_of(specs()[key], value)
         return words
 

@@ -102,7 +102,7 @@ class Parser(argparse.ArgumentParser):
         kept = [action.help for action in rare]
         if not self.shows_all:
             for action in rare:
-                action.help = _first_sentence(action.help or "") if action.dest in COMMON else argparse.SUPPRESS
+                action.help = first_sentence(action.help or "") if action.dest in COMMON else argparse.SUPPRESS
         try:
             return super().format_help()
         finally:
@@ -235,7 +235,7 @@ class _Word(argparse.Action):
             namespace.given = {**(getattr(namespace, "given", None) or {}), self.dest: values}
 
 
-def _first_sentence(text: str) -> str:
+def first_sentence(text: str) -> str:
     """`Peak rate. More. [0.1]` -> `Peak rate. [0.1]`."""
     shown = re.search(r" \[[^\]]*\]$", text)
     sentence = re.split(r"(?<=[a-z)])\. ", text.removesuffix(shown[0] if shown else ""))[0].rstrip(".")

@@ -46,6 +46,13 @@ class Confusion:
             sums[truth] += count
         return sums
 
+    def predicted(self) -> list[int]:
+        """Images that were taken for each class."""
+        sums = [0] * len(self.classes)
+        for (_, answer), count in self.counts.items():
+            sums[answer] += count
+        return sums
+
     def recalls(self) -> list[float | None]:
         """Share of each true class that was recognised; None for a class without images."""
         return [

@@ -16,7 +16,7 @@ SIZE_LIMIT = 300_000
 IMAGE_BUDGET = 110_000
 """Bytes for the misclassified images; halved until the page fits."""
 PARTS = (
-    "tiles", "comparison", "charts", "time_split", "layout", "gantt", "classes", "mistakes", "options", "command", "notes",
+    "verdict", "tiles", "comparison", "charts", "time_split", "layout", "gantt", "classes", "mistakes", "options", "command", "notes",
 )  # fmt: skip
 """Values of the template that a page may lack."""
 

@@ -4,23 +4,29 @@ import base64
 import io
 from typing import Any
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from conveyor.checkpoint import choice
 from conveyor.errors import UserError
 from conveyor.layout import deal, parse_layout
 from conveyor.monitor.gantt import PHASE_COLOURS
 from conveyor.monitor.gantt import gantt as draw_gantt
-from conveyor.monitor.records import readable_rate, readable_time
+from conveyor.monitor.records import many, readable_rate, readable_time
 from conveyor.options import specs
 from conveyor.options.coerce import to_plain
 from conveyor.report import cells, pictures, svg
 from conveyor.report.inputs import Confusion, Mistake, Row, Run
+from conveyor.report.verdict import verdict
 
 PHASE_NAMES = {
     "data": "waiting for data", "wait": "waiting for other stages", "reduce": "gradient exchange", "update": "optimiser", "validate": "validation",
     "checkpoint": "checkpoints", "start": "start-up",
 }  # fmt: skip
+
+SHOWN_CLASSES = 12
+"""Rows of the table of classes; the others are folded away."""
+MOST_CLASSES = 100
+NOTEBOOK_COLOURS = ("#2f67b1", "#d97b29", "#2c9083", "#8c8f96", "#8a5fae", "#b8485a", "#7a9a3a", "#5b8fa8")
 
 
 def of_run(run: Run, image_budget: int, checkpoint: str | None = None) -> dict[str, Any]:
@@ -34,6 +40,7 @@ def of_run(run: Run, image_budget: int, checkpoint: str | None = None) -> dict[s
     return {
         "title": run.name,
         "subtitle": " · ".join([part for part in made_of if part] + [state]),
+        "verdict": verdict(run),
         "tiles": tiles(run, checkpoint),
         "charts": charts(run),
         "time_split": time_split(run),
@@ -154,6 +161,23 @@ def charts(run: Run) -> list[dict[str, Any]]:
     return drawn
 
 
+def notebook(run: Run, line: str) -> str:
+    """The run in a notebook: `line` and the curves, in colours that need no style of the page."""
+    drawn = "".join(
+        f'<figure style="margin:0;width:420px;max-width:100%"><figcaption>{escape(one["title"])}</figcaption>{one["svg"]}</figure>'
+        for one in charts(run)[:3]
+    )
+    colours = "".join(
+        f".conveyor .line.c{i}{{stroke:{colour};fill:none;stroke-width:2}}.conveyor .dot.c{i}{{fill:{colour}}}"
+        for i, colour in enumerate(NOTEBOOK_COLOURS)
+    )
+    style = f"{colours}.conveyor .grid{{stroke:#8884}}.conveyor .tick{{font-size:11px;fill:currentColor}}"
+    return (
+        f'<div class="conveyor"><style>{style}</style><p>{escape(line)}</p>'
+        f'<div style="display:flex;flex-wrap:wrap;gap:16px">{drawn}</div></div>'
+    )
+
+
 def time_split(run: Run) -> dict[str, Any] | None:
     """Shares of the phases of a run."""
     phases = [(name, seconds) for name, seconds in run.timing.items() if seconds > 0]
@@ -192,7 +216,7 @@ def layout(run: Run) -> dict[str, Any] | None:
         split_points=[str(name) for name in spec.get("split_points", []) if name != "auto"], threads=int(spec.get("threads", 1)),
     )  # fmt: skip
     note = (
-        f"{spec.get('replicas', 1)} replicas x {stages} stages x accumulation {spec.get('accumulation', 1)} = {slots} slots "
+        f"{many(spec.get('replicas', 1), 'replica')} x {many(stages, 'stage')} x accumulation {spec.get('accumulation', 1)} = {slots} slots "
         f"of {spec.get('micro_batch', '?')} images per update, on {lanes * depth} worker{'s' if lanes * depth > 1 else ''} "
         f"with {spec.get('threads', 1)} thread{'s' if int(spec.get('threads', 1)) > 1 else ''} each"
     )
@@ -216,21 +240,28 @@ def gantt(run: Run) -> dict[str, Any] | None:
 
 
 def classes(confusion: Confusion | None) -> dict[str, Any] | None:
-    """The confusion matrix, the weakest classes and the most frequent confusions."""
+    """The confusion matrix, precision, recall and F1 of the classes, weakest first, and the most frequent confusions.
+
+    precision = right / taken for it, recall = right / its images, F1 = 2 P R / (P + R), support = its images.
+    """
     if confusion is None or not confusion.counts:
         return None
-    recalls, totals = confusion.recalls(), confusion.totals()
+    recalls, totals, answers = confusion.recalls(), confusion.totals(), confusion.predicted()
     wrong: dict[int, tuple[int, int]] = {}
     for (truth, predicted), count in confusion.counts.items():
         if truth != predicted and count > wrong.get(truth, (0, 0))[0]:
             wrong[truth] = (count, predicted)
-    weakest = sorted((recall, index) for index, recall in enumerate(recalls) if recall is not None)[:12]
+    scores = {}
+    for index, recall in enumerate(recalls):
+        if recall is not None:
+            precision = confusion.counts.get((index, index), 0) / answers[index] if answers[index] else 0.0
+            scores[index] = (2 * precision * recall / (precision + recall) if recall else 0.0, precision, recall)
     rows = [
         (
-            cells.text(confusion.classes[index]), cells.percent(100 * recall, 1), cells.count(totals[index]),
-            cells.text(confusion.classes[wrong[index][1]] if index in wrong else ""),
+            cells.text(confusion.classes[index]), *(cells.percent(100 * one, 1) for one in (precision, recall, score)),
+            cells.count(totals[index]), cells.text(confusion.classes[wrong[index][1]] if index in wrong else ""),
         )
-        for recall, index in weakest
+        for index, (score, precision, recall) in sorted(scores.items(), key=lambda item: item[1])
     ]  # fmt: skip
     worst = sorted(((count, pair) for pair, count in confusion.counts.items() if pair[0] != pair[1]), reverse=True)[:8]
     pairs = [
@@ -241,8 +272,16 @@ def classes(confusion: Confusion | None) -> dict[str, Any] | None:
     return {
         "whose": whose,
         "matrix": Markup(pictures.confusion_matrix(confusion)),
-        "head": [("class", False), ("right", True), ("images", True), ("most often taken for", False)],
-        "rows": rows,
+        "head": [
+            ("class", False),
+            ("precision", True),
+            ("recall", True),
+            ("F1", True),
+            ("support", True),
+            ("taken for", False),
+        ],
+        "rows": rows[:SHOWN_CLASSES],
+        "others": rows[SHOWN_CLASSES:MOST_CLASSES],
         "pair_head": [("true", False), ("taken for", False), ("times", True)],
         "pairs": pairs,
     }

@@ -1,9 +1,10 @@
 """Put the parts of a run together: model, lane, optimiser, data, clocks."""
 
 import functools
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import nn
@@ -40,6 +41,7 @@ class Own:
     model: nn.Module | None = None
     train_data: Dataset | None = None
     validation_data: Dataset | None = None
+    callbacks: Sequence[Any] = ()
 
 
 def make_prepare(spec: RunSpec, world: World, device: torch.device | None = None) -> Prepare:

@@ -3,11 +3,12 @@
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 from conveyor.checkpoint.lock import RunLock
 from conveyor.checkpoint.store import listing
 from conveyor.errors import UserError
-from conveyor.files import write_atomically
+from conveyor.files import parse_json, write_atomically
 from conveyor.options import Options
 from conveyor.spec import OWN_MODEL, RunSpec
 
@@ -84,6 +85,15 @@ def resolved_options(spec: RunSpec, folder: Path) -> Options:
 def write_options(folder: Path, options: Options) -> None:
     """Keep the resolved options with the run."""
     write_atomically(folder / OPTIONS, options.to_yaml())
+
+
+def read_result(folder: Path) -> dict[str, Any]:
+    """How the run in `folder` ended; nothing if it has not."""
+    try:
+        found = parse_json((folder / "result.json").read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def read_options(folder: Path) -> Options:

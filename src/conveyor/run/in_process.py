@@ -1,6 +1,7 @@
 """Training and validation from Python: the functions behind `conveyor.train` and `conveyor.validate`."""
 
 import csv
+import dataclasses
 import logging
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
@@ -32,17 +33,6 @@ class Run:
     accuracy: float | None = None
     best_accuracy: float | None = None
 
-    @classmethod
-    def from_result(cls, result: dict[str, Any]) -> "Run":
-        """What a worker returned."""
-        return cls(
-            folder=Path(result["folder"]),
-            reason=result["reason"],
-            updates=result["updates"],
-            accuracy=result["accuracy"],
-            best_accuracy=result["best_accuracy"],
-        )
-
     @property
     def metrics(self) -> list[dict[str, Any]]:
         """The rows of metrics.csv, numbers as numbers."""
@@ -64,12 +54,16 @@ class Run:
 
 
 def train(
-    options: Options, model: nn.Module | None = None, dataset: OwnData | None = None, named: Collection[str] = ()
-) -> Run:
-    """Train in this process. `dataset` is (training set, validation set), see `own.adopt`; `named`, see `check_names`."""
-    spec, own = _with_own(options, model, dataset)
+    options: Options,
+    model: nn.Module | None = None,
+    dataset: OwnData | None = None,
+    named: Collection[str] = (),
+    callbacks: Sequence[Any] = (),
+) -> dict[str, Any]:
+    """Train in this process; returns what the worker did. `dataset` is (training set, validation set), see `own.adopt`; `named`, see `check_names`."""
+    spec, own = _with_own(options.replace(layout="1x1") if callbacks else options, model, dataset)
     check_names(spec, named, model)
-    return Run.from_result(dict(worker.run(spec, own=own)))
+    return dict(worker.run(spec, own=dataclasses.replace(own, callbacks=callbacks)))
 
 
 def validate(

@@ -1,7 +1,9 @@
 """One worker of a run: start or resume, train, leave the run folder in order."""
 
 import contextlib
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from conveyor.checkpoint import folder as checkpoints
 from conveyor.checkpoint import store
@@ -9,6 +11,8 @@ from conveyor.checkpoint.lock import RunLock
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
 from conveyor.files import remove_unfinished
+from conveyor.models import user_module as own_code
+from conveyor.monitor.callbacks import Callbacks
 from conveyor.monitor.fault_tolerant import Steady
 from conveyor.monitor.observers import LOG, make_observers
 from conveyor.monitor.progress import say
@@ -68,6 +72,8 @@ def _run(
         # From here on the folder holds a run; what went wrong before leaves it free for the next attempt.
         rundir.write_options(folder, spec.options)
     observers = [Steady(one) for one in make_observers(spec.options, folder)] if world.is_main else []
+    if world.is_main and (called := [*own.callbacks, *_callbacks(spec.options.run.callback)]):
+        observers.append(Steady(Callbacks(called)))
     peak = share_of_peak(session.flops, spec, world.device) if world.is_main else None
     handover = Handover(session, folder_here() if world.size > 1 else None)
     events = Events(session, folder, observers, validation if during else None, peak, lock)
@@ -96,6 +102,17 @@ def _run(
     if world.is_main and events.writer.problem is not None:
         raise UserError(events.writer.problem)
     return result
+
+
+def _callbacks(names: Sequence[str]) -> list[Any]:
+    """The user's own code; what a stored run names is called only if the user named it too."""
+    made = []
+    for name in names:
+        if own_code.is_admitted(name):
+            made.append(own_code.imported(name, "callback")())
+        else:
+            say(f"note: --callback {name} is not called: give it again if you trust it")
+    return made
 
 
 def announce(session: Session, log: Path) -> None:

@@ -14,6 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from conveyor.serve import openapi
 from conveyor.serve.deadline import Limit
 from conveyor.serve.errors import Refused, TooLarge, TooSlow, Unauthenticated, Unsupported
 from conveyor.serve.hosts import Hosts
@@ -42,6 +43,7 @@ def make_app(service: Service) -> ASGIApp:
         *(Route(path, http.page) for path in PAGE_FILES),
         Route("/classify", http.classify, methods=["POST"]),
         Route("/metrics", http.metrics),
+        Route("/openapi.json", http.openapi),
         Route("/v2", http.server_metadata),
         Route("/v2/health/live", http.live),
         Route("/v2/health/ready", http.ready),
@@ -84,6 +86,9 @@ class Http:
     async def metrics(self, request: Request) -> Response:
         return Response(self._service.metrics_text(), headers={"Content-Type": CONTENT_TYPE})
 
+    async def openapi(self, request: Request) -> Response:
+        return _json(openapi.document(self._service.model()))
+
     async def server_metadata(self, request: Request) -> Response:
         return _json(http_v2.server_metadata())
 
@@ -123,13 +128,25 @@ class Http:
                 model, start = asked.model, time.monotonic()
                 async with Body(self._service, request, limit) as body:
                     images = await self._service.decode(asked, [body])
+                decoded = time.monotonic()
                 logits = await self._service.infer(asked, images)
+                inferred = time.monotonic()
                 best = [
                     {"class": index, "label": label, "probability": probability}
                     for index, label, probability in model.best(softmax(logits)[0])
                 ]
-                spent = (time.monotonic() - start) * 1000
-                return _json({"model": model.name, "version": model.version, "best": best, "milliseconds": spent})
+                end = time.monotonic()
+                self._service.metrics.phase("encode", end - inferred)
+                spent = {"decode": decoded - start, "infer": inferred - decoded, "encode": end - inferred}
+                found = {
+                    "model": model.name,
+                    "version": model.version,
+                    "best": best,
+                    "milliseconds": (end - start) * 1000,
+                }
+                answer = _json(found)
+                answer.headers["Server-Timing"] = ", ".join(f"{one};dur={1000 * s:.3f}" for one, s in spent.items())
+                return answer
 
     def _limit(self) -> Limit:
         return Limit(self._service.settings.timeout)
@@ -233,6 +250,7 @@ async def _refusal(request: Request, error: Exception) -> Response:
 
 async def _plain_error(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
-    return _json(
-        {"error": "there is nothing at this address" if status == 404 else "this address takes another method"}, status
-    )
+    said = "there is nothing at this address" if status == 404 else "this address takes another method"
+    if request.method == "POST" and request.headers.get("content-type", "").startswith("image/"):
+        said += ": send photographs to /classify"
+    return _json({"error": f"{said}; /openapi.json lists the addresses"}, status)

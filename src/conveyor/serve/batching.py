@@ -41,9 +41,10 @@ class Batcher:
         delay: float,
         limit: int,
         on_batch: Callable[[int, int], None] = lambda images, size: None,
+        on_wait: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._run, self._sizes, self._delay, self._limit = run, sizes, delay, limit
-        self._on_batch = on_batch
+        self._on_batch, self._on_wait = on_batch, on_wait
         self._waiting: deque[_Item] = deque()
         self.images_waiting = 0
         self.requests_open = 0
@@ -95,6 +96,8 @@ class Batcher:
             count = sum(len(item.images) for item in items)
             size = padded_size(count, self._sizes)
             self._on_batch(count, size)
+            for item in items:
+                self._on_wait(time.monotonic() - item.arrived)
             try:
                 answer = await self._run(_joined(items, size))
             except Refused as error:

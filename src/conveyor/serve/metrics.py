@@ -22,6 +22,14 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
+        self._phases = Histogram(
+            "conveyor_phase_seconds",
+            "Time of a request in each phase: decode (photographs), queue (waiting for a batch), infer (queue included), "
+            "encode (the answer of /classify).",
+            ["phase"],
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
         self.batch = Histogram(
             "conveyor_batch_images",
             "Images in a batch before padding.",
@@ -47,6 +55,12 @@ class Metrics:
         self.model = Gauge(
             "conveyor_model", "1 for the version in service.", ["name", "version", "engine"], registry=self.registry
         )
+
+    def phase(self, name: str, seconds: float) -> None:
+        self._phases.labels(name).observe(seconds)
+
+    def waited(self, seconds: float) -> None:
+        self.phase("queue", seconds)
 
     def counted_batch(self, images: int, size: int) -> None:
         self.batch.observe(images)

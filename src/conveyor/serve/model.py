@@ -56,6 +56,7 @@ class ServedModel:
             delay=self._settings.delay_us / 1e6,
             limit=max(self._settings.queue, self.sizes[-1]),
             on_batch=self._metrics.counted_batch,
+            on_wait=self._metrics.waited,
         )
         self._watch = asyncio.get_running_loop().create_task(self.pool.watch())
 

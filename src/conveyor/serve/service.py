@@ -84,6 +84,7 @@ class Service:
 
     async def infer(self, asked: Asked, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Logits from the model, in what is left of the time. During an exchange the old version answers what it was given."""
+        start = time.monotonic()
         try:
             answer = await asked.model.infer(images)
         except asyncio.CancelledError:
@@ -91,6 +92,7 @@ class Service:
                 raise Late(f"no answer within {asked.limit.seconds:g} seconds") from None
             raise
         self.metrics.images.inc(len(images))
+        self.metrics.phase("infer", time.monotonic() - start)
         return answer
 
     async def decode(self, asked: Asked, contents: list[bytes]) -> NDArray[np.uint8]:
@@ -114,8 +116,11 @@ class Service:
         try:
             async with self._decoders:
                 work = asyncio.ensure_future(asyncio.to_thread(all_of_them))
+                start = time.monotonic()
                 try:
-                    return await asyncio.shield(work)
+                    decoded = await asyncio.shield(work)
+                    self.metrics.phase("decode", time.monotonic() - start)
+                    return decoded
                 finally:
                     if not work.done():  # nobody waits any more: the thread stops, and until then its bytes count
                         waiting.clear()

@@ -59,6 +59,8 @@ class Events:
         self._validation = validation
         self._peak_share = peak_share
         self.writer = BackgroundWriter(after=self._after_save)
+        self._written: list[Path] = []
+        """Checkpoints that are complete and that nobody was told of."""
         self._saved_at: int | None = None
         self._saved_when = time.monotonic()
 
@@ -69,6 +71,11 @@ class Events:
         self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.writer.wait()
+        self._tell_written()
+
+    def stop_is_asked(self) -> bool:
+        """Whether a callback wants the run to end; only the main worker knows."""
+        return any(getattr(getattr(one, "inner", one), "stop", False) for one in self._observers)
 
     def folder_is_gone(self) -> bool:
         """Whether somebody removed the run folder; only the main worker knows."""
@@ -99,6 +106,7 @@ class Events:
         session = self._session
         spec, update = session.spec, session.update
         last = update == spec.updates_total
+        self._tell_written()
         if update % spec.events.updates_per_call == 0 or last:
             for observer in self._observers:
                 observer.tick(update)
@@ -134,6 +142,12 @@ class Events:
             record["peak_share"] = share
         for observer in self._observers:
             observer.log(record)
+
+    def _tell_written(self) -> None:
+        while self._written:
+            path = self._written.pop(0)
+            for observer in self._observers:
+                observer.checkpoint(path)
 
     def _show_weights(self) -> None:
         """Stages hold only their own, so every worker takes part."""
@@ -173,7 +187,7 @@ class Events:
 
     def _saves_at(self, update: int, last: bool) -> bool:
         events = self._session.spec.events
-        ending = last or self._session.reason in (Reason.TARGET, Reason.PATIENCE)
+        ending = last or self._session.reason in (Reason.TARGET, Reason.PATIENCE, Reason.CALLBACK)
         return (
             events.saves_at(update)
             or (ending and events.updates_per_checkpoint > 0)
@@ -197,4 +211,5 @@ class Events:
         accuracy, best = state.progress["last_accuracy"], choice.read_best(self.folder)
         if state.progress["validated_at"] == state.update and (best is None or accuracy > best[1]):
             choice.write_best(self.folder, state.update, accuracy)
+        self._written.append(folder)
         store.prune(self.folder, self._session.spec.options.events.checkpoints_to_keep)

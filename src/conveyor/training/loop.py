@@ -19,7 +19,7 @@ def train(session: Session, batches: Iterator[Batch], events: Events, signals: S
     spec, world = session.spec, session.world
     session.lane.module.train()
     session.stopping.start()
-    leave = torch.zeros(5, dtype=torch.float64, device=world.device)
+    leave = torch.zeros(6, dtype=torch.float64, device=world.device)
     while session.update < spec.updates_total and session.reason is None:
         if session.release is not None and session.update == spec.release:
             session.release()
@@ -37,12 +37,18 @@ def train(session: Session, batches: Iterator[Batch], events: Events, signals: S
             leave[2] = float(world.is_main and session.stopping.out_of_time())
             leave[3] = float(events.folder_is_gone())
             leave[4] = float(world.is_main and events.save_is_due())
+            leave[5] = float(events.stop_is_asked())
             world.sum_over_all([leave, tally] if world.device.type == "cpu" else [leave])
-            not_finite, interrupted, out_of_time, gone, save = leave.tolist()
+            not_finite, interrupted, out_of_time, gone, save, stop = leave.tolist()
             check_finite(not_finite, session, rate)
             if interrupted:
                 signals.agree(world)
-            reasons = {Reason.FOLDER_GONE: gone, Reason.INTERRUPTED: interrupted, Reason.TIME: out_of_time}
+            reasons = {
+                Reason.FOLDER_GONE: gone,
+                Reason.INTERRUPTED: interrupted,
+                Reason.TIME: out_of_time,
+                Reason.CALLBACK: stop,
+            }
             session.reason = next((reason for reason, told in reasons.items() if told), None)
             leave.zero_()
 

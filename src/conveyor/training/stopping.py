@@ -17,6 +17,7 @@ class Reason(enum.StrEnum):
     PATIENCE = "patience"
     TIME = "time"
     INTERRUPTED = "interrupted"
+    CALLBACK = "stopped by a callback"
     FOLDER_GONE = "folder gone"
     FAILED = "failed"
 

@@ -1,0 +1,59 @@
+"""Write src/conveyor/options/typed.py, the keyword arguments of `conveyor.train`, from the option declarations."""
+
+import textwrap
+from pathlib import Path
+
+from conveyor.options import Spec, specs
+from conveyor.options.parser import explained, first_sentence
+
+TARGET = Path(__file__).parent.parent / "src" / "conveyor" / "options" / "typed.py"
+ARGUMENTS = ("model", "data")
+"""Arguments of their own: they take objects too."""
+PATHS = ("data_dir", "weights", "weights_dir", "run_dir", "checkpoint_path", "profile_dir")
+TYPES = {
+    "Duration": "str | float",
+    "Fraction": "str | float",
+    "str": "str",
+    "int": "int",
+    "float": "float",
+    "bool": "bool",
+}
+
+
+def annotation(spec: Spec) -> str:
+    if spec.about.choices and spec.kind.item is str:
+        one = f"Literal[{', '.join(repr(choice) for choice in spec.about.choices)}]".replace("'", '"')
+    else:
+        one = TYPES[spec.kind.item.__name__]
+    if spec.name in PATHS:
+        one = "str | Path"
+    made = f"Sequence[{one}]" if spec.kind.many else one
+    return f"{made} | None" if spec.kind.optional else made
+
+
+def text() -> str:
+    lines = [
+        '"""The options of `conveyor.train` and `conveyor.validate` as keyword arguments, for editors and type checkers.',
+        "",
+        "Made by scripts/typed_options.py from the declarations; a test keeps it current.",
+        '"""',
+        "",
+        "from collections.abc import Sequence",
+        "from pathlib import Path",
+        "from typing import Literal, TypedDict",
+        "",
+        "",
+        "class TrainOptions(TypedDict, total=False):",
+        '    """Every option by its name; what is left out has its default."""',
+        "",
+    ]
+    for spec in specs().values():
+        if spec.name not in ARGUMENTS:
+            said = first_sentence(explained(spec)).replace("\\", "\\\\").replace('"', "'")
+            lines.append(f"    {spec.name}: {annotation(spec)}")
+            lines += textwrap.wrap(f'"""{said}"""', 119, initial_indent="    ", subsequent_indent="    ")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    TARGET.write_text(text(), encoding="utf-8")
