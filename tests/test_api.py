@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import torch
 from tests.run.test_user_data import arrays, net
-from tests.training.runs import small_options
+from tests.run.runs import small_options
 
 import conveyor
 from conveyor.errors import UserError
