@@ -156,6 +156,12 @@ def test_read_pickled_refuses_keys_and_states_out_of_place(tmp_path: Path) -> No
         b"\x80\x02}K\x01a.",
         b"\x80\x02.",
         b"\x80\x02cbuiltins\nexec\n.",
+        b"\x80\x02c_codecs\nencode\n}U\x01xK\x01sb.",  # attributes for what we lend it
+        b"\x80\x02cnumpy\ndtype\n}U\x01xK\x01sb.",
+        b"\x80\x02cnumpy\nndarray\nN}U\x01xK\x01s\x86b.",
+        b"\x80\x02}r\xff\xff\xff\x7f.",  # a place in the memo that would take gigabytes
+        b"\x80\x04\x8c\x08builtins\x8c\x04exec\x93.",
+        b"\x80\x02]Pmine\n.",
     ):
         path.write_bytes(program)
         with pytest.raises(UserError):

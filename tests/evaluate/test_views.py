@@ -16,7 +16,7 @@ class Corner(nn.Module):
 def test_views_average_the_answers() -> None:
     image = torch.arange(16.0).reshape(1, 1, 4, 4)
     model = Corner()
-    assert Views(model, "one")(image).tolist() == [[0.0, 3.0]]
+    assert model(image).tolist() == [[0.0, 3.0]]
     assert Views(model, "mirror")(image).tolist() == [[1.5, 1.5]]
     # Moved so that the reflected pixel (1, 1) = 5 comes to the corner, and so that (1, 1) itself does; right: 6 both.
     centre, first, second = 1.5, (5 + 6) / 2, (5 + 6) / 2

@@ -10,10 +10,18 @@ from conveyor.options import Options
 from conveyor.training.loss import BAD, LOSS, SAMPLES, TOP1, TOP5, Loss, ranks, tally
 
 
+def probabilities(target: Target, classes: int) -> torch.Tensor:
+    """The target as rows of class probabilities, [B, classes]."""
+    rows = torch.zeros(len(target.labels), classes)
+    for labels, weight in target.mixed or [(target.labels, torch.ones(len(target.labels)))]:
+        rows.scatter_add_(1, labels.unsqueeze(1), weight.unsqueeze(1))
+    return rows
+
+
 def by_definition(logits: torch.Tensor, target: Target, smoothing: float, form: str) -> torch.Tensor:
     """-sum q log p, with q written out."""
     classes = logits.shape[1]
-    hard = target.probabilities(classes)
+    hard = probabilities(target, classes)
     if form == "uniform":
         q = (1 - smoothing) * hard + smoothing / classes
     else:

@@ -4,7 +4,6 @@ import dataclasses
 from collections.abc import Sequence
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from conveyor.data.order import Indices
@@ -58,13 +57,6 @@ class Target:
 
     labels: Tensor
     mixed: list[tuple[Tensor, Tensor]] | None = None
-
-    def probabilities(self, num_classes: int, dtype: torch.dtype = torch.float32) -> Tensor:
-        """The target as rows of class probabilities, [B, num_classes]."""
-        rows = torch.zeros(len(self.labels), num_classes, dtype=dtype, device=self.labels.device)
-        for labels, weight in self.mixed or [(self.labels, torch.ones_like(self.labels, dtype=dtype))]:
-            rows.scatter_add_(1, labels.unsqueeze(1), weight.to(dtype).unsqueeze(1))
-        return rows
 
 
 class Dataset(Protocol):

@@ -18,8 +18,6 @@ class Views(nn.Module):
 
     def forward(self, images: Tensor) -> Tensor:
         """[N, C, H, W] to the mean logits [N, classes]."""
-        if self.kind == "one":
-            return self._answer(images)
         centre = self._mirrored(images)
         if self.kind == "mirror":
             return centre

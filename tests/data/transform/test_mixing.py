@@ -17,6 +17,14 @@ SAMPLES = torch.arange(50, 56)
 KEY = {"seed": 1, "epoch": 2, "update": 3, "slot": 4}
 
 
+def probabilities(target: Target, classes: int) -> torch.Tensor:
+    """The target as rows of class probabilities, [B, classes]."""
+    rows = torch.zeros(len(target.labels), classes)
+    for labels, weight in target.mixed or [(target.labels, torch.ones(len(target.labels)))]:
+        rows.scatter_add_(1, labels.unsqueeze(1), weight.unsqueeze(1))
+    return rows
+
+
 def test_mixup_values_and_labels() -> None:
     images, terms = mix(IMAGES, LABELS, SAMPLES, Mixing(mixup_alpha=0.4), **KEY)
     factor = mixup_factors(0.4, 1, 2, SAMPLES)
@@ -50,7 +58,7 @@ def test_both_give_four_terms_that_add_up() -> None:
     assert terms is not None
     assert len(terms) == 4
     torch.testing.assert_close(sum(weight for _, weight in terms), torch.ones(6))
-    target = Target(LABELS, terms).probabilities(6)
+    target = probabilities(Target(LABELS, terms), 6)
     # The pixels are mixed like the labels: check on images that are constant, each with its own unit vector.
     constant = torch.eye(6).view(6, 1, 1, 6).expand(6, 8, 8, 6)
     mixed, _ = mix(constant, LABELS, SAMPLES, Mixing(mixup_alpha=1.0, cutmix_lambda=0.6), **KEY)
