@@ -10,8 +10,11 @@ ELSEWHERE = {"layout", "timing", "stopping", "job", "restarts", "updates_repeate
 """Of a checkpoint's state: where it ran, how long that took, and what happened on the way."""
 
 
-def differences(one: Path, other: Path) -> list[str]:
-    """What differs between two run folders; nothing if they are the same run."""
+def differences(one: Path, other: Path, told: frozenset[str] = frozenset()) -> list[str]:
+    """What differs between two run folders; nothing if they are the same run.
+
+    `told` are entries of a checkpoint's state that hold options in which the runs differ on purpose.
+    """
     found = []
     names = [sorted(path.name for path in run.glob("checkpoints/*") if path.name.isdigit()) for run in (one, other)]
     if names[0] != names[1]:
@@ -23,7 +26,7 @@ def differences(one: Path, other: Path) -> list[str]:
             present = [path.exists() for path in files]
             if present[0] != present[1] or (all(present) and files[0].read_bytes() != files[1].read_bytes()):
                 found.append(f"{number}/{name}")
-        states = [_state(run / "checkpoints" / number / "state.json") for run in (one, other)]
+        states = [_state(run / "checkpoints" / number / "state.json", ELSEWHERE | told) for run in (one, other)]
         if states[0] != states[1]:
             found.append(f"{number}/state.json")
     for name in ("metrics.csv", "validation.csv"):
@@ -33,8 +36,8 @@ def differences(one: Path, other: Path) -> list[str]:
     return found
 
 
-def _state(path: Path) -> dict[str, object]:
-    return {key: value for key, value in json.loads(path.read_text())["progress"].items() if key not in ELSEWHERE}
+def _state(path: Path, without: set[str]) -> dict[str, object]:
+    return {key: value for key, value in json.loads(path.read_text())["progress"].items() if key not in without}
 
 
 def _rows(path: Path) -> list[dict[str, str]]:

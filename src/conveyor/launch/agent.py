@@ -72,6 +72,8 @@ class _Agent(LocalElasticAgent):
 
     first_failure: Failure | None = None
     starts = 0
+    between_starts = False
+    """Whether workers were stopped in order to start them again, and have not been yet."""
     _complete_at = 0.0
 
     def _rendezvous(self, worker_group: WorkerGroup) -> None:
@@ -84,7 +86,18 @@ class _Agent(LocalElasticAgent):
         number = handler._store.compare_set(f"conveyor/{handler.get_run_id()}", "", uuid.uuid4().hex[:12])
         os.environ["CONVEYOR_JOB"] = number.decode()
 
+    def _restart_workers(self, worker_group: WorkerGroup) -> None:
+        self.between_starts = True
+        handover.announce_start()
+        try:
+            super()._restart_workers(worker_group)
+        finally:
+            # A signal to this launcher comes here: what it passes on to workers that are still there ends the run.
+            handover.withdraw_start()
+
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
+        handover.withdraw_start()
+        self.between_starts = False
         # A new machine restarts the workers too, and torchrun does not count that: a worker must know to go on.
         os.environ["CONVEYOR_STARTS"] = str(self.starts)
         self.starts += 1
@@ -94,6 +107,10 @@ class _Agent(LocalElasticAgent):
         result: RunResult = super()._monitor_workers(worker_group)
         if result.state == WorkerState.FAILED:
             found = [failures.read(rank, one.exitcode, one.error_file) for rank, one in result.failures.items()]
+            if all(one.exit_code == failures.HANDED_OVER for one in found):
+                # Another machine's launcher stopped all workers, to start them again: that is no failure of this one.
+                self._remaining_restarts += 1
+                return result
             self.first_failure = failures.first(found)
             if any(one.is_own and not one.may_restart for one in found):
                 self._remaining_restarts = 0
@@ -219,8 +236,17 @@ def _run(argv: Sequence[str], plan: LaunchPlan, store: Store, folder: Path) -> N
     except (RendezvousTimeoutError, RendezvousClosedError, RendezvousConnectionError, RendezvousStateError) as error:
         raise UserError(_meeting_failed(plan, agent.first_failure, error)) from error
     finally:
+        if agent.between_starts:
+            _keep()
         if closing:
             handler.shutdown()
+
+
+def _keep() -> None:
+    """The workers handed over and are not going to be started: their state must outlive this process."""
+    kept = handover.keep()
+    if kept is not None:
+        log.warning("The state of the run is saved in %s: go on with conveyor restore.", kept)
 
 
 def _meeting_failed(plan: LaunchPlan, first: Failure | None, error: Exception) -> str:

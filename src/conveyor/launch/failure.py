@@ -8,6 +8,7 @@ as its own or as the loss of a peer, and exits with a code that says which; the 
 | 2 | a mistake the user can mend | no |
 | 1 | any other Python error | no: it would happen again |
 | 75 | a peer is gone | yes |
+| 76 | handed over: a launcher of the job is starting all workers again | yes, and it is not counted |
 | negative | killed by a signal | yes |
 """
 
@@ -21,9 +22,11 @@ from pathlib import Path
 
 from conveyor.errors import INTERRUPTED, USER_ERROR, UserError
 from conveyor.files import parse_json, write_atomically
+from conveyor.world.restarts import StartedAgain
 
 OWN_ERROR = 1
 LOST_PEER = 75
+HANDED_OVER = 76
 
 PEER_PHRASES = (
     "connection closed by peer",
@@ -52,12 +55,12 @@ class Failure:
     @property
     def is_own(self) -> bool:
         """Whether the worker failed by itself, not because a peer was gone or the launcher ended it."""
-        return self.exit_code not in (LOST_PEER, -signal.SIGTERM)
+        return self.exit_code not in (LOST_PEER, HANDED_OVER, -signal.SIGTERM)
 
     @property
     def may_restart(self) -> bool:
         """Whether starting again can help."""
-        return self.exit_code < 0 or self.exit_code == LOST_PEER
+        return self.exit_code < 0 or self.exit_code in (LOST_PEER, HANDED_OVER)
 
     def sentence(self) -> str:
         """One line for the user."""
@@ -98,6 +101,8 @@ def exit_code(error: BaseException) -> int:
         return USER_ERROR
     if isinstance(cause, KeyboardInterrupt):
         return INTERRUPTED
+    if isinstance(cause, StartedAgain):
+        return HANDED_OVER
     return LOST_PEER if is_peer_loss(error) else OWN_ERROR
 
 

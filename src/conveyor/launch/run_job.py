@@ -53,8 +53,9 @@ def start(options: Options, *, run: str = TRAIN, after: Sequence[Options] = (), 
         except Exception as error:
             # The launcher shows the first failing worker's error and starts again after the loss of a peer.
             code = failure.record(error, os.environ)
-            if code == failure.LOST_PEER:
-                log.warning("worker %d: another worker is gone", place.rank)
+            if code in (failure.LOST_PEER, failure.HANDED_OVER):
+                if code == failure.LOST_PEER:
+                    log.warning("worker %d: another worker is gone", place.rank)
                 raise SystemExit(code) from None
             raise
     for phase in (options, *after):

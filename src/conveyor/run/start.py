@@ -32,9 +32,8 @@ def starting_state(spec: RunSpec, folder: Path, world: World) -> State | None:
 def _counted(state: State, folder: Path, world: World, times: int) -> State:
     """Take note of the start, the job's number `times`, and of the updates that are done again."""
     progress = state.progress
-    attempted = progress.get("attempted")
-    if attempted is None:
-        attempted = _last_logged(folder, world)
+    # Workers that died together handed nothing over: what is at hand may be older than the newest log point.
+    attempted = max(int(progress.get("attempted", 0)), _last_logged(folder, world))
     repeated = int(progress.get("updates_repeated", 0)) + max(0, attempted - state.update)
     job, before = progress.get("job", ["", 0])
     since = times - before if job == restarts.job() else times

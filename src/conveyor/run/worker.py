@@ -34,6 +34,7 @@ from conveyor.training.loop import train
 from conveyor.training.session import Session
 from conveyor.training.signals import Signals
 from conveyor.training.stopping import Reason
+from conveyor.world import restarts
 from conveyor.world.world import World, device_for
 
 
@@ -75,7 +76,7 @@ def _run(
     if world.is_main and (called := [*own.callbacks, *_callbacks(spec.options.run.callback)]):
         observers.append(Steady(Callbacks(called)))
     peak = share_of_peak(session.flops, spec, world.device) if world.is_main else None
-    handover = Handover(session, folder_here() if world.size > 1 else None)
+    handover = Handover(session, folder_here())
     events = Events(session, folder, observers, validation if during else None, peak, lock)
     if world.is_main:
         announce(session, folder / LOG)
@@ -92,11 +93,16 @@ def _run(
             train(session, batches, events, signals, handover)
         if session.reason is Reason.FOLDER_GONE:
             rescue(session, folder)
+        if session.reason is Reason.START_AGAIN:
+            # A peer that is still being sent its copies must not find this worker gone.
+            world.barrier()
+            raise restarts.StartedAgain
         result = finish(session, folder, validation, observers, signals.received)
     except BaseException:
         # What is written now would make a removed folder anew.
         for observer in [] if events.folder_is_gone() else observers:
-            observer.end({"updates": session.update, "seconds": session.stopping.seconds, "reason": Reason.FAILED})
+            reason = Reason.START_AGAIN if session.reason is Reason.START_AGAIN else Reason.FAILED
+            observer.end({"updates": session.update, "seconds": session.stopping.seconds, "reason": reason})
         handover.write()
         raise
     if world.is_main and events.writer.problem is not None:

@@ -110,8 +110,10 @@ class Events:
         if update % spec.events.updates_per_call == 0 or last:
             for observer in self._observers:
                 observer.tick(update)
-        if spec.events.logs_at(update, spec.updates_total) or session.reason is not None:
-            self._log(rate)
+        regular = spec.events.logs_at(update, spec.updates_total)
+        if regular or session.reason is not None:
+            # A row more for a run that is told to leave: the next regular one is that of an undisturbed run.
+            self._log(rate, goes_on=not regular)
         if spec.options.run.weight_histograms and (last or update % spec.updates_per_epoch == 0):
             with session.meter.paused():
                 self._show_weights()
@@ -122,11 +124,11 @@ class Events:
             with session.meter.paused():
                 self.save()
 
-    def _log(self, rate: float) -> None:
+    def _log(self, rate: float, *, goes_on: bool) -> None:
         session, updater = self._session, self._session.updater
         record: dict[str, Any] = {"update": session.update, "epoch": session.epoch, "lr": rate}
         record |= session.meter.read(
-            session.spec.topology.global_batch, not session.spec.options.events.disable_metrics
+            session.spec.topology.global_batch, not session.spec.options.events.disable_metrics, goes_on=goes_on
         )
         if session.world.lane == 0:
             record["weights"] = digest(session.lane.module.state_dict(), session.world)

@@ -1,6 +1,6 @@
-"""When a worker dies, the others hand the state of the run to the workers that start next, in memory.
+"""When workers are started again, those before them hand over the state of the run in memory.
 
-A worker that loses a peer writes what it holds into a folder in memory that the launcher made for the job, and ends. The
+A worker that loses a peer, or whose launcher is going to start all workers again because a machine joins, writes what it holds into a folder in memory that the launcher made for the job, and ends. The
 workers of the next start take the newest update for which the folders of all machines hold every stage; a machine that
 has nothing gets it from a peer. With depth 1 every worker holds the whole state and nothing is copied while the run goes
 well. A stage of a pipeline is held by one worker of each lane, and workers can be one update apart when they stop: so each
@@ -10,7 +10,8 @@ twice, in memory; each update waits for its bytes).
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,14 +20,18 @@ import torch
 from torch import Tensor
 
 from conveyor.checkpoint import folder as checkpoints
+from conveyor.checkpoint import store
 from conveyor.checkpoint.state import Buffers, State
 from conveyor.errors import UserError
 from conveyor.training.session import Session
+from conveyor.training.stopping import Reason
 from conveyor.world.world import World
 
 VARIABLE = "CONVEYOR_HANDOVER"
 """The folder, on this machine."""
 GENERATIONS = 2
+ANNOUNCED = "start-again"
+"""A file in the folder: SIGTERM now comes from the launcher, which is going to start the workers again."""
 
 
 @dataclass(slots=True)
@@ -82,7 +87,9 @@ class Handover:
                     continue
                 copy.stages[0] = session.local_state()
             for stage, state in copy.stages.items():
-                state.progress = {**copy.progress, "attempted": session.update + 1}
+                # A worker that was told to stop between two updates had not begun the next.
+                begun = session.reason is not Reason.START_AGAIN
+                state.progress = {**copy.progress, "attempted": session.update + begun}
                 name = f"{world.rank}-{update}-{stage}of{world.depth}"
                 checkpoints.save(self._folder / name, state)
 
@@ -105,23 +112,78 @@ def folder_here(environment: Mapping[str, str] = os.environ) -> Path | None:
     return Path(name) if name else None
 
 
+def announce_start() -> None:
+    """For a launcher: workers that get SIGTERM from now on hand over instead of ending the run."""
+    folder = folder_here()
+    if folder is not None:
+        (folder / ANNOUNCED).touch()
+
+
+def withdraw_start() -> None:
+    """For a launcher: SIGTERM means again that the run is to end."""
+    folder = folder_here()
+    if folder is not None:
+        (folder / ANNOUNCED).unlink(missing_ok=True)
+
+
+def start_is_announced() -> bool:
+    """Whether this machine's launcher is going to start its workers again."""
+    folder = folder_here()
+    return folder is not None and (folder / ANNOUNCED).exists()
+
+
+def keep() -> Path | None:
+    """Save what this machine's workers handed over as a checkpoint of the run, when nobody will be started to take it.
+
+    Returns its path; None when the run has one as new, or other machines hold some of the stages.
+    """
+    found = _found(folder_here())
+    complete = _complete(found)
+    if not complete:
+        return None
+    update, depth = max(complete)
+    whole = _whole([checkpoints.load(found[update, stage, depth]) for stage in range(depth)])
+    run = Path(str(whole.options.get("run_dir")))
+    saved = store.numbered(run)
+    if not run.is_dir() or (saved and int(saved[-1].name) >= update):
+        return None
+    try:
+        return checkpoints.save(run / store.CHECKPOINTS / str(update), whole)
+    except (OSError, UserError):
+        # Another machine of the job may be saving the same.
+        return None
+
+
 def take(folder: Path | None, world: World, newer_than: int) -> State | None:
     """The newest state that other workers left, if it is newer than update `newer_than`; every worker calls it."""
     found = _found(folder)
     lists = world.of_all([list(one) for one in found])
-    holders: dict[tuple[int, int], dict[int, int]] = {}
+    holders: dict[tuple[int, int, int], int] = {}
     for rank, entries in enumerate(lists):
         for update, stage, depth in entries:
-            holders.setdefault((update, depth), {}).setdefault(stage, rank)
-    complete = [key for key, stages in holders.items() if len(stages) == key[1] and key[0] > newer_than]
+            holders.setdefault((update, stage, depth), rank)
+    complete = [key for key in _complete(holders) if key[0] > newer_than]
     if not complete:
         return None
     update, depth = max(complete)
-    whole = State(model={})
+    parts = []
     for stage in range(depth):
-        source = holders[update, depth][stage]
+        source = holders[update, stage, depth]
         mine = checkpoints.load(found[update, stage, depth]) if world.rank == source else None
-        part = world.broadcast_state(mine, source)
+        parts.append(world.broadcast_state(mine, source))
+    return _whole(parts)
+
+
+def _complete(keys: Iterable[tuple[int, int, int]]) -> list[tuple[int, int]]:
+    """(update, depth) of which every stage is among `keys`, each an (update, stage, depth)."""
+    counts = Counter((update, depth) for update, _, depth in keys)
+    return [(update, depth) for (update, depth), count in counts.items() if count == depth]
+
+
+def _whole(parts: Iterable[State]) -> State:
+    """The state of a run whose stages are `parts`."""
+    whole = State(model={})
+    for part in parts:
         whole.model |= part.model
         whole.optimizer |= part.optimizer
         whole.averages |= part.averages
@@ -132,7 +194,7 @@ def take(folder: Path | None, world: World, newer_than: int) -> State | None:
 def _found(folder: Path | None) -> dict[tuple[int, int, int], Path]:
     """(update, stage, depth) of every complete state in the folder."""
     found = {}
-    for path in folder.glob("*-*-*of*") if folder is not None else ():
+    for path in folder.glob("[0-9]*-*-*of*") if folder is not None else ():
         _, update, part = path.name.split("-")
         stage, _, depth = part.partition("of")
         try:

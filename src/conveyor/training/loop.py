@@ -19,7 +19,7 @@ def train(session: Session, batches: Iterator[Batch], events: Events, signals: S
     spec, world = session.spec, session.world
     session.lane.module.train()
     session.stopping.start()
-    leave = torch.zeros(6, dtype=torch.float64, device=world.device)
+    leave = torch.zeros(7, dtype=torch.float64, device=world.device)
     while session.update < spec.updates_total and session.reason is None:
         if session.release is not None and session.update == spec.release:
             session.release()
@@ -38,8 +38,9 @@ def train(session: Session, batches: Iterator[Batch], events: Events, signals: S
             leave[3] = float(events.folder_is_gone())
             leave[4] = float(world.is_main and events.save_is_due())
             leave[5] = float(events.stop_is_asked())
+            leave[6] = float(signals.start_again)
             world.sum_over_all([leave, tally] if world.device.type == "cpu" else [leave])
-            not_finite, interrupted, out_of_time, gone, save, stop = leave.tolist()
+            not_finite, interrupted, out_of_time, gone, save, stop, again = leave.tolist()
             check_finite(not_finite, session, rate)
             if interrupted:
                 signals.agree(world)
@@ -48,6 +49,7 @@ def train(session: Session, batches: Iterator[Batch], events: Events, signals: S
                 Reason.INTERRUPTED: interrupted,
                 Reason.TIME: out_of_time,
                 Reason.CALLBACK: stop,
+                Reason.START_AGAIN: again,
             }
             session.reason = next((reason for reason, told in reasons.items() if told), None)
             leave.zero_()
@@ -58,7 +60,7 @@ def train(session: Session, batches: Iterator[Batch], events: Events, signals: S
         session.update += 1
         updater.changing = False
         handover.after_update()
-        if session.reason is Reason.FOLDER_GONE:
+        if session.reason in (Reason.FOLDER_GONE, Reason.START_AGAIN):
             return
         events.after_update(rate, save=bool(save))
         handover.after_events()

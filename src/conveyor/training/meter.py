@@ -58,6 +58,8 @@ class Meter:
         self._sum = torch.zeros(dealt.groups, TALLY, dtype=torch.float64, device=device)
         self._last = torch.zeros_like(self._sum)
         self._updates = 0
+        self._timed = 0
+        """Of these updates the ones whose time was measured: not those before a restart."""
         self._mark = time.perf_counter()
         self._data_mark = 0.0
         self._rates: list[tuple[float, float]] = []
@@ -67,6 +69,7 @@ class Meter:
         self._sum += tally
         self._last = tally
         self._updates += 1
+        self._timed += 1
 
     @contextmanager
     def paused(self) -> Iterator[None]:
@@ -77,15 +80,15 @@ class Meter:
         finally:
             self._mark += time.perf_counter() - started
 
-    def read(self, global_batch: int, metrics: bool = True) -> dict[str, Any]:
-        """The means since the last log point, over all workers; starts the next period."""
+    def read(self, global_batch: int, metrics: bool = True, *, goes_on: bool = False) -> dict[str, Any]:
+        """The means since the last log point, over all workers; starts the next period unless this one `goes_on`."""
         both = torch.stack([self._sum, self._last])
         memory = torch.zeros(self._world.size, dtype=both.dtype, device=both.device)
         memory[self._world.rank] = peak_memory(both.device)
         self._world.sum_over_all([memory] if self._shared else [both, memory])
         total, last = self._over_groups(both[0]), self._over_groups(both[1])
         elapsed = max(time.perf_counter() - self._mark, 1e-9)
-        images = self._updates * global_batch
+        images = self._timed * global_batch
         waited = self._timing.seconds["data"] - self._data_mark
         record: dict[str, Any] = {}
         if metrics and total[SAMPLES] and last[SAMPLES]:
@@ -94,12 +97,14 @@ class Meter:
             record["accuracy"] = 100 * total[TOP1] / total[SAMPLES]
             record["accuracy_batch"] = 100 * last[TOP1] / last[SAMPLES]
         record["images_per_second"] = images / elapsed
-        record["update_seconds"] = elapsed / max(1, self._updates)
+        record["update_seconds"] = elapsed / max(1, self._timed)
         record["data_wait"] = waited / elapsed
         record["memory_mib"] = max(memory.tolist())
         self._rates.append((images, elapsed))
+        if goes_on:
+            return record
         self._sum.zero_()
-        self._updates = 0
+        self._updates = self._timed = 0
         self._data_mark = self._timing.seconds["data"]
         self._mark = time.perf_counter()
         return record
@@ -137,7 +142,7 @@ class Meter:
             if last.shape == self._sum.shape:
                 self._last[mine.start : mine.stop] = last[mine.start : mine.stop].to(self._sum.device)
         # The time of the interrupted period is lost, so its updates do not count towards the throughput.
-        self._updates = 0
+        self._updates, self._timed = int(state["updates"]), 0
         self._data_mark = self._timing.seconds["data"]
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from conveyor.training import handover
 from conveyor.world.world import World
 
 LEAVE = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
@@ -15,11 +16,13 @@ LEAVE = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
 class Signals:
     """Remembers the first signal instead of dying of it; a second SIGINT is the usual KeyboardInterrupt.
 
+    SIGTERM from a launcher that is going to start the workers again does not end the run: see `start_again`.
     Handlers can only be set in the main thread; elsewhere (a notebook's worker thread) nothing is caught.
     """
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
+        self.start_again = False
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Signals":
@@ -48,4 +51,7 @@ class Signals:
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:
             raise KeyboardInterrupt
+        if number == signal.SIGTERM and handover.start_is_announced():
+            self.start_again = True
+            return
         self.received = self.received or signal.Signals(number)

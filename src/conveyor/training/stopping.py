@@ -20,6 +20,8 @@ class Reason(enum.StrEnum):
     CALLBACK = "stopped by a callback"
     FOLDER_GONE = "folder gone"
     FAILED = "failed"
+    START_AGAIN = "to be started again"
+    """By the launcher, in order to go on: leaves no trace in the run's files."""
 
     @property
     def to_be_continued(self) -> bool:

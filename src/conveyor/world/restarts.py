@@ -4,6 +4,10 @@ import os
 from collections.abc import Mapping
 
 
+class StartedAgain(Exception):  # noqa: N818 - nothing went wrong
+    """This worker ends because its launcher is going to start the job's workers again; the state is handed over."""
+
+
 def starts(environment: Mapping[str, str] = os.environ) -> int:
     """How often the workers of this job were started again: by our launcher, by torchrun, or by SLURM's requeueing.
 
