@@ -166,6 +166,7 @@ def write_csv(options: Options, records: Sequence[Mapping[str, Any]]) -> Path:
     """validation.csv in a folder of its own: a run's own file belongs to its training."""
     import time
 
+    from conveyor.files import make_parent
     from conveyor.monitor.csvfile import CsvFile
     from conveyor.monitor.records import VALIDATION_COLUMNS
 
@@ -175,7 +176,7 @@ def write_csv(options: Options, records: Sequence[Mapping[str, Any]]) -> Path:
     while path.exists():
         path = folder / f"validation-{number}.csv"
         number += 1
-    folder.mkdir(parents=True, exist_ok=True)
+    make_parent(path)  # a validation without workers has no run folder yet
     file = CsvFile(path, VALIDATION_COLUMNS, "update")
     file.open(float("inf"))
     for record in records:
