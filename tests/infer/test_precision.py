@@ -13,6 +13,7 @@ from onnx import numpy_helper
 from tests.infer.small import small_net
 from torch import nn
 
+from conveyor.commands.validate import write_csv
 from conveyor.errors import UserError
 from conveyor.infer import machine, precision, quantize, validated
 from conveyor.infer.accuracy import Sample
@@ -155,6 +156,8 @@ class TestGate:
         assert set(found.measured["top1"]) == {"float32", "int8", "bfloat16"}
         monkeypatch.setattr(processor, "multiplies_bfloat16", lambda: False)
         assert fit(loaded, AskedPrecision("auto", 5.0), batch=5, threads=1, data=data).precision == "float32"
+        only = fit(loaded, AskedPrecision("auto", 5.0), batch=5, threads=1, data=data, engine="torch")
+        assert (only.precision, only.engine) == ("float32", "torch"), "int8 has no torch"
 
     def test_without_images_it_is_float32_and_a_note(self) -> None:
         loaded, _ = brightest_quadrant(faintness=1.0)
@@ -282,7 +285,7 @@ def test_a_server_takes_the_precision_and_hands_it_to_its_other_workers(tmp_path
     assert isinstance(Fit.again(load(tmp_path / "out"), described["fitted"]).source.onnx, Path)
 
 
-def test_validate_measures_what_is_served() -> None:
+def test_validate_measures_what_is_served(tmp_path: Path) -> None:
     said: list[str] = []
     options = DIGITS.replace(max_validation_images=60, validation_batch_size=16)
     [record] = validated.records(options, AskedPrecision("int8", 100.0, calibration_images=32), said.append)
@@ -291,3 +294,5 @@ def test_validate_measures_what_is_served() -> None:
     [plain] = validated.records(options, AskedPrecision("float32"), said.append)
     assert abs(record["loss"] - plain["loss"]) < 0.1 * plain["loss"]
     assert record["loss"] != plain["loss"]
+    written = write_csv(options.replace(run_dir=str(tmp_path / "new")), [record])
+    assert "random int8" in written.read_text(), "into a folder that no worker has made"

@@ -228,6 +228,8 @@ class _Search:
         plain, ours = choice.fastest("float32"), choice.fastest(precision)
         if precision == "int8" and self.kept:
             notes.append(f"{self.kept} of {len(self.ranked or [])} layers stay in float: {', '.join(self._layers())}")
+        if precision == "bfloat16" and not processor.multiplies_bfloat16():
+            notes.append("note: this processor does not multiply bfloat16: float32 is at least as fast")
         if plain is not None and ours is not None and precision != "float32":
             ratio = plain[1] / ours[1]
             said = f"batch {choice.batch}: float32 {plain[1]:.2f} ms ({plain[0]}), {precision} {ours[1]:.2f} ms ({ours[0]})"

@@ -50,12 +50,14 @@ class Choice:
     precision: str = "float32"
 
     def fastest(self, precision: str) -> tuple[str, float] | None:
-        """The engine for one of several precisions and its time."""
+        """The engine for one of several precisions and its time; zero when it was the only candidate of all."""
         found = {
             name.partition(" ")[2]: value
             for name, value in self.milliseconds.items()
             if name.startswith(f"{precision} ")
         }
+        if not self.milliseconds and precision == self.precision:
+            found = {self.engine: 0.0}
         return min(found.items(), key=lambda entry: entry[1]) if found else None
 
     def text(self) -> str:
