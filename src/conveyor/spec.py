@@ -7,7 +7,7 @@ whose images have to be counted.
 import dataclasses
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conveyor.data import catalogue as datasets
 from conveyor.data.catalogue import DatasetInfo
@@ -23,6 +23,9 @@ from conveyor.options.optimizer import DEFAULT_RMSPROP_DECAY
 from conveyor.options.validation import without_updates
 from conveyor.topology import HostEvents, Length, Topology, exact, group_slots, host_events
 from conveyor.tree import Dealt
+
+if TYPE_CHECKING:
+    from conveyor.numerics.half_choice import HalfChoice
 
 TINY_SLOT = 2e9
 """Floating-point operations of one slot below which a second thread costs more in waiting than it brings."""
@@ -55,6 +58,8 @@ class RunSpec:
     validation_replicas: int
     validation_images: int
     notes: tuple[str, ...] = ()
+    half: "HalfChoice | None" = None
+    """How CPUs compute in half precision; measured when the run starts, then kept."""
 
     @property
     def updates_per_epoch(self) -> int:

@@ -23,6 +23,7 @@ from conveyor.run.gemm_share import training_flops
 from conveyor.run.start import check_fits
 from conveyor.spec import RunSpec
 from conveyor.training import build_model
+from conveyor.training.half import half_choice
 from conveyor.training.meter import Meter, Timing
 from conveyor.training.session import Session
 from conveyor.training.stopping import Stopping
@@ -66,6 +67,7 @@ def make_session(spec: RunSpec, world: World, own: Own, state: State | None, pre
     if world.is_main:
         spec = spec.replace(notes=(*spec.notes, *preflight.unused_names(model, spec)))
     flops = training_flops(model, spec.image_size, spec.in_channels) if world.is_main else 0.0
+    spec = spec.replace(half=half_choice(spec, state, world, model))
     model = build_model.place_model(model, spec, world.device)
     lane = build_model.build_lane(spec, world, model, prepare, timing)
     decay = options.optimizer.ema_decay

@@ -78,9 +78,11 @@ def place_model(model: nn.Module, spec: RunSpec, device: torch.device, *, train:
             norm.frozen = not norm.weight.requires_grad
             norm.train(norm.training)
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    Precision.from_options(spec.options.precision).apply(model)
-    if train and device.type == "cpu" and spec.options.precision.precision == "32.32":
+    precision = Precision.from_options(spec.options.precision, spec.half)
+    precision.apply(model)
+    if train and device.type == "cpu" and precision.fuses:
         norms.fuse(model)
+    if train and device.type == "cpu" and not precision.is_half:
         convolution.install(model)
     if train and spec.options.batch.recompute:
         recompute.apply(model, spec.options.batch.recompute, models.blocks(model))
