@@ -57,7 +57,9 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 # What `make train` needs; the full environment holds it too.
-$(VENV)/.core: requirements/core.txt requirements/torch.txt pyproject.toml | $(BIN)/python
+KERNELS := hatch_build.py $(wildcard src/conveyor/*/native/*.[ch] src/conveyor/*/native/compile.py)
+
+$(VENV)/.core: requirements/core.txt requirements/torch.txt pyproject.toml $(KERNELS) | $(BIN)/python
 	$(PIP) --require-hashes -r requirements/core.txt
 	$(PIP) --no-deps -r requirements/torch.txt
 	$(PIP) --no-build-isolation --no-deps --editable .

@@ -1,5 +1,7 @@
 """The fused norm, addition and activation against PyTorch's separate operations."""
 
+from pathlib import Path
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -9,6 +11,7 @@ from torch import Tensor
 
 from conveyor.numerics import norm_act
 from conveyor.numerics.native import build
+from conveyor.numerics.native import compile as recipe
 
 pytestmark = pytest.mark.skipif(not norm_act.available(), reason="no C compiler here: the separate operations are used")
 
@@ -104,7 +107,7 @@ def test_which_tensors_fit() -> None:
     assert not norm_act.fits(torch.randn(1, 4, 1, 1).to(memory_format=torch.channels_last))
 
 
-def test_without_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_the_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     build.library.cache_clear()
     monkeypatch.setenv(build.SWITCH, "0")
     assert not norm_act.available()
@@ -112,6 +115,8 @@ def test_without_the_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(build.SWITCH, "1")
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)
+    monkeypatch.setattr(recipe, "BUILT", tmp_path)
+    monkeypatch.setenv("CONVEYOR_CACHE", str(tmp_path))
     assert not norm_act.available()
     build.library.cache_clear()
 
@@ -123,3 +128,77 @@ def test_somebody_elses_library_is_not_loaded(tmp_path: pytest.TempPathFactory) 
     assert build._is_ours(path)
     path.chmod(0o722)
     assert not build._is_ours(path)
+
+
+@pytest.mark.parametrize(
+    ("act", "with_residual"), [("none", False), ("none", True), ("relu", False), ("relu", True), ("silu", False)]
+)
+@settings(max_examples=8)
+@given(
+    seed=st.integers(0, 999),
+    shape=st.tuples(st.integers(1, 5), st.sampled_from([1, 3, 8, 17, 64]), st.integers(2, 9), st.integers(1, 9)),
+)
+def test_bfloat16_equals_the_operations_one_after_the_other(
+    act: str, with_residual: bool, seed: int, shape: tuple[int, int, int, int]
+) -> None:
+    """To the bit: norm, sum and activation each round their result, forward and backward."""
+    x, gamma, beta, residual, dy = tensors(seed, shape)
+    results = []
+    for fused in (True, False):
+        inputs = [x.bfloat16(), gamma.clone(), beta.clone(), residual.bfloat16()]
+        for one in inputs:
+            one.requires_grad_()
+        added = inputs[3] if with_residual else None
+        if fused:
+            y, *_ = norm_act.norm_act(*inputs[:3], added, act, 1e-5)
+        else:
+            z, *_ = norm_act.norm_act(*inputs[:3], None, "none", 1e-5)
+            z = z if added is None else z + added
+            y = norm_act.silu(z) if act == "silu" else ACTS[act](z)
+        assert y.dtype == torch.bfloat16
+        y.backward(dy.bfloat16())
+        results.append([y.detach(), *(one.grad for one in inputs[: 4 if with_residual else 3])])
+    for one, other in zip(*results, strict=True):
+        assert one is not None
+        assert other is not None
+        assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("act", "with_residual"), [("none", False), ("relu", True), ("silu", False)])
+def test_bfloat16_against_float64(act: str, with_residual: bool) -> None:
+    """The reference sees the same half numbers; what is left is the rounding of each of at most three operations."""
+    x, gamma, beta, residual, dy = tensors(4, (4, 16, 9, 7), offset=3.0)
+    x, residual, dy = x.bfloat16(), residual.bfloat16(), dy.bfloat16()
+    expected, _ = both(act, with_residual, x, gamma, beta, residual, dy)
+    inputs = [one.clone().requires_grad_() for one in (x, gamma, beta, residual)]
+    y, mean, var = norm_act.norm_act(*inputs[:3], inputs[3] if with_residual else None, act, 1e-5)
+    y.backward(dy)
+    found = [y.detach(), mean, var, *(one.grad for one in inputs[: 4 if with_residual else 3])]
+    torch.testing.assert_close(found[1].double(), expected[1], rtol=1e-6, atol=1e-6)
+    torch.testing.assert_close(found[2].double(), expected[2], rtol=1e-5, atol=0)
+    torch.testing.assert_close(found[0].double(), expected[0], rtol=2**-7, atol=2**-6)
+    # Where a sum is next to zero, its rounding may open or close the rectifier: hence the median.
+    for gradient, reference in zip(found[3:], expected[3:], strict=True):
+        assert gradient is not None
+        error = (gradient.double() - reference).abs() / reference.abs().max()
+        assert error.median() < 2**-8
+
+
+def test_bfloat16_rounds_to_nearest_even_and_keeps_what_is_not_finite() -> None:
+    """With scale 1 and shift 0 of an inference-like call: bits of y are those of PyTorch's own rounding."""
+    generator = torch.Generator().manual_seed(5)
+    bits = torch.randint(-(2**31), 2**31 - 1, (4096,), generator=generator, dtype=torch.int64).to(torch.int32)
+    values = torch.cat(
+        [bits.view(torch.float32), torch.tensor([1e-40, -1e-45, 0.0, -0.0, torch.inf, -torch.inf, 3.4e38])]
+    )
+    scale, zero, out = values.clone(), torch.zeros_like(values), torch.empty(values.numel(), dtype=torch.bfloat16)
+    ones = torch.ones(values.numel(), dtype=torch.bfloat16)
+    kernels = build.library("norm_act")
+    assert kernels is not None
+    pointers = scale.data_ptr(), zero.data_ptr()
+    kernels.conveyor_apply_brain(ones.data_ptr(), None, out.data_ptr(), 1, values.numel(), *pointers, 0)
+    expected = values.bfloat16()
+    nan = values.isnan()
+    assert out.isnan().equal(nan)
+    # 1 * -0 + 0 is +0 in the kernel's arithmetic, as in any other.
+    assert out[~nan].equal(expected[~nan])

@@ -373,3 +373,12 @@ def test_a_normalisation_is_a_name_or_numbers() -> None:
     for wrong in ("imagnet", "0.5/0.5", "0,0,0/0,1,1", "a,b,c/1,1,1"):
         with pytest.raises(UserError):
             Options.from_mapping({"normalization": wrong})
+
+
+def test_short_spellings_of_half_precision() -> None:
+    short = Options().replace(precision="bf16")
+    assert short == Options().replace(precision="16.32", half_type="bfloat16")
+    assert short.replace(precision="fp16") == Options().replace(precision="16.32", half_type="float16")
+    assert "16.32" in short.to_yaml()
+    with pytest.raises(UserError, match="leave one of them out"):
+        Options().replace(precision="bf16", half_type="float16")

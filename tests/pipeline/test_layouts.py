@@ -1,8 +1,10 @@
 """Where a run runs never changes what it computes, not by one bit: weights after 10 updates on many layouts, with real processes."""
 
+import contextlib
 import functools
 import json
 from typing import Any
+from unittest import mock
 
 import pytest
 import torch
@@ -60,17 +62,24 @@ def train_case(
     cuts_spans: bool = False,
 ) -> dict[str, Any]:
     """Train as one worker of lanes x depth; everyone returns the whole model's state."""
+    from conveyor.numerics.half_choice import HalfChoice
     from conveyor.options import Options
+    from conveyor.run import assemble
     from conveyor.run.assemble import Own, make_feed, make_prepare, make_session, make_validation
     from conveyor.spec import OWN_MODEL, resolve
     from conveyor.world.distributed import ProcessWorld
 
-    options = Options.from_mapping({**json.loads(text), "layout": f"{lanes}x{depth}"})
+    asked = json.loads(text)
+    native = asked.pop("native", None)
+    """Instead of what this machine is found to be fast at."""
+    options = Options.from_mapping({**asked, "layout": f"{lanes}x{depth}"})
     spec = resolve(options, model_name=OWN_MODEL if own else None).replace(cuts_spans=cuts_spans)
     world = ProcessWorld(lanes, depth, "cpu", spec.lanes_per_span(lanes))
     mine = Own(small_efficientnet(spec.num_classes, spec.in_channels) if own else None)
     prepare = make_prepare(spec, world)
-    session = make_session(spec, world, mine, None, prepare)
+    chosen = {} if native is None else {"half_choice": lambda *_: HalfChoice(native)}
+    with mock.patch.multiple(assemble, **chosen) if chosen else contextlib.nullcontext():
+        session = make_session(spec, world, mine, None, prepare)
     session.lane.module.train()
     commits = []
     with make_feed(spec, world, mine, prepare, 0, session.lane.reads_data) as feed:
@@ -250,3 +259,11 @@ def relative_error(found: dict[str, Tensor], expected: dict[str, Tensor]) -> flo
 )
 def test_half_precision(pool: Any, layout: str, options: dict[str, Any]) -> None:
     check(pool, layout, micro_batch_size=8, **options, **BATCH_NORM)
+
+
+@pytest.mark.parametrize("native", [True, False], ids=["native", "emulated"])
+@pytest.mark.parametrize("layout", ["2x1", "1x2", "1x4"])
+def test_bfloat16_native_and_emulated(pool: Any, layout: str, native: bool) -> None:
+    """Cut inside blocks: fused norms, sums and activations round where the separate ones do."""
+    half = {"precision": "16.32", "half_type": "bfloat16"}
+    check(pool, layout, micro_batch_size=8, native=native, validate=True, **half, **INSIDE_BLOCKS)

@@ -26,6 +26,10 @@ def run(arguments: argparse.Namespace) -> int:
         nodes = " | ".join(",".join(map(str, node)) for node in found["numa_nodes"])
         print(f"cores    {found['cores']} usable, by NUMA node: {nodes}")
         print(f"torch    {found['torch']}, backends: {', '.join(found['backends'])}")
+        print(f"features {', '.join(found['features'])}")
+        print(f"half     {', '.join(f'{name} {how}' for name, how in found['half'].items())}")
+        for name, about in found["kernels"].items():
+            print(f"kernel   {name:<11}{about}")
     return 0
 
 
@@ -36,6 +40,8 @@ def devices() -> dict[str, Any]:
 
     from conveyor.launch.cores import available_cores, numa_nodes
     from conveyor.measure.processor import processor as here
+    from conveyor.numerics.half_policy import fast_half
+    from conveyor.numerics.native import compile as recipe
 
     cores, processor = available_cores(), here().name
     listed = [{"id": f"cpu:{core}", "name": processor} for core in cores]
@@ -50,4 +56,22 @@ def devices() -> dict[str, Any]:
         "memory_gib": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30,
         "torch": torch.__version__,
         "backends": backends,
+        "features": list(here().features),
+        "half": {
+            str(half).removeprefix("torch."): "native"
+            if fast_half(torch.device("cpu"), half)
+            else "emulated in float32"
+            for half in (torch.bfloat16, torch.float16)
+        },
+        "kernels": {name: _kernel(name) for name in recipe.SOURCES},
     }
+
+
+def _kernel(name: str) -> str:
+    """The level of instructions that a kernel is compiled for, or why it is off."""
+    from conveyor.numerics.native import build
+
+    path, about = build.find(name, compiling=False)
+    if path is None:
+        return f"off: {about}"
+    return about if path.exists() else f"{about}, compiled at its first use"

@@ -14,6 +14,7 @@ no help with larger kernels. The weights of wide depthwise kernels have a compil
 Without a C compiler the first and the last are left to the library too.
 """
 
+import functools
 import types
 from dataclasses import dataclass
 from typing import Any, cast
@@ -132,12 +133,14 @@ def forward(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) 
     """The convolution of x [N, C, H, W]."""
     chosen = _chosen(x, weight, geometry)
     if chosen == "winograd":
-        y = _empty(x, weight.shape[0])
+        y = empty(x, weight.shape[0])
         _winograd(x, weight, bias, y, turned=False)
         return y
     if chosen == "product":
-        y, matrix = _empty(x, weight.shape[0]), weight.flatten(1).t()
-        torch.mm(_rows(x), matrix, out=_rows(y)) if bias is None else torch.addmm(bias, _rows(x), matrix, out=_rows(y))
+        if _linear_is_faster():
+            return _standing(_linear(rows(x), weight.flatten(1), bias), x)
+        y, matrix = empty(x, weight.shape[0]), weight.flatten(1).t()
+        torch.mm(rows(x), matrix, out=rows(y)) if bias is None else torch.addmm(bias, rows(x), matrix, out=rows(y))
         return y
     return F.conv2d(x, weight, bias, geometry.stride, geometry.padding, geometry.dilation, geometry.groups)
 
@@ -147,27 +150,32 @@ def input_gradient(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) ->
     chosen = _chosen(x, weight, geometry)
     if chosen == "winograd":
         dx = torch.empty_like(x)
-        _winograd(_channels_last(dy), weight, None, dx, turned=True)
+        _winograd(channels_last(dy), weight, None, dx, turned=True)
         return dx
     if chosen == "product":
-        return _images(torch.mm(_rows(_channels_last(dy)), weight.flatten(1)), x)
-    return _library_gradient(0, dy, x, weight, geometry)
+        dy = rows(channels_last(dy))
+        if _linear_is_faster():
+            return images(_linear(dy, weight.flatten(1).t()), x)
+        return images(torch.mm(dy, weight.flatten(1)), x)
+    return library_gradient(0, dy, x, weight, geometry)
 
 
 def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     """The gradient of the weights, with their strides: over all pixels, dy times what the pixel saw."""
     chosen = _chosen(x, weight, geometry)
     if chosen == "library":
-        return _library_gradient(1, dy, x, weight, geometry)
-    dy = _channels_last(dy)
+        return library_gradient(1, dy, x, weight, geometry)
+    dy = channels_last(dy)
     if chosen == "depthwise":
-        return _weights_depthwise(dy, x, weight, geometry)
+        return weights_depthwise(dy, x, weight, geometry)
     if chosen == "winograd":
         return _weights_winograd(dy, x, weight)
     if chosen == "patches":
         return _weights_by_patches(dy, x, weight, geometry)
+    if _linear_is_faster():
+        return _weights_of_product(dy, x, weight, geometry)
     gradient = torch.empty_like(weight)
-    torch.mm(_rows(dy).t(), _rows(x), out=gradient.flatten(1))
+    torch.mm(rows(dy).t(), rows(x), out=gradient.flatten(1))
     return gradient
 
 
@@ -176,7 +184,35 @@ def bias_gradient(dy: Tensor) -> Tensor:
     return dy.sum((0, 2, 3))
 
 
-def _library_gradient(which: int, dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+@functools.cache
+def _linear_is_faster() -> bool:
+    """Whether oneDNN's matrix product is to be used in place of MKL's, which `torch.mm` calls.
+
+    MKL leaves half of the vectors of other makers' AVX-512 processors unused: 117 instead of 270 GFLOP/s on one core.
+    """
+    return _vectors() == "AVX512" and torch.backends.mkldnn.is_available()
+
+
+def _linear(x: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x [n, in] @ matrix [out, in]^T + bias, by oneDNN."""
+    return cast(Tensor, torch.ops.mkldnn._linear_pointwise(x, matrix, bias, "none", [], ""))
+
+
+def _weights_of_product(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    """dY^T X by oneDNN: many rows and few channels suit its convolutions better than its matrix product.
+
+    With one thread PyTorch leaves 1x1 kernels on fewer than 16 images to MKL, so the lines of the images are handed over
+    as images.
+    """
+    count, channels, height, width = x.shape
+    if count * height * width <= max(channels, weight.shape[0]):
+        return _linear(rows(dy).t(), rows(x).t()).view(weight.shape)
+    lines = count * height, 1, width
+    parts = [rows(one).view(*lines, one.shape[1]).permute(0, 3, 1, 2) for one in (dy, x)]
+    return library_gradient(1, parts[0], parts[1], weight, geometry)
+
+
+def library_gradient(which: int, dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     found = torch.ops.aten.convolution_backward(
         dy, x, weight, None, geometry.stride, geometry.padding, geometry.dilation, False,
         [0] * len(geometry.stride), geometry.groups, [which == 0, which == 1, False],
@@ -224,19 +260,25 @@ def _fits(x: Tensor) -> bool:
     return x.dtype == torch.float32 and x.device.type == "cpu" and x.is_contiguous(memory_format=torch.channels_last)
 
 
-def _channels_last(x: Tensor) -> Tensor:
+def channels_last(x: Tensor) -> Tensor:
     return x.contiguous(memory_format=torch.channels_last)
 
 
-def _rows(x: Tensor) -> Tensor:
+def rows(x: Tensor) -> Tensor:
     """[N, C, H, W], channels last, as the matrix [N*H*W, C]; no copy."""
     return x.permute(0, 2, 3, 1).reshape(-1, x.shape[1])
 
 
-def _images(rows: Tensor, like: Tensor) -> Tensor:
+def images(rows: Tensor, like: Tensor) -> Tensor:
     """The matrix [N*H*W, C] as [N, C, H, W] with the N, H and W of `like`; no copy."""
     batch, _, height, width = like.shape
     return rows.view(batch, height, width, rows.shape[1]).permute(0, 3, 1, 2)
+
+
+def _standing(matrix: Tensor, like: Tensor) -> Tensor:
+    """`images`, but no view, which an activation could not change in place."""
+    shown = images(matrix, like)
+    return torch.empty(0, dtype=matrix.dtype).set_(matrix.untyped_storage(), 0, shown.shape, shown.stride())
 
 
 def _weights_by_patches(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
@@ -272,17 +314,17 @@ def _weights_by_patches(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometr
     return total.view(out_channels, kernel_h, kernel_w, channels).permute(0, 3, 1, 2)
 
 
-def _empty(like: Tensor, channels: int) -> Tensor:
+def empty(like: Tensor, channels: int) -> Tensor:
     """A channels-last tensor with the N, H and W of `like`; no view, which an activation could not change in place."""
     batch, _, height, width = like.shape
-    return torch.empty((batch, channels, height, width), memory_format=torch.channels_last)
+    return torch.empty((batch, channels, height, width), dtype=like.dtype, memory_format=torch.channels_last)
 
 
 def _winograd(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, *, turned: bool) -> None:
     """y = the convolution of x; `turned`: x is the gradient of a convolution's result, and y of its input."""
     _, _, height, width = x.shape
     out_channels, channels = weight.shape[:2]
-    failed = _compiled("winograd").conveyor_winograd(
+    failed = compiled("winograd").conveyor_winograd(
         x.data_ptr(), weight.data_ptr(), None if bias is None else bias.data_ptr(), y.data_ptr(), x.shape[0], height,
         width, channels, out_channels, turned,
     )  # fmt: skip
@@ -292,14 +334,14 @@ def _winograd(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, *, turn
 def _weights_winograd(dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     gradient = torch.empty_like(weight)
     batch, channels, height, width = x.shape
-    failed = _compiled("winograd").conveyor_winograd_weights(
+    failed = compiled("winograd").conveyor_winograd_weights(
         x.data_ptr(), dy.data_ptr(), gradient.data_ptr(), batch, height, width, channels, weight.shape[0]
     )
     _check_memory(failed)
     return gradient
 
 
-def _compiled(name: str) -> Any:
+def compiled(name: str) -> Any:
     kernels = library(name)
     assert kernels is not None, "layers use a kernel only where it is"
     return kernels
@@ -310,13 +352,28 @@ def _check_memory(failed: int) -> None:
         raise MemoryError("not enough memory for the tiles of a convolution")
 
 
-def _weights_depthwise(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-    """The same where each channel has a square kernel of its own; needs the compiled kernel."""
-    channels, kernel = weight.shape[0], weight.shape[2]
+def weights_depthwise(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    """The same where each channel has a square kernel of its own; needs the compiled kernel. Float32 or bfloat16."""
     gradient = torch.empty(weight.shape)
-    failed = _compiled("depthwise").conveyor_depthwise(
-        x.data_ptr(), dy.data_ptr(), gradient.data_ptr(), x.shape[0], x.shape[2], x.shape[3], channels, dy.shape[2],
-        dy.shape[3], kernel, geometry.stride[0], *geometry.padding,
-    )  # fmt: skip
-    assert not failed, f"kernel {kernel} is too wide"
-    return gradient
+    kernels = compiled("depthwise")
+    kernel = kernels.conveyor_depthwise_brain if x.dtype == torch.bfloat16 else kernels.conveyor_depthwise
+    failed = kernel(x.data_ptr(), dy.data_ptr(), gradient.data_ptr(), *_depthwise_sizes(dy, x, weight, geometry))
+    assert not failed, f"kernel {weight.shape[2]} is too wide"
+    return gradient.to(weight.dtype)
+
+
+def input_depthwise(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
+    """The gradient of the input of such a layer, for any stride; needs the compiled kernel. Float32 or bfloat16."""
+    dx = torch.empty_like(x)
+    taps = weight.flatten(1).t().float().contiguous()
+    kernels = compiled("depthwise")
+    kernel = kernels.conveyor_depthwise_input_brain if x.dtype == torch.bfloat16 else kernels.conveyor_depthwise_input
+    failed = kernel(dy.data_ptr(), taps.data_ptr(), dx.data_ptr(), *_depthwise_sizes(dy, x, weight, geometry))
+    assert not failed, f"kernel {weight.shape[2]} is too wide"
+    return dx
+
+
+def _depthwise_sizes(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> tuple[int, ...]:
+    """batch, height, width, channels, out_height, out_width, kernel, stride, padding above, padding to the left."""
+    batch, channels, height, width = x.shape
+    return batch, height, width, channels, *dy.shape[2:], weight.shape[2], geometry.stride[0], *geometry.padding

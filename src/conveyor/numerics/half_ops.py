@@ -4,11 +4,13 @@
     dx = round(conv_input_gradient(float(dy), float(w)));  dw, db likewise
 
 x, w, b and dy are half numbers, so every product is exact in float32 and the sums have float32 partials, as on hardware
-with native half. What is kept for the backward pass is the half x and the weight itself, no copy of either. With half
+with native half; there (`half_native`), each of the three runs so unless it was found slower. What is kept for the backward
+pass is the half x and the weight, in half precision too if it is used. With half
 partials the sum is taken in pieces and rounded after each: pieces of 64 channels, or for the gradient of the weights of
 as many samples as have 64 places together.
 """
 
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -17,7 +19,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-from conveyor.numerics import context
+from conveyor.numerics import context, half_native
 from conveyor.numerics import convolution as fast
 from conveyor.numerics.convolution import Geometry
 from conveyor.numerics.half_policy import HalfPolicy
@@ -26,16 +28,46 @@ from conveyor.numerics.rounding import round_nearest
 _PARTIAL_TERMS = 64
 
 
+class Narrowed:
+    """A layer's weight in half precision, rounded once for each of its values: once per update."""
+
+    def __init__(self) -> None:
+        self._of: weakref.ref[Tensor] | None = None
+        self._version = -1
+        self._value: Tensor | None = None
+
+    def of(self, weight: Tensor, half: torch.dtype) -> Tensor:
+        """`weight` rounded to `half`; no gradient flows back through it."""
+        if weight.dtype == half:
+            return weight.detach()
+        if weight.is_inference():
+            return weight.to(half)
+        fresh = self._of is not None and self._of() is weight and self._version == weight._version
+        if not fresh or self._value is None or self._value.dtype != half:
+            # A tensor made in inference mode could not be kept for a backward pass later.
+            with torch.inference_mode(False), torch.no_grad():
+                self._value = weight.detach().to(half)
+            self._of, self._version = weakref.ref(weight), weight._version
+        return self._value
+
+
 def convolution(
-    x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, policy: HalfPolicy, label: str
+    x: Tensor,
+    weight: Tensor,
+    bias: Tensor | None,
+    geometry: Geometry,
+    policy: HalfPolicy,
+    label: str,
+    narrowed: Narrowed,
 ) -> Tensor:
     """The convolution of half x [N, C, H, W] with the weights rounded to half."""
     x = x.to(policy.dtype)
-    if policy.is_native(x.device):
+    if policy.is_native(x.device) and x.device.type != "cpu":
         weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
         return _saturated(functional.conv2d(x, weight, bias, *_arguments(geometry)), policy)
-    result: Tensor = _Convolution.apply(x, weight, bias, geometry, policy, label)
-    return result
+    narrow = narrowed.of(weight, x.dtype)
+    result: Tensor = _Convolution.apply(x, weight, narrow, bias, geometry, policy, label)
+    return _saturated(result, policy) if policy.is_native(x.device) else result
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None, policy: HalfPolicy, label: str) -> Tensor:
@@ -57,12 +89,21 @@ def rounded(values: Tensor, policy: HalfPolicy, label: str) -> Tensor:
 class _Convolution(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry, policy: HalfPolicy, label: str
+        ctx: Any,
+        x: Tensor,
+        weight: Tensor,
+        narrow: Tensor,
+        bias: Tensor | None,
+        geometry: Geometry,
+        policy: HalfPolicy,
+        label: str,
     ) -> Tensor:
-        ctx.save_for_backward(x, weight)
-        ctx.constants = geometry, policy, label, context.current()
+        ctx.save_for_backward(x, narrow)
+        ctx.constants = geometry, policy, label, context.current(), weight.dtype
+        if policy.computes("forward", x, narrow, geometry):
+            return half_native.forward(x, narrow, None if bias is None else bias.to(x.dtype), geometry)
         wide_bias = None if bias is None else _widened(bias, x.dtype)
-        wide, filters = x.float(), _widened(weight, x.dtype)
+        wide, filters = x.float(), narrow.float()
         if policy.half_partials and geometry.groups == 1:
             parts = (
                 functional.conv2d(
@@ -76,13 +117,13 @@ class _Convolution(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
-        geometry, policy, label, key = ctx.constants
-        x, weight = ctx.saved_tensors
-        wants_x, wants_weight, wants_bias = ctx.needs_input_grad[:3]
-        g, wide, filters = gradient.float(), x.float(), _widened(weight, x.dtype)
-
+        geometry, policy, label, key, weight_type = ctx.constants
+        x, narrow = ctx.saved_tensors
+        wants_x, wants_weight, _, wants_bias = ctx.needs_input_grad[:4]
+        no_more = (None, None, None)
         if policy.half_partials and geometry.groups == 1:
-            outputs = list(_pieces(weight.shape[0], _PARTIAL_TERMS))
+            g, wide, filters = gradient.float(), x.float(), narrow.float()
+            outputs = list(_pieces(narrow.shape[0], _PARTIAL_TERMS))
             samples = list(_pieces(x.shape[0], -(-_PARTIAL_TERMS // max(1, g[0, 0].numel()))))
             parts_x = (fast.input_gradient(g[:, p], wide, filters[p], geometry) for _, p in outputs)
             parts_weight = (fast.weight_gradient(g[p], wide[p], filters, geometry) for _, p in samples)
@@ -90,15 +131,28 @@ class _Convolution(torch.autograd.Function):
             return (
                 _half_sum(parts_x, policy) if wants_x else None,
                 _half_sum(parts_weight, policy) if wants_weight else None,
+                None,
                 _half_sum(parts_bias, policy) if wants_bias else None,
-                None,
-                None,
-                None,
+                *no_more,
             )
-        dx = fast.input_gradient(g, wide, filters, geometry) if wants_x else None
-        dw = fast.weight_gradient(g, wide, filters, geometry) if wants_weight else None
-        db = fast.bias_gradient(g) if wants_bias else None
-        return (*_round_all([dx, dw, db], policy, label, key), None, None, None)
+
+        def narrowed(value: Tensor, number: int) -> Tensor:
+            return policy.round(value, f"{label}/gradient{number}", key)
+
+        dx = dw = db = None
+        if wants_x:
+            if policy.computes("input", x, narrow, geometry):
+                dx = half_native.input_gradient(gradient, x, narrow, geometry)
+            else:
+                dx = narrowed(fast.input_gradient(gradient.float(), x.float(), narrow.float(), geometry), 0)
+        if wants_weight:
+            if policy.computes("weight", x, narrow, geometry):
+                dw = half_native.weight_gradient(gradient, x, narrow, geometry)
+            else:
+                dw = narrowed(fast.weight_gradient(gradient.float(), x.float(), narrow.float(), geometry), 1)
+        if wants_bias:
+            db = narrowed(fast.bias_gradient(gradient.float()), 2)
+        return dx, None if dw is None else dw.to(weight_type), None, db, *no_more
 
 
 class _Linear(torch.autograd.Function):

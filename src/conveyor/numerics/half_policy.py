@@ -5,7 +5,9 @@ import dataclasses
 import torch
 from torch import Tensor
 
-from conveyor.numerics import context, keyed
+from conveyor.measure.processor import has
+from conveyor.numerics import context, half_native, keyed
+from conveyor.numerics.convolution import Geometry
 from conveyor.numerics.rounding import round_nearest, stochastic_round
 
 
@@ -17,6 +19,10 @@ class HalfPolicy:
     stochastic: bool = False
     saturate: bool = False
     half_partials: bool = False
+    native: bool | None = None
+    """Whether a CPU computes in half, as the run has it; None: if it has instructions for it."""
+    wide: frozenset[str] = frozenset()
+    """Operations of layers (`half_native.key`) that were found to be slower in half: they compute in float32."""
 
     def round(self, values: Tensor, label: str, key: context.Key | None) -> Tensor:
         """`values` (float32) as half numbers; `label` and `key` name the random numbers of stochastic rounding.
@@ -30,17 +36,26 @@ class HalfPolicy:
 
     def is_native(self, device: torch.device) -> bool:
         """Whether convolutions run in half on `device`: it does so fast, with float32 partial sums, rounding to nearest."""
-        return not self.stochastic and fast_half(device, self.dtype)
+        if self.stochastic or (self.half_partials and device.type == "cpu"):
+            return False
+        return self.native if self.native is not None and device.type == "cpu" else fast_half(device, self.dtype)
+
+    def computes(self, operation: str, x: Tensor, weight: Tensor, geometry: Geometry) -> bool:
+        """Whether this operation of a convolution (`half_native.OPERATIONS`) runs in half on a CPU."""
+        return self.is_native(x.device) and half_native.key(operation, x, weight, geometry) not in self.wide
+
+
+INSTRUCTIONS = {
+    torch.bfloat16: ("amx_bf16", "avx512_bf16", "bf16"),
+    torch.float16: ("amx_fp16", "avx512_fp16"),
+}
+"""What a processor that multiplies matrices of a half type has, one of each; `bf16` is ARM's."""
 
 
 def fast_half(device: torch.device, dtype: torch.dtype) -> bool:
-    """Whether `device` multiplies half matrices faster than float32 ones.
-
-    A processor does with matrix tiles (AMX); one that merely knows the format is several times slower than in float32.
-    """
+    """Whether `device` multiplies half matrices faster than float32 ones: a processor has instructions for it."""
     if device.type == "cuda":
         return dtype == torch.float16 or torch.cuda.is_bf16_supported(including_emulation=False)
     if device.type != "cpu":
         return False
-    test = "_is_amx_tile_supported" if dtype == torch.bfloat16 else "_is_amx_fp16_supported"
-    return bool(getattr(torch.cpu, test, lambda: False)())
+    return any(map(has, INSTRUCTIONS[dtype]))

@@ -1,7 +1,9 @@
-"""Batch norm, residual addition and activation as one operation on channels-last float32 tensors on a CPU.
+"""Batch norm, residual addition and activation as one operation on channels-last tensors on a CPU.
 
 `norm_act(x, gamma, beta, residual, act, eps) -> (y, mean, var)` with the batch's own statistics; var is the unbiased one.
-Available where the C kernels are (`available()`); the result equals the separate operations within rounding.
+Available where the C kernels are (`available()`); the result equals the separate operations within rounding. Values are
+float32, or bfloat16 with float32 arithmetic; those are rounded where the separate operations round, so that a network that
+is cut between them computes the same bits.
 """
 
 from typing import Any
@@ -12,6 +14,8 @@ from torch.autograd.function import once_differentiable
 
 from conveyor.numerics.native.build import library
 
+TYPES = {torch.float32: "", torch.bfloat16: "_brain"}
+"""Types of values, and how the names of their kernels end."""
 ACTIVATIONS = {"none": 0, "relu": 1, "silu": 2}
 
 
@@ -21,7 +25,7 @@ def available() -> bool:
 
 
 def fits(x: Tensor, residual: Tensor | None = None, act: str = "none") -> bool:
-    """Whether the operation can take these: float32 on the CPU, channels last, several values per channel.
+    """Whether the operation can take these: one of `TYPES` on the CPU, channels last, several values per channel.
 
     A residual goes with ReLU or no activation.
     """
@@ -29,7 +33,8 @@ def fits(x: Tensor, residual: Tensor | None = None, act: str = "none") -> bool:
     return (
         all(
             tensor.dim() == 4
-            and tensor.dtype == torch.float32
+            and tensor.dtype in TYPES
+            and tensor.dtype == x.dtype
             and tensor.device.type == "cpu"
             and tensor.is_contiguous(memory_format=torch.channels_last)
             for tensor in tensors
@@ -59,7 +64,7 @@ class _Silu(torch.autograd.Function):
     def forward(ctx: Any, z: Tensor) -> Tensor:
         ctx.save_for_backward(z)
         y = torch.empty_like(z)
-        _kernels().conveyor_silu(z.data_ptr(), y.data_ptr(), z.numel())
+        _kernel("silu", z)(z.data_ptr(), y.data_ptr(), z.numel())
         return y
 
     @staticmethod
@@ -68,7 +73,7 @@ class _Silu(torch.autograd.Function):
         (z,) = ctx.saved_tensors
         dy = gradients[0].contiguous(memory_format=torch.channels_last)
         dz = torch.empty_like(z)
-        _kernels().conveyor_silu_backward(z.data_ptr(), dy.data_ptr(), dz.data_ptr(), z.numel())
+        _kernel("silu_backward", z)(z.data_ptr(), dy.data_ptr(), dz.data_ptr(), z.numel())
         return dz
 
 
@@ -77,18 +82,17 @@ class _NormAct(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, gamma: Tensor, beta: Tensor, residual: Tensor | None, act: int, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
-        kernels = _kernels()
         channels = x.shape[1]
         rows = x.numel() // channels
         moments = torch.empty(2, channels, dtype=torch.float64)
-        _check(kernels.conveyor_moments(x.data_ptr(), rows, channels, moments[0].data_ptr(), moments[1].data_ptr()))
+        _check(_kernel("moments", x)(x.data_ptr(), rows, channels, moments[0].data_ptr(), moments[1].data_ptr()))
         mean, var = moments[0], moments[1]
         inv = torch.rsqrt(var + eps)
         scale = gamma.double() * inv
         shift = (beta.double() - mean * scale).float()
         constants = torch.stack([mean, inv, scale]).float()
         y = torch.empty_like(x)
-        kernels.conveyor_apply(
+        _kernel("apply", x)(
             x.data_ptr(),
             _pointer(residual),
             y.data_ptr(),
@@ -115,7 +119,7 @@ class _NormAct(torch.autograd.Function):
         dresidual = torch.empty_like(x) if ctx.has_residual and ctx.act != 0 else None
         dgamma, dbeta = torch.empty(channels), torch.empty(channels)
         _check(
-            _kernels().conveyor_backward(
+            _kernel("backward", x)(
                 x.data_ptr(),
                 dy.data_ptr(),
                 _pointer(y),
@@ -138,10 +142,11 @@ class _NormAct(torch.autograd.Function):
         return dx, dgamma, dbeta, dresidual, None, None
 
 
-def _kernels() -> Any:
+def _kernel(name: str, like: Tensor) -> Any:
+    """The kernel for values of the type of `like`."""
     found = library("norm_act")
     assert found is not None, "norm_act needs the C kernels: ask available() first"
-    return found
+    return getattr(found, f"conveyor_{name}{TYPES[like.dtype]}")
 
 
 def _pointer(tensor: Tensor | None) -> int | None:

@@ -23,8 +23,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from conveyor.numerics import half_ops
+from conveyor.numerics import half_ops, norm_act
 from conveyor.numerics.convolution import Geometry, is_plain
+from conveyor.numerics.half_choice import HalfChoice
 from conveyor.numerics.half_policy import HalfPolicy
 from conveyor.options.precision import PrecisionOptions
 
@@ -40,7 +41,8 @@ class Precision:
     policy: HalfPolicy = HalfPolicy()
 
     @classmethod
-    def from_options(cls, options: PrecisionOptions) -> "Precision":
+    def from_options(cls, options: PrecisionOptions, choice: HalfChoice | None = None) -> "Precision":
+        """What the options ask for; `choice` is what was measured for the run, if it was."""
         half: torch.dtype = getattr(torch, options.half_type)
         compute, master = (half if part == "16" else torch.float32 for part in options.precision.split("."))
         policy = HalfPolicy(
@@ -48,12 +50,20 @@ class Precision:
             stochastic=options.stochastic_rounding == "all",
             saturate=options.saturate,
             half_partials=options.half_partials,
+            native=None if choice is None else choice.native,
+            wide=frozenset() if choice is None else choice.wide,
         )
         return cls(compute, master, policy)
 
     @property
     def is_half(self) -> bool:
         return self.compute != torch.float32
+
+    @property
+    def fuses(self) -> bool:
+        """Whether the kernels of norm and activation (`norm_act`) compute what this precision asks for."""
+        rounds_to_nearest = not (self.policy.stochastic or self.policy.saturate)
+        return not self.is_half or (self.compute in norm_act.TYPES and rounds_to_nearest)
 
     def apply(self, model: nn.Module) -> nn.Module:
         """Make the model compute in this precision; it is changed in place and returned."""
@@ -95,10 +105,11 @@ class _ConvForward:
 
     policy: HalfPolicy
     label: str
+    narrowed: half_ops.Narrowed = dataclasses.field(default_factory=half_ops.Narrowed)
 
     def __call__(self, layer: nn.Conv2d, x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         geometry = Geometry.of(layer, direct=True)
-        return half_ops.convolution(x, weight, bias, geometry, self.policy, self.label)
+        return half_ops.convolution(x, weight, bias, geometry, self.policy, self.label, self.narrowed)
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -129,7 +140,7 @@ class _NormForward:
             if not self._is_native(layer, x):
                 return half_ops.rounded(self.forward(layer, x.float(), *others, **named), self.policy, self.label)
             y: Tensor = self.forward(layer, x, *others, **named)
-        if y.requires_grad and x.device.type == "cpu":
+        if y.requires_grad and x.device.type == "cpu" and not getattr(layer, "fused", False):
             y.register_hook(_channels_last)
         return y
 

@@ -15,7 +15,7 @@ from conveyor.options.data import DataOptions
 from conveyor.options.field import About, about
 from conveyor.options.model import ModelOptions
 from conveyor.options.optimizer import OptimizerOptions, ScheduleOptions
-from conveyor.options.precision import PrecisionOptions
+from conveyor.options.precision import PrecisionOptions, check_short
 from conveyor.options.run import EventOptions, LengthOptions, RunOptions
 
 EXCLUSIVE = (
@@ -85,6 +85,7 @@ class Options:
             for key, value in changes.items():
                 spec = find(key)
                 by_section.setdefault(spec.section, {})[spec.name] = spec.coerce(value)
+            check_short(by_section.get("precision", {}))
         except UserError as error:
             raise UserError(f"{where}: {error}" if where else str(error)) from None
         sections = {name: dataclasses.replace(getattr(self, name), **values) for name, values in by_section.items()}

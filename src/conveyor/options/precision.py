@@ -1,9 +1,24 @@
 """Number formats, rounding and loss scale."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from conveyor.errors import UserError
 from conveyor.options.field import option
 from conveyor.options.units import loss_scale_span
+
+SHORT = {"bf16": "bfloat16", "fp16": "float16"}
+"""Short spellings of --precision: the half type of 16.32."""
+
+
+def check_short(asked: Mapping[str, Any]) -> None:
+    """Refuse a short spelling beside another half type, both given at once."""
+    half = SHORT.get(asked.get("precision", ""))
+    if half is not None and asked.get("half_type", half) != half:
+        raise UserError(
+            f"--precision {asked['precision']} means {half}, but --half-type says {asked['half_type']}: leave one of them out"
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -12,8 +27,9 @@ class PrecisionOptions:
 
     precision: str = option(
         "32.32",
-        "COMPUTE.MASTER: 32.32; 16.32 (half arithmetic, float32 weights); 16.16 (half throughout).",
-        choices=("32.32", "16.32", "16.16"),
+        "COMPUTE.MASTER: 32.32; 16.32 (half arithmetic, float32 weights); 16.16 (half throughout). bf16 and fp16 are short for"
+        " 16.32 with --half-type bfloat16 and float16.",
+        choices=("32.32", "16.32", "16.16", "bf16", "fp16"),
     )
     half_type: str = option("float16", "The 16-bit format.", choices=("float16", "bfloat16"))
     half_partials: bool = option(False, "Partial sums of convolutions in half precision too.")
@@ -29,3 +45,10 @@ class PrecisionOptions:
     )
     saturate: bool = option(False, "Clamp to the largest half value instead of infinity.")
     fp_exceptions: bool = option(False, "Stop at the first value that is not finite and name the layer.")
+
+    def __post_init__(self) -> None:
+        """A short spelling is read once, here; nobody else knows it."""
+        half = SHORT.get(self.precision)
+        if half is not None:
+            object.__setattr__(self, "precision", "16.32")
+            object.__setattr__(self, "half_type", half)

@@ -26,6 +26,7 @@ from conveyor.run.gemm_rate import training_flops
 from conveyor.run.start import check_fits
 from conveyor.spec import RunSpec
 from conveyor.training import build_model
+from conveyor.training.half import half_choice
 from conveyor.training.lane import Lane
 from conveyor.training.meter import Meter, Timing
 from conveyor.training.session import Session
@@ -70,6 +71,7 @@ def make_session(spec: RunSpec, world: World, own: Own, state: State | None, pre
     if world.is_main:
         spec = spec.replace(notes=(*spec.notes, *preflight.unused_names(model, spec)))
     flops = training_flops(model, spec.image_size, spec.in_channels) if world.is_main else 0.0
+    spec = spec.replace(half=half_choice(spec, state, world, model))
     update = 0 if state is None else state.update
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     model = build_model.place_model(model, spec, world.device, update=update)

@@ -17,6 +17,7 @@ from conveyor.monitor.fault_tolerant import Steady
 from conveyor.monitor.observers import LOG, make_observers
 from conveyor.monitor.progress import say
 from conveyor.monitor.worker_profile import make_watch
+from conveyor.numerics.native import build
 from conveyor.numerics.precision import Precision
 from conveyor.numerics.threads import using_threads
 from conveyor.run import folder as rundir
@@ -67,7 +68,7 @@ def _run(
     session = make_session(spec, world, own, state, prepare)
     if state is None:
         session.restarts, session.updates_repeated = begun_anew(folder, world)
-    validation = make_validation(spec, world, own, prepare)
+    validation = make_validation(session.spec, world, own, prepare)
     during = spec.options.events.validation_mode == "during"
     if world.is_main:
         # From here on the folder holds a run; what went wrong before leaves it free for the next attempt.
@@ -127,12 +128,21 @@ def announce(session: Session, log: Path) -> None:
     if options.run.quiet or options.run.json_logs:
         return
     parameters = sum(parameter.numel() for parameter in session.lane.module.parameters())
-    precision = Precision.from_options(options.precision).describe(session.world.device)
+    precision = Precision.from_options(options.precision, session.spec.half).describe(session.world.device)
     lines = opening_lines(session.spec, parameters, precision)
     if options.batch.recompute and session.world.depth == 1:
         lines.append(recompute_note(session.lane.module, session.spec, session.world.device) or "")
+    if session.world.device.type == "cpu":
+        lines.append(_without_kernels())
     told = [line for line in lines if line]
     for line in told:
         say(line)
     with log.open("a", encoding="utf-8") as file:
         file.write("".join(f"{line}\n" for line in told))
+
+
+def _without_kernels() -> str:
+    """One line if kernels are off: the run is the same within rounding, but slower."""
+    missing = build.missing()
+    why = "; ".join(dict.fromkeys(missing.values()))
+    return f"without compiled kernels ({', '.join(missing)}): {why}; see `conveyor devices`" if missing else ""

@@ -3,7 +3,7 @@
 import dataclasses
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.subject import Subject
@@ -12,6 +12,9 @@ from conveyor.optim.schedule import Schedule
 from conveyor.options import Options
 from conveyor.topology import HostEvents, Length, Topology
 from conveyor.tree import Dealt
+
+if TYPE_CHECKING:
+    from conveyor.numerics.half_choice import HalfChoice
 
 OWN_MODEL = "own"
 
@@ -39,6 +42,8 @@ class RunSpec:
     cuts_spans: bool = False
     """Lanes may share a batch-norm span: on accelerators, which promise no equal bits and should not stand idle."""
     notes: tuple[str, ...] = ()
+    half: "HalfChoice | None" = None
+    """How CPUs compute in half precision; measured when the run starts, then kept."""
 
     @property
     def model_name(self) -> str:

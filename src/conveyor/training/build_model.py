@@ -107,10 +107,11 @@ def place_model(
     if train:
         freeze(model, spec, update)
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
-    precision = Precision.from_options(spec.options.precision)
+    precision = Precision.from_options(spec.options.precision, spec.half)
     precision.apply(model)
-    if train and device.type == "cpu" and not precision.is_half:
+    if train and device.type == "cpu" and precision.fuses:
         norms.fuse(model)
+    if train and device.type == "cpu" and not precision.is_half:
         convolution.install(model)
     if train and spec.options.batch.recompute:
         recompute.apply(model, spec.options.batch.recompute, models.blocks(model))

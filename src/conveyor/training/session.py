@@ -69,6 +69,7 @@ class Session:
             "updates_per_epoch": self.spec.updates_per_epoch,
             "layout": str(self.spec.layout),
             "threads": self.spec.layout.threads,
+            "half": None if self.spec.half is None else self.spec.half.to_json(),
             "class_names": list(self.identity.class_names),
             "data": self.identity.to_json(),
             "loss_scale": self.updater.loss_scale.state(),

@@ -1,6 +1,9 @@
-"""The training loop everybody writes: plain PyTorch, one process, all threads; NCHW or channels_last."""
+"""The training loop everybody writes: plain PyTorch, one process, all threads.
 
-from protocol import serve, settings
+NCHW or channels_last, float32 or bfloat16 under autocast, as it is or through torch.compile.
+"""
+
+from protocol import serve, settings, unavailable
 
 
 def main() -> None:
@@ -21,14 +24,28 @@ def main() -> None:
     criterion = nn.CrossEntropyLoss()
     optimizer = torch.optim.SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=1e-4)
     model.train()
+    half = bool(asked.get("autocast"))
+
+    def loss_of(images, labels):  # type: ignore[no-untyped-def]
+        with torch.autocast("cpu", torch.bfloat16, enabled=half):
+            return criterion(model(images), labels)
+
+    if asked.get("compile"):
+        loss_of = torch.compile(loss_of)
 
     def step() -> None:
-        loss = criterion(model(images), labels)
+        loss = loss_of(images, labels)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()
         loss.item()
 
+    try:
+        step()
+    except Exception as problem:
+        if not asked.get("compile"):
+            raise
+        unavailable(f"torch.compile: {problem}")
     serve(step, asked["batch"])
 
 

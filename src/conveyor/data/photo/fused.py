@@ -21,8 +21,6 @@ from conveyor.numerics.native import build
 
 log = logging.getLogger(__name__)
 
-SOURCE = Path(__file__).parents[1] / "native" / "jpeg_crop.c"
-FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fPIC", "-shared", "-Wl,--no-as-needed", "-ldl")
 _OTHERWISE = "photographs are decoded, cropped and resized in separate steps"
 _INTERFACES = ((62, 632), (80, 656))
 """Version and size of the decoder's structure in libjpeg-turbo's two binary interfaces, on 64-bit machines."""
@@ -74,7 +72,7 @@ def library() -> ctypes.CDLL | None:
 
 @functools.cache
 def _compiled() -> ctypes.CDLL | None:
-    found = build.load(SOURCE, FLAGS, _OTHERWISE) if ctypes.sizeof(ctypes.c_void_p) == 8 else None
+    found = build.load("jpeg_crop", _OTHERWISE) if ctypes.sizeof(ctypes.c_void_p) == 8 else None
     if found is not None:
         _declare(found)
     return found

@@ -5,16 +5,12 @@ The results are the same to the bit as those of `geometry` and `Normalization`, 
 
 import ctypes
 import functools
-from pathlib import Path
 
 import torch
 from torch import Tensor
 
 from conveyor.data.transform.normalize import Normalization, row_of
 from conveyor.numerics.native import build
-
-SOURCE = Path(__file__).parents[1] / "native" / "augment.c"
-FLAGS = ("-O3", "-march=native", "-ffp-contract=off", "-fopenmp", "-fPIC", "-shared")
 
 
 def applies(images: Tensor, normalization: Normalization) -> bool:
@@ -60,7 +56,7 @@ def augment(
 @functools.cache
 def library() -> ctypes.CDLL | None:
     """The compiled function, or None where it cannot be had."""
-    found = build.load(SOURCE, FLAGS, "images are shifted, mirrored and normalised in separate PyTorch operations")
+    found = build.load("augment", "images are shifted, mirrored and normalised in separate PyTorch operations")
     if found is not None:
         pointer, size = ctypes.c_void_p, ctypes.c_ssize_t
         found.conveyor_augment.argtypes = [pointer, *[size] * 5, ctypes.c_int, *[pointer] * 6, ctypes.c_int]

@@ -1,33 +1,20 @@
-"""Compile the kernels once for this processor and load them; without a C compiler there is none, and nothing breaks."""
+"""The kernels of this machine: from the package, where its build has compiled them, else compiled once at their first use.
+
+The second is for a package that was built without a compiler or whose sources were changed since. Without either nothing
+breaks: PyTorch's own operations take their place.
+"""
 
 import ctypes
 import functools
-import hashlib
 import logging
 import os
-import platform
-import shutil
-import subprocess
-import tempfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from conveyor.files import cache_folder
-from conveyor.measure.processor import processor
+from conveyor.numerics.native import compile as recipe
 
 _logger = logging.getLogger(__name__)
 
-FOLDER = Path(__file__).parent
-FLAGS = (
-    "-O3",
-    "-march=native",
-    "-fopenmp",
-    "-fno-math-errno",
-    "-fno-trapping-math",
-    "-ffp-contract=fast",
-    "-fPIC",
-    "-shared",
-)
 SWITCH = "CONVEYOR_NATIVE"
 """Set to 0 to do without the kernels."""
 
@@ -38,48 +25,54 @@ def library(name: str) -> ctypes.CDLL | None:
     # torch has loaded its OpenMP runtime by now; the kernels bind to the same one, so there is one set of threads.
     import torch  # noqa: F401
 
-    found = load(FOLDER / f"{name}.c", FLAGS, "PyTorch's own operations take its place")
+    found = load(name, "PyTorch's own operations take its place")
     return None if found is None else _declare(found, name)
 
 
-def load(source: Path, flags: Sequence[str], otherwise: str) -> ctypes.CDLL | None:
-    """The shared library made from `source`; without it None, and a note that says what happens `otherwise`."""
-    if os.environ.get(SWITCH, "1") == "0" or platform.system() != "Linux":
-        return None
-    compiler = (
-        shutil.which(os.environ.get("CC", "")) or shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
-    )
-    if compiler is None:
-        _logger.info("no C compiler found: %s", otherwise)
-        return None
+def load(name: str, otherwise: str) -> ctypes.CDLL | None:
+    """The shared library of one source; without it None, and a note that says what happens `otherwise`."""
     try:
-        return ctypes.CDLL(str(_compiled(compiler, source, flags)))
-    except (OSError, subprocess.SubprocessError) as error:
-        _logger.warning("%s could not be compiled (%s): %s", source.name, error, otherwise)
+        path, _ = find(name)
+        return None if path is None else ctypes.CDLL(str(path))
+    except OSError as error:
+        _logger.warning("%s.c could not be compiled (%s): %s", name, error, otherwise)
         return None
 
 
-def _compiled(compiler: str, source: Path, flags: Sequence[str]) -> Path:
-    """The shared library for this source, compiler and processor, from the cache or made now."""
-    texts = [path.read_bytes() for path in (source, *sorted(source.parent.glob("*.h")))]
-    settings = [compiler.encode(), " ".join(flags).encode(), processor().text.encode()]
-    key = hashlib.sha256(b"\0".join([*texts, *settings])).hexdigest()
-    folder = cache_folder() / "native"
-    target = folder / f"{source.stem}-{key[:20]}.so"
-    if target.exists() and _is_ours(target):
-        return target
-    folder.mkdir(parents=True, exist_ok=True, mode=0o700)
-    _logger.info("compiling %s for this processor: some seconds, once", source.name)
-    with tempfile.TemporaryDirectory(dir=folder) as scratch:
-        built = Path(scratch) / "kernel.so"
-        result = subprocess.run(
-            [compiler, *flags, "-o", str(built), str(source)], capture_output=True, text=True, timeout=120
-        )
-        if result.returncode != 0:
-            raise OSError(result.stderr.strip().splitlines()[0] if result.stderr.strip() else f"{compiler} failed")
-        built.chmod(0o700)
-        os.replace(built, target)
-    return target
+def find(name: str, *, compiling: bool = True) -> tuple[Path | None, str]:
+    """The library's path and the level of instructions that it is for; or None and why there is none.
+
+    `compiling`: one that is not there is made, if it can be; an OSError says what the compiler had to say.
+    """
+    levels = recipe.levels_here()
+    if os.environ.get(SWITCH, "1") == "0":
+        return None, f"switched off by {SWITCH}=0"
+    if not levels:
+        return None, "no kernels for this kind of processor or system"
+    for level in levels:
+        built = recipe.BUILT / level / recipe.file_name(name, level)
+        if built.exists():
+            return built, level
+    level = levels[0]
+    kept = cache_folder() / "native" / level / recipe.file_name(name, level)
+    if kept.exists() and _is_ours(kept):
+        return kept, level
+    compiler = recipe.find_compiler()
+    if compiler is None:
+        _logger.info("%s.c is not compiled, and there is no C compiler", name)
+        return None, "not compiled when the package was built, and no C compiler here"
+    if compiling:
+        kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        _logger.info("compiling %s.c for this processor: some seconds, once", name)
+        recipe.make(compiler, name, level, kept)
+        kept.chmod(0o700)
+    return kept, level
+
+
+def missing() -> dict[str, str]:
+    """The kernels that cannot be had here, and why."""
+    found = {name: find(name, compiling=False) for name in recipe.SOURCES}
+    return {name: why for name, (path, why) in found.items() if path is None}
 
 
 def _is_ours(path: Path) -> bool:
@@ -107,7 +100,10 @@ FUNCTIONS: dict[str, dict[str, tuple[list[type], type | None]]] = {
         ),
         "conveyor_group_norm_backward": ([*[_POINTER] * 3, *[_SIZE] * 4, *[_POINTER] * 5], _NUMBER),
     },
-    "depthwise": {"conveyor_depthwise": ([*[_POINTER] * 3, *[_SIZE] * 6, _NUMBER, *[_SIZE] * 3], _NUMBER)},
+    "depthwise": {
+        "conveyor_depthwise": ([*[_POINTER] * 3, *[_SIZE] * 6, _NUMBER, *[_SIZE] * 3], _NUMBER),
+        "conveyor_depthwise_input": ([*[_POINTER] * 3, *[_SIZE] * 6, _NUMBER, *[_SIZE] * 3], _NUMBER),
+    },
     "winograd": {
         "conveyor_winograd": ([*[_POINTER] * 4, *[_SIZE] * 5, _NUMBER], _NUMBER),
         "conveyor_winograd_weights": ([*[_POINTER] * 3, *[_SIZE] * 5], _NUMBER),
@@ -117,8 +113,13 @@ FUNCTIONS: dict[str, dict[str, tuple[list[type], type | None]]] = {
 """Arguments and results of the functions in each source file."""
 
 
+TWOFOLD = ("norm_act", "group_norm", "depthwise")
+"""Source files whose functions exist a second time, for bfloat16 values; their names end in `_brain` then."""
+
+
 def _declare(found: ctypes.CDLL, name: str) -> ctypes.CDLL:
     for function, (arguments, result) in FUNCTIONS[name].items():
-        getattr(found, function).argtypes = arguments
-        getattr(found, function).restype = result
+        for each in (function, f"{function}_brain") if name in TWOFOLD else (function,):
+            getattr(found, each).argtypes = arguments
+            getattr(found, each).restype = result
     return found

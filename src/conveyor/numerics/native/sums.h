@@ -5,27 +5,6 @@
 #define SERIAL (1 << 14) /* elements below which threads cost more than they save */
 #define STRIPS 32        /* parts of the rows that are summed apart and may go to threads, at most; their number never changes a bit */
 
-/* a += d, b += d^2 with d = in - centre, for one row of c channels. */
-static inline void add_moments(float *restrict a, float *restrict b, const float *restrict in,
-                               const float *restrict centre, ptrdiff_t c) {
-#pragma omp simd
-    for (ptrdiff_t j = 0; j < c; j++) {
-        float d = in[j] - centre[j];
-        a[j] += d;
-        b[j] += d * d;
-    }
-}
-
-/* a += g, b += g (in - centre), for one row. */
-static inline void add_products(float *restrict a, float *restrict b, const float *restrict g, const float *restrict in,
-                                const float *restrict centre, ptrdiff_t c) {
-#pragma omp simd
-    for (ptrdiff_t j = 0; j < c; j++) {
-        a[j] += g[j];
-        b[j] += g[j] * (in[j] - centre[j]);
-    }
-}
-
 /* A block is done: its sums go to s and q. */
 static inline void add_block(double *restrict s, double *restrict q, const float *restrict a, const float *restrict b,
                              ptrdiff_t c) {

@@ -1,0 +1,114 @@
+"""The kernels as files: found where the build put them, for the best level, equal in bits between levels."""
+
+import ctypes
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from conveyor.numerics.native import build
+from conveyor.numerics.native import compile as recipe
+
+needs_compiler = pytest.mark.skipif(recipe.find_compiler() is None or not recipe.levels_here(), reason="no C compiler")
+
+
+@pytest.fixture
+def empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
+    """No library anywhere."""
+    monkeypatch.setattr(recipe, "BUILT", tmp_path / "built")
+    monkeypatch.setenv("CONVEYOR_CACHE", str(tmp_path / "cache"))
+    build.library.cache_clear()
+    yield tmp_path
+    build.library.cache_clear()
+
+
+@needs_compiler
+def test_the_best_level_that_was_built_is_taken(empty: Path) -> None:
+    levels = recipe.levels_here()
+    path, level = build.find("rounding", compiling=False)
+    assert path is not None
+    assert (path.exists(), level) == (False, levels[0])
+    last = recipe.BUILT / levels[-1] / recipe.file_name("rounding", levels[-1])
+    recipe.make(recipe.find_compiler() or "", "rounding", levels[-1], last)
+    assert build.find("rounding") == (last, levels[-1])
+    assert build.library("rounding") is not None
+    assert not (empty / "cache").exists()
+
+
+def test_why_there_is_none(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.delenv("CC", raising=False)
+    if recipe.levels_here():
+        assert set(build.missing()) == set(recipe.SOURCES)
+        assert "no C compiler" in build.missing()["winograd"]
+    assert recipe.make_all() == {"all": "no C compiler found"}
+    assert build.library("rounding") is None
+    monkeypatch.setenv(build.SWITCH, "0")
+    assert build.SWITCH in build.missing()["winograd"]
+
+
+def test_other_sources_have_another_name(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    before = recipe.file_name("rounding", next(iter(recipe.LEVELS[os.uname().machine])))
+    source = tmp_path / recipe.SOURCES["rounding"][0]
+    source.parent.mkdir(parents=True)
+    source.write_text((recipe.PACKAGE / recipe.SOURCES["rounding"][0]).read_text() + "\n/* changed */\n")
+    monkeypatch.setattr(recipe, "PACKAGE", tmp_path)
+    assert recipe.file_name("rounding", next(iter(recipe.LEVELS[os.uname().machine]))) != before
+
+
+@needs_compiler
+@pytest.mark.skipif("avx512" not in recipe.levels_here(), reason="needs AVX-512 to compare with AVX2")
+@pytest.mark.parametrize("ending", ["", "_brain"])
+def test_avx2_and_avx512_compute_the_same_bits(ending: str, tmp_path: Path) -> None:
+    dtype = torch.bfloat16 if ending else torch.float32
+    generator = torch.Generator().manual_seed(1)
+    rows, channels = 300, 37
+    x, dy, residual = (torch.randn(rows, channels, generator=generator).to(dtype) for _ in range(3))
+    vectors = [torch.rand(channels, generator=generator) + 0.5 for _ in range(5)]
+    found: dict[str, list[torch.Tensor]] = {}
+    for level in ("avx512", "avx2"):
+        target = recipe.BUILT / level / recipe.file_name("norm_act", level)
+        if not target.exists():
+            target = tmp_path / f"{level}.so"
+            recipe.make(recipe.find_compiler() or "", "norm_act", level, target)
+        kernels = build._declare(ctypes.CDLL(str(target)), "norm_act")
+        moments = torch.empty(2, channels, dtype=torch.float64)
+        results = [moments]
+        getattr(kernels, f"conveyor_moments{ending}")(
+            x.data_ptr(), rows, channels, moments[0].data_ptr(), moments[1].data_ptr()
+        )
+        for act in (0, 1, 2):
+            y, dx = torch.empty_like(x), torch.empty_like(x)
+            sums = torch.empty(2, channels)
+            pointers = [one.data_ptr() for one in vectors]
+            added = residual.data_ptr() if act < 2 else None
+            getattr(kernels, f"conveyor_apply{ending}")(
+                x.data_ptr(), added, y.data_ptr(), rows, channels, pointers[0], pointers[1], act
+            )
+            getattr(kernels, f"conveyor_backward{ending}")(
+                x.data_ptr(), dy.data_ptr(), None, dx.data_ptr(), None, rows, channels, *pointers, act,
+                sums[0].data_ptr(), sums[1].data_ptr(),
+            )  # fmt: skip
+            results += [y, dx, sums]
+        found[level] = results
+    for one, other in zip(found["avx512"], found["avx2"], strict=True):
+        assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
+@pytest.mark.skipif(not os.environ.get("AARCH64_CC"), reason="AARCH64_CC names no cross compiler")
+@pytest.mark.parametrize("name", recipe.SOURCES)
+def test_neon_compiles(name: str, tmp_path: Path) -> None:
+    source, flags = recipe.SOURCES[name]
+    command = [
+        os.environ["AARCH64_CC"],
+        *flags,
+        "-fPIC",
+        "-shared",
+        "-o",
+        str(tmp_path / "k.so"),
+        str(recipe.PACKAGE / source),
+    ]
+    subprocess.run(command, check=True, timeout=120)
