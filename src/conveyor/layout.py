@@ -41,6 +41,13 @@ class Machine:
 
     cores: int
     accelerators: int = 0
+    hosts: int = 1
+    """Machines that the cores are spread over."""
+
+    def threads(self, groups: int) -> int:
+        """Threads of a worker when nobody says otherwise: one machine's cores divided by the groups of an update."""
+        cores = max(1, self.cores // self.hosts)
+        return cores // min(groups, cores)
 
     @classmethod
     def here(cls, device: str = "auto") -> "Machine":
@@ -157,7 +164,9 @@ def choose_layout(
             f"{lanes} lanes need at least {lanes} micro-batches per update, but there are {topology.slots} "
             f"(accumulation {topology.accumulation} x {topology.replicas} replicas): lower the lanes or raise --accumulation"
         )
-    threads = options.threads or max(1, machine.cores // min(workers or groups, machine.cores))
+    # Workers that a launcher has started take all the cores that they were given: there may be few of them.
+    share = max(1, machine.cores // workers) if workers else machine.threads(groups)
+    threads = options.threads or share
     layout = Layout(lanes, depth, threads)
     where = _count(machine.accelerators, "accelerator") if machine.accelerators else _count(machine.cores, "core")
     note = (

@@ -91,7 +91,7 @@ def forget_stop(folder: Path, stopped: int, per_checkpoint: int) -> None:
 @pytest.mark.conformance
 @pytest.mark.timeout(600)
 def test_a_newcomer_five_deaths_and_another_layout(tmp_path: Path) -> None:
-    """One machine, then two; five workers die one after the other; the rest of the run is a pipeline: equal files."""
+    """One machine, then a pipeline on two; five workers die one after the other; the rest on two lanes: equal files."""
     draw = random.Random(25)
     port = free_port()
     more = {"stages": 2, "updates_per_epoch": 20, "ema_decay": 0.9}
@@ -99,7 +99,7 @@ def test_a_newcomer_five_deaths_and_another_layout(tmp_path: Path) -> None:
     try:
         wait_for(lambda: newest(tmp_path)[1] == "1x1", jobs[0])
         jobs.append(host(1, port, tmp_path, restarts=6, **more))
-        wait_for(lambda: newest(tmp_path)[1] == "2x1", jobs[0])
+        wait_for(lambda: newest(tmp_path)[1] == "1x2", jobs[0])
         for _ in range(5):
             time.sleep(draw.random())
             workers = psutil.Process(draw.choice(jobs).pid).children(recursive=True)
@@ -118,12 +118,13 @@ def test_a_newcomer_five_deaths_and_another_layout(tmp_path: Path) -> None:
     (folder,) = (tmp_path / "runs").iterdir()
     stopped = newest(tmp_path)[0]
     progress = json.loads((folder / "checkpoints" / str(stopped) / "state.json").read_text())["progress"]
-    assert progress["restarts"] == 6, "one machine came, five workers died"
-    assert progress["updates_repeated"] <= 6
+    # A machine that is late after a death joins once more; such a stop and the first one repeat nothing.
+    assert progress["restarts"] >= 6, "one machine came, five workers died"
+    assert progress["updates_repeated"] <= 5
     last = (stopped // 20 + 2) * 20
     command = [sys.executable, "-m", "conveyor", "train", "--threads=1", "--device=cpu"]
     same = flags({**RUN, **more, "updates": last})
-    subprocess.run([*command, *same, "--run-dir", folder, "--resume", "auto", "--layout", "1x2"], check=True)
+    subprocess.run([*command, *same, "--run-dir", folder, "--resume", "auto", "--layout", "2x1"], check=True)
     alone = tmp_path / "alone"
     subprocess.run([*command, *same, "--run-dir", alone, "--layout", "1x1"], check=True)
     forget_stop(folder, stopped, 20)

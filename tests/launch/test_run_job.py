@@ -1,5 +1,6 @@
 """A run begins: from a plain script, under mpirun, with what the launcher says."""
 
+import dataclasses
 import json
 import os
 import socket
@@ -109,4 +110,21 @@ def test_pinned_workers_use_all_their_threads(monkeypatch: pytest.MonkeyPatch) -
         ({}, 1),
     ]:
         machine = machine_of(options, place(), environment)
-        assert resolve(options, workers=2, machine=machine).layout.threads == threads
+        spec = resolve(options, workers=2, machine=machine)
+        assert spec.layout.threads == threads
+        assert spec.layout_note.endswith("bit-identical to any other layout")
+
+
+@pytest.mark.parametrize(("size", "local_size", "threads"), [(1, 1, 8), (2, 2, 4), (2, 1, 8), (4, 4, 2), (8, 4, 2)])
+def test_the_layout_line_names_threads_that_another_layout_would_not_take(
+    monkeypatch: pytest.MonkeyPatch, size: int, local_size: int, threads: int
+) -> None:
+    """Eight cores on each machine, four groups: by itself a run takes two threads, a launcher's worker its share."""
+    monkeypatch.setattr(Machine, "here", lambda device: Machine(8))
+    options = Options().replace(model="resnet50", data="imagenet", micro_batch_size=8, accumulation=8, pass_slots="2")
+    where = dataclasses.replace(place(), size=size, local_size=local_size)
+    machine = machine_of(options.replace(device="cpu"), where, {})
+    spec = resolve(options.replace(device="cpu"), workers=size, machine=machine)
+    assert spec.layout.threads == threads
+    told = "" if threads == 2 else f" with --threads {threads}"
+    assert spec.layout_note.endswith(f"bit-identical to any other layout{told}")

@@ -58,13 +58,16 @@ def idle_lanes(lanes: int, group: int, options: Options) -> str:
     return f"{lanes} of the lanes {'has' if lanes == 1 else 'have'} nothing to do, {cure}; "
 
 
-def exactness(machine: Machine, own: bool) -> str:
-    """Whether other layouts of the run compute the same bits, and if not, why."""
+def exactness(machine: Machine, own: bool, threads: int, usual: int) -> str:
+    """Whether other layouts of the run compute the same bits, and if not, why.
+
+    `threads` of a worker may not be the `usual` ones: a launcher dealt out the cores.
+    """
     if machine.accelerators:
         return "accelerators: equal to other layouts within rounding"
     if own:
         return "bit-identical to other layouts if your module's layers are"
-    return "bit-identical to any other layout"
+    return "bit-identical to any other layout" + (f" with --threads {threads}" if threads != usual else "")
 
 
 def chosen_devices(options: Options) -> list[tuple[str, tuple[int, ...]]]:
