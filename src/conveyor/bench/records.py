@@ -20,6 +20,8 @@ from conveyor.layout import usable_cores
 from conveyor.version import __version__
 
 OURS = "conveyor"
+BEST_RATIO = "our best / the fastest other"
+"""How the name of the result begins that compares both sides at their best precision."""
 """Our own side in every comparison."""
 LOAD_BEFORE = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else 0.0
 """The machine's load when this program began; when a record is made it is the load of the measurement itself."""
@@ -108,8 +110,11 @@ def machine() -> dict[str, Any]:
     """What the figures depend on: processor, cores, memory, load, versions, commit."""
     import psutil
 
+    from conveyor.numerics.half_policy import instruction_sets
+
     return {
         "processor": " ".join(filter(None, (processor_name(), vectors()))),
+        "features": instruction_sets(),
         "cores": usable_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "load_before": LOAD_BEFORE,

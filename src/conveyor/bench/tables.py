@@ -45,7 +45,8 @@ def peers_rows(records: Iterable[Record]) -> list[list[str]]:
 
 
 def _share(record: Record, program: str) -> str:
-    shares = ((limit, record.results.get(share_of(limit, program))) for limit in LIMITS)
+    limits = (*LIMITS, "bfloat16 GEMM")
+    shares = ((limit, record.results.get(share_of(limit, program))) for limit in limits)
     return ", ".join(f"{share.median:.0f} % of {limit}" for limit, share in shares if share)
 
 
