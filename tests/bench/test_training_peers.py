@@ -89,3 +89,23 @@ def test_what_an_image_needs() -> None:
     # 11.1 million outputs of convolutions, nearly as many of norms, of activations, 5.5 million of sums: written and read.
     assert forward.bytes_moved == pytest.approx(2 * 4 * 37e6, rel=0.1)
     assert (both.flops, both.bytes_moved) == (3 * forward.flops, 3 * forward.bytes_moved)
+
+
+def test_both_sides_at_their_best_precision() -> None:
+    """bfloat16 takes part on both sides; the ratio of the best is of two contestants' own rounds."""
+    peer = "plain PyTorch, bfloat16 autocast"
+    record = measure(Setting("resnet8", 16, 4, 10), threads=1, rounds=2, steps=1, only=[training_peers.OURS_HALF, peer])
+    (name,) = [name for name in record.results if name.startswith(training_peers.BEST_RATIO)]
+    ours, theirs = name.partition("(")[2].rstrip(")").split(" / ")
+    assert theirs == peer
+    rates = record.results[f"{ours} rate"].values, record.results[f"{theirs} rate"].values
+    assert record.results[name].values == tuple(one / other for one, other in zip(*rates, strict=True))
+    assert record.results["bfloat16 GEMM"].unit == "GFLOP/s"
+    assert f"{training_peers.OURS_HALF} share of bfloat16 GEMM" in record.results
+    assert isinstance(record.machine["features"], list)
+
+
+def test_every_way_of_the_plain_loop_takes_part() -> None:
+    ways = training_peers.peers(2)
+    for words in ("channels_last", "bfloat16 autocast", "torch.compile", "torch.compile, bfloat16 autocast"):
+        assert f"plain PyTorch, {words}" in ways

@@ -36,9 +36,12 @@ class Needs:
 
     def shares(self, name: str, rates: Sequence[float], roofs: Mapping[str, Sequence[float]]) -> dict[str, Sample]:
         """Round by round, what part of each limit a program's images per second take, in per cent."""
-        needed = {GEMM: self.flops / 1e9, MEMORY: self.bytes_moved / 1e9}
+        needed = {MEMORY: self.bytes_moved / 1e9}
+        flops = self.flops / 1e9
         return {
-            share_of(limit, name): Sample("%", tuple(100 * needed[limit] * each for each in ratios(rates, roof).values))
+            share_of(limit, name): Sample(
+                "%", tuple(100 * needed.get(limit, flops) * each for each in ratios(rates, roof).values)
+            )
             for limit, roof in roofs.items()
         }
 

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conveyor.bench import plots, scaling, time_to_accuracy
-from conveyor.bench.records import OURS, Record, Sample
+from conveyor.bench.records import BEST_RATIO, OURS, Record, Sample
 from conveyor.bench.tables import OUR_RATE, PEER_TITLES, markdown, newest_records, peers_rows
 from conveyor.errors import UserError
 from conveyor.files import write_atomically
@@ -102,10 +102,16 @@ def head_rows(records: Sequence[Record]) -> list[list[str]]:
         ours = record.results[OUR_RATE]
         ours = Sample(ours.unit, ours.values[: ratio.n])  # the rounds that both played
         unit = "" if ours.unit == "img/s" else f" {ours.unit}"
+        shown = f"{ours.median:.4g}{unit}"
+        half = record.results.get(f"{OURS}, bfloat16 rate")
+        if half is not None:
+            shown += f"; bfloat16: {half.median:.4g}"
+            # Each side at its best precision, in the same rounds.
+            ratio = next((sample for name, sample in record.results.items() if name.startswith(BEST_RATIO)), ratio)
         rows.append(
             [
                 record.name,
-                f"{ours.median:.4g}{unit}",
+                shown,
                 f"{best}: {record.results[f'{best} rate'].median:.4g}",
                 f"{ratio.median:.2f}x ({ratio.low:.2f}..{ratio.high:.2f})",
             ]

@@ -20,6 +20,8 @@ from conveyor.measure.processor import processor
 from conveyor.version import __version__
 
 OURS = "conveyor"
+BEST_RATIO = "our best / the fastest other"
+"""How the name of the result begins that compares both sides at their best precision."""
 """Our own side in every comparison."""
 LOAD_BEFORE = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else 0.0
 """The machine's load when this program began; when a record is made it is the load of the measurement itself."""

@@ -53,7 +53,8 @@ def _ratio(ratio: Sample) -> str:
 
 
 def _share(record: Record, program: str) -> str:
-    shares = ((limit, record.results.get(share_of(limit, program))) for limit in LIMITS)
+    limits = (*LIMITS, "bfloat16 GEMM")
+    shares = ((limit, record.results.get(share_of(limit, program))) for limit in limits)
     return ", ".join(f"{share.median:.0f} % of {limit}" for limit, share in shares if share)
 
 

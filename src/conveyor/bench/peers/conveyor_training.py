@@ -30,6 +30,7 @@ def main() -> None:
             layout="1x1",
             threads=asked["threads"],
             device="cpu",
+            precision=asked.get("precision", "32.32"),
         )
     )
     world = World.single("cpu")

@@ -1,4 +1,4 @@
-"""The machine's float32 matrix product as a contestant: what the others' arithmetic is compared with, round by round."""
+"""The machine's matrix product, float32 or bfloat16, as a contestant: what the others' arithmetic is compared with, round by round."""
 
 from protocol import serve, settings
 
@@ -10,8 +10,9 @@ def main() -> None:
 
     asked = settings()
     torch.set_num_threads(asked["threads"])
-    a, b = torch.randn(2, SIZE, SIZE)
-    out = torch.empty(SIZE, SIZE)
+    dtype = torch.bfloat16 if asked.get("half") else torch.float32
+    a, b = torch.randn(2, SIZE, SIZE).to(dtype)
+    out = torch.empty(SIZE, SIZE, dtype=dtype)
 
     def step() -> None:
         for _ in range(asked["products"]):
