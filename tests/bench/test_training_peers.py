@@ -11,6 +11,7 @@ import torch
 from conveyor.bench import training_peers
 from conveyor.bench.limits import needs
 from conveyor.bench.training_peers import Setting, contestants, measure
+from conveyor.measure.processor import processor
 from conveyor.options import Options
 from conveyor.options.file import parse_mapping
 

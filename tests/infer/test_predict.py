@@ -147,6 +147,19 @@ def test_an_export_predicts_too(home: Path, tmp_path: Path, conveyor: Command) -
     assert answers[0]["probability"] == pytest.approx(answers[1]["probability"], abs=1e-5)
 
 
+def test_answers_in_another_precision(home: Path, conveyor: Command) -> None:
+    words = ("predict", home / "run", home / "photos" / "validation", "--json", "--quiet")
+    code, out, _ = conveyor(*words)
+    assert code == 0
+    code, half, said = conveyor(*words, "--infer-precision", "bfloat16", "--max-drop", 100)
+    assert code == 0
+    assert "bfloat16" in said
+    for plain, rounded in zip(json.loads(out), json.loads(half), strict=True):
+        assert rounded["file"] == plain["file"]
+        assert rounded["probability"] == pytest.approx(plain["probability"], abs=0.05)
+        assert rounded != plain, "it is not float32"
+
+
 def _many(found: Prediction | list[Prediction]) -> list[Prediction]:
     assert isinstance(found, list)
     return found

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from conveyor.errors import UserError
 from conveyor.infer import ENGINES
+from conveyor.infer.asked_precision import AskedPrecision, add_infer_precision, asked_precision
 from conveyor.options.parser import add_checkpoint
 
 if TYPE_CHECKING:
@@ -43,6 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar=f"{{{','.join(ENGINES)}}}",
         help=f"auto: PyTorch for fewer than {MEASURED_FROM} images, else the fastest of all. [auto]",
     )
+    add_infer_precision(parser)
+    parser.add_argument(
+        "--data-dir", metavar="DIR", help="Images for --infer-precision, when not where the run had them."
+    )
     parser.add_argument("--quiet", action="store_true", help="No progress bar.")
 
 
@@ -54,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     from conveyor.infer.load import load
 
     loaded = load(arguments.model, arguments.checkpoint)
-    found = _answers(loaded, pictures, arguments.engine, quiet=arguments.quiet)
+    found = _answers(loaded, pictures, arguments.engine, asked_precision(arguments), quiet=arguments.quiet)
     if not arguments.json and arguments.csv is None:
         found = _printed(found, loaded, [name for name, _ in pictures], arguments.top)
     kept: list[dict[str, object]] = []
@@ -112,16 +117,24 @@ def _standard_input() -> bytes | list[str]:
 
 
 def _answers(
-    loaded: "Loaded", pictures: "list[tuple[str, Picture]]", engine: str, *, quiet: bool
+    loaded: "Loaded", pictures: "list[tuple[str, Picture]]", engine: str, precision: AskedPrecision, *, quiet: bool
 ) -> "Iterator[Prediction]":
     from conveyor.infer.engines.engine import open_engine
+    from conveyor.infer.precision import fit
     from conveyor.infer.predict import BATCH, predictions
+    from conveyor.layout import usable_cores
     from conveyor.monitor.progress import track
 
-    if engine == "auto" and loaded.module is not None and len(pictures) < MEASURED_FROM:
-        engine = "torch"
-    batch = loaded.batch or min(BATCH, len(pictures))
-    opened = open_engine(loaded, engine, batch)
+    batch, threads = loaded.batch or min(BATCH, len(pictures)), usable_cores()
+    if precision.precision is None:
+        if engine == "auto" and loaded.module is not None and len(pictures) < MEASURED_FROM:
+            engine = "torch"
+        opened = open_engine(loaded, engine, batch)
+    else:
+        fitted = fit(loaded, precision, batch=batch, threads=threads, engine=engine, say=_say_aside)
+        for note in fitted.notes:
+            _say_aside(note)
+        opened = fitted.open(batch=batch, threads=threads)
     try:
         with track(len(pictures), "Predict", quiet=quiet) as bar:
             for one in predictions(pictures, loaded.preprocessing, loaded.label, opened, batch):
@@ -129,6 +142,11 @@ def _answers(
                 yield one
     finally:
         opened.close()
+
+
+def _say_aside(line: str) -> None:
+    """On standard error: standard output holds the answers."""
+    print(line, file=sys.stderr, flush=True)
 
 
 def _printed(found: "Iterator[Prediction]", loaded: "Loaded", names: list[str], top: int) -> "Iterator[Prediction]":
