@@ -93,7 +93,7 @@ CHANGES = [
     ("batches, queues and limits of the server", ["serve/batching.py", "serve/pool.py", "serve/service.py"]),
     ("what the server understands", ["serve/protocols/"]),
     ("what a plan proposes", ["plan/choose.py", "plan/planner.py"]),
-    ("a benchmark beside peers", ["bench/rounds.py", "bench/runner.py"]),
+    ("a benchmark beside peers", ["measure/rounds.py", "bench/runner.py"]),
     ("an older program's option", ["dialects/table.py", "dialects/translation.py"]),
     ("the version of torch, and what is used of its private parts", ["numerics/foreach.py", "pipeline/schedules.py", "launch/agent.py"]),
 ]  # fmt: skip

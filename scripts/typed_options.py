@@ -10,6 +10,8 @@ TARGET = Path(__file__).parent.parent / "src" / "conveyor" / "options" / "typed.
 ARGUMENTS = ("model", "data")
 """Arguments of their own: they take objects too."""
 PATHS = ("data_dir", "weights", "weights_dir", "run_dir", "checkpoint_path", "profile_dir")
+OPEN = ("log_style",)
+"""Options whose choices other packages add (`conveyor.hooks`): any text here, checked when the run starts."""
 TYPES = {
     "Duration": "str | float",
     "Fraction": "str | float",
@@ -21,7 +23,7 @@ TYPES = {
 
 
 def annotation(spec: Spec) -> str:
-    if spec.about.choices and spec.kind.item is str:
+    if spec.about.choices and spec.kind.item is str and spec.name not in OPEN:
         one = f"Literal[{', '.join(repr(choice) for choice in spec.about.choices)}]".replace("'", '"')
     else:
         one = TYPES[spec.kind.item.__name__]

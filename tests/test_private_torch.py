@@ -9,6 +9,7 @@ import torch
 from packaging.requirements import Requirement
 from torch import nn
 from torch.distributed.elastic.agent.server.local_elastic_agent import LocalElasticAgent
+from torch.distributed.elastic.rendezvous import dynamic_rendezvous
 from torch.distributed.pipelining import schedules
 
 import conveyor
@@ -24,6 +25,7 @@ PRIVATE = {
     r"torch\._(foreach|fused)_": ["numerics/foreach.py"],
     r"_PipelineScheduleRuntime|_ComputationType|\b_Action\b|_prepare_schedule_with_comms": ["pipeline/schedules.py"],
     r"\._state_holder|\b_rendezvous\(|\b_monitor_workers|_remaining_restarts": ["launch/agent.py"],
+    r"\b_NodeDesc|\b_RendezvousState": ["launch/rendezvous_state.py"],
     r"_conv_forward": ["models/layers/conv.py", "numerics/convolution.py", "numerics/precision.py"],
     r"nn\.modules\.\w+\._": ["infer/graph.py", "numerics/precision.py"],
     r"\blayer\._parameters": ["numerics/precision.py"],
@@ -53,6 +55,8 @@ def test_the_private_parts_are_there() -> None:
     assert schedules._Action(1, kinds.FULL_BACKWARD, 2).computation_type is kinds.FULL_BACKWARD
     for name in ("_rendezvous", "_start_workers", "_monitor_workers"):
         assert callable(getattr(LocalElasticAgent, name))
+    assert {"round", "complete", "participants", "wait_list"} <= set(vars(dynamic_rendezvous._RendezvousState()))
+    assert dynamic_rendezvous._NodeDesc("host", 1, 0).addr == "host"
     assert callable(nn.Conv2d._conv_forward)
     a, b = [torch.ones(2)], [torch.full((2,), 3.0)]
     foreach.add_(a, b, alpha=2.0)

@@ -189,6 +189,8 @@ class TrainOptions(TypedDict, total=False):
     """auto, cpu or cuda. [auto]"""
     device_ids: Sequence[int]
     """Devices to use; default: all."""
+    validation_device_ids: Sequence[int]
+    """Devices on which training validates; default: its own."""
     threads: int | None
     """Threads of each worker; default: the cores divided among the groups of an update."""
     bucket_size: str
@@ -197,7 +199,7 @@ class TrainOptions(TypedDict, total=False):
     """Validate with the training's stages instead of folded."""
     max_restarts: int
     """How often a job goes on from its last checkpoint after a worker died. [3]"""
-    precision: Literal["32.32", "16.32", "16.16"]
+    precision: Literal["32.32", "16.32", "16.16", "bf16", "fp16"]
     """COMPUTE.MASTER: 32.32; 16.32 (half arithmetic, float32 weights); 16.16 (half throughout). [32.32]"""
     half_type: Literal["float16", "bfloat16"]
     """The 16-bit format. [float16]"""
@@ -371,7 +373,7 @@ class TrainOptions(TypedDict, total=False):
     """Tags in Weights & Biases."""
     weight_histograms: bool
     """Histograms of the weights after every epoch, in TensorBoard and Weights & Biases."""
-    log_style: Literal["conveyor", "tensorflow1", "tensorflow2", "pytorch", "popart"]
+    log_style: str
     """Form of the log lines and CSV columns. [conveyor]"""
     profile: Literal["off", "light", "layers", "full"]
     """Profile: off, light, layers or full. [off]"""
