@@ -29,6 +29,7 @@ PRIVATE = {
     r"_conv_forward": ["models/layers/conv.py", "numerics/convolution.py", "numerics/precision.py"],
     r"nn\.modules\.\w+\._": ["infer/graph.py", "numerics/precision.py"],
     r"\blayer\._parameters": ["numerics/precision.py"],
+    r"mkldnn\._": ["numerics/convolution.py"],
     r"torch\._inductor": ["bench/peers/inference.py"],
 }
 """What is private, and the modules that may name it: one each but for what a layer's subclass is meant to replace."""
@@ -58,6 +59,8 @@ def test_the_private_parts_are_there() -> None:
     assert {"round", "complete", "participants", "wait_list"} <= set(vars(dynamic_rendezvous._RendezvousState()))
     assert dynamic_rendezvous._NodeDesc("host", 1, 0).addr == "host"
     assert callable(nn.Conv2d._conv_forward)
+    product = torch.ops.mkldnn._linear_pointwise(torch.ones(1, 2), torch.ones(3, 2), None, "none", [], "")
+    assert product.tolist() == [[2.0, 2.0, 2.0]]
     a, b = [torch.ones(2)], [torch.full((2,), 3.0)]
     foreach.add_(a, b, alpha=2.0)
     assert a[0].tolist() == [7.0, 7.0]
