@@ -20,7 +20,7 @@ Conveyor = Callable[..., tuple[int, str, str]]
         ("limits --threads -1", "--threads: should be a whole number above 0"),
         ("all --minutes -1", "--minutes: should be a number of 0 or more"),
         ("peers training --only Lightnin", "no comparison for 'Lightnin' (did you mean 'Lightning Trainer'?)"),
-        ("peers inference --only OpenVin", "no comparison for 'OpenVin' (did you mean 'OpenVINO'?)"),
+        ("peers inference --only OpenVin", "no comparison for 'OpenVin' (did you mean 'OpenVINO' or 'OpenVINO int8'?)"),
         ("run --spec cnns --bechmark x", "there is no option --bechmark (did you mean --benchmark?)"),
     ],
 )

@@ -135,7 +135,7 @@ def test_a_missing_library_is_one_sentence(conveyor: Command, monkeypatch: pytes
 def test_wandb_without_its_package_is_refused(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, conveyor: Command
 ) -> None:
-    monkeypatch.setattr("conveyor.spec.find_spec", lambda name: None)
+    monkeypatch.setattr("conveyor.spec.checks.find_spec", lambda name: None)
     code, _, err = conveyor("train", *SMALL, "--wandb", "--run-dir", tmp_path / "run")
     assert code == 2
     assert "pip install 'conveyor[track]'" in err

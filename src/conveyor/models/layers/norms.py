@@ -108,7 +108,7 @@ class BatchNorm(nn.BatchNorm2d):
         else:
             # With momentum 1 the kernel writes the batch's statistics into the buffers: no second pass over x.
             mean, var = torch.zeros((2, self.num_features), dtype=self.pending_mean.dtype, device=x.device).unbind()
-            y = F.batch_norm(_flat(x), mean, var, self.weight, self.bias, True, 1.0, self.eps).view_as(x)
+            y = _of_flat(x, lambda flat: F.batch_norm(flat, mean, var, self.weight, self.bias, True, 1.0, self.eps))
         self._gather(mean, var)
         return y.to(dtype)
 
@@ -124,13 +124,16 @@ class BatchNorm(nn.BatchNorm2d):
         self.pending_count.add_(share)
 
 
-def _flat(x: Tensor) -> Tensor:
-    """Maps of one pixel as [N, C], others as they are.
+def _of_flat(x: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
+    """norm(x), where maps of one pixel are given to it as [N, C].
 
     The memory of [N, C, 1, 1] may be called channels_last or not, and PyTorch's norms add up in another order for each
-    name. Which name it has changes on the way to another worker.
+    name. Which name it has changes on the way to another worker. Other maps are not viewed: the gradient of a view copies
+    a channels-last tensor.
     """
-    return x.flatten(1) if not isinstance(x, Proxy) and x.shape[2:].numel() == 1 else x
+    if isinstance(x, Proxy) or x.shape[2:].numel() != 1:
+        return norm(x)
+    return norm(x.flatten(1)).view_as(x)
 
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"none": lambda y: y, "relu": F.relu_, "silu": F.silu}
@@ -186,13 +189,13 @@ class GroupNorm(nn.GroupNorm):
         if self.training and native_group_norm.fits(x, self.weight, self.bias):
             return native_group_norm.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
         if not self.stable:
-            return super().forward(_flat(x)).view_as(x)
+            return _of_flat(x, super().forward)
         dtype = x.dtype
         x = x.float()
         with torch.no_grad():
             mean = x.unflatten(1, (self.num_groups, -1)).mean((2, 3, 4))
             mean = mean.repeat_interleave(self.num_channels // self.num_groups, 1).unsqueeze(2).unsqueeze(3)
-        return super().forward(_flat(x - mean)).view_as(x).to(dtype)
+        return _of_flat(x - mean, super().forward).to(dtype)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
