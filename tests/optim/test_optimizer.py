@@ -282,3 +282,19 @@ def test_muon_keeps_the_length_of_filters_when_asked() -> None:
         model.weight.mul_(100.0)
     optimizer.step([torch.zeros_like(model.weight)], 0.1, 0)
     assert model.weight.norm().item() == pytest.approx(8**0.5)
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "muon"])
+@pytest.mark.parametrize("precision", ["32.32", "16.32", "16.16"])
+def test_every_step_counts_as_a_change_of_every_weight(optimizer: str, precision: str) -> None:
+    """Layers keep their weight rounded to half until it changes: a rule that changes it unseen would train on old ones."""
+    options = Options.from_mapping({"optimizer": optimizer, "precision": precision})
+    dtype = torch.float16 if precision == "16.16" else torch.float32
+    parameters = {
+        name: torch.nn.Parameter(torch.ones(4, 2, 3, 3, dtype=dtype)) for name in ("one.weight", "two.weight")
+    }
+    made = make_optimizer(options, parameters.items())
+    for update in range(3):
+        before = [parameter._version for parameter in parameters.values()]
+        made.step([torch.ones_like(parameter) for parameter in parameters.values()], 0.1, update)
+        assert all(parameter._version > old for parameter, old in zip(parameters.values(), before, strict=True))

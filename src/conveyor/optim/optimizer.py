@@ -109,6 +109,8 @@ class Optimizer:
             else:
                 for piece in _pieces(group.weights):
                     self._step_narrow(group, piece, ordered[piece], lr, gradient_factor, update)
+            # PyTorch's fused rules and our kernels do not count as changes, but layers keep what they made of a weight.
+            torch.autograd.graph.increment_version(group.parameters)
 
     def _step_wide(
         self,
