@@ -62,7 +62,7 @@ class Meeting:
         # A store made in Python lives as long as a Python reference to it: the prefix store alone does not keep it.
         self._kept = store
         self.store: Any = dist.PrefixStore(f"workers.{number}", store)  # type: ignore[attr-defined]
-        # On one machine no other user reaches the store; across machines its traffic can be read: the secret goes in too.
+        # On one machine no other user reaches the store; across machines its traffic can be read: add the secret.
         self.key = digest(known, b"workers", self.store.compare_set("key", "", secret.new()))
 
     def close(self) -> None:
