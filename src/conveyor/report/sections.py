@@ -82,7 +82,7 @@ def summary(run: Run) -> dict[str, float | None]:
 
 
 def accuracy_tile(run: Run, checkpoint: str | None) -> tuple[str, str] | None:
-    """(accuracy, name of its checkpoint): of the checkpoint that other commands use by default, and the best one too."""
+    """(accuracy, name of its checkpoint): of the checkpoint that other commands use by default, and the best one."""
     rows = [row for row in run.validations if isinstance(row.get("accuracy"), float)]
     by_name = {_named(row): row for row in rows}
     try:
