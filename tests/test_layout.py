@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conveyor.errors import UserError
-from conveyor.layout import Layout, Machine, choose_layout, deal, parse_layout, validation_layout, wait_politely
+from conveyor.layout import (
+    Layout,
+    Machine,
+    choose_layout,
+    deal,
+    let_idle_threads_sleep,
+    parse_layout,
+    validation_layout,
+)
 from conveyor.options.batch import LayoutOptions
 from conveyor.topology import Topology
 
@@ -82,7 +90,7 @@ def test_parse_layout() -> None:
 def test_threads_spin_only_on_an_idle_machine(load: float, policy: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("OMP_WAIT_POLICY", raising=False)
     monkeypatch.setattr(os, "getloadavg", lambda: (load, load, load))
-    wait_politely()
+    let_idle_threads_sleep()
     assert os.environ.pop("OMP_WAIT_POLICY", None) == policy
 
 

@@ -1,4 +1,4 @@
-"""The Python face of Conveyor: the same options as the command line, as keyword arguments.
+"""The Python interface of Conveyor: the same options as the command line, as keyword arguments.
 
 run = conveyor.train(model="resnet20", data="cifar10", epochs=3)
 run.metrics, run.validation, run.best, run.report()
@@ -38,7 +38,7 @@ class Run(in_process.Run):
 
     @classmethod
     def of(cls, result: Mapping[str, Any], own_model: nn.Module | None = None) -> "Run":
-        """From what a worker returned."""
+        """A run from what its main worker returned."""
         known = (result.get("reason", "stopped"), result.get("updates", 0), result.get("accuracy"))
         return cls(Path(result["folder"]), *known, result.get("best_accuracy"), own_model)
 
@@ -49,7 +49,7 @@ class Run(in_process.Run):
 
     @property
     def options(self) -> Options:
-        """The options that it ran with."""
+        """The options that the run used."""
         return rundir.read_options(self.folder)
 
     @property
@@ -71,7 +71,7 @@ class Run(in_process.Run):
         return load(found, model=self.own_model)
 
     def report(self) -> Path:
-        """Write report.html anew; returns its path."""
+        """Write report.html again; returns its path."""
         from conveyor.report.page import write_report
 
         return write_report([self.folder])
@@ -112,11 +112,11 @@ def train(
 ) -> Run:
     """Train a network and return the run (folder, metrics, best checkpoint).
 
-    `model` and `data` are names, or objects of your own: an `nn.Module`, and (training, validation) data given as arrays,
-    map-style data sets or `conveyor.data.batch.Dataset`s. `config` is a named configuration or a YAML file; every other
-    keyword is an option of `conveyor train`. `callbacks` are objects with some of the methods of
-    `conveyor.monitor.callbacks.Callback`; with them, or a model or data of your own, the run stays in this process. Runs with several workers start them as processes of their own, so a script
-    needs no `if __name__ == "__main__"`.
+    `model` and `data` are names, or objects of your own: an `nn.Module`, and (training, validation) data given as
+    arrays, map-style data sets or `conveyor.data.batch.Dataset`s. `config` is a named configuration or a YAML file;
+    every other keyword is an option of `conveyor train`. `callbacks` are objects with some of the methods of
+    `conveyor.monitor.callbacks.Callback`; with them, or a model or data of your own, the run stays in this process.
+    Runs with several workers start them as processes of their own, so a script needs no `if __name__ == "__main__"`.
     """
     chosen, own_model, own_data = _options(model, data, config, dict(options))
     if own_model is not None or own_data is not None or callbacks:
@@ -153,8 +153,8 @@ def load(
 ) -> Classifier:
     """The trained network of a run, a checkpoint or an export: a module in evaluation mode that knows its labels.
 
-    Of a run it is the checkpoint `best`, `last` (default) or of an update; `.checkpoint` says which it is. `model` is the
-    module that the run was trained with, when that was one of your own: it takes the weights.
+    Of a run it is the checkpoint `best`, `last` (default) or of an update; `.checkpoint` says which it is. `model` is
+    the module that the run was trained with, when that was one of your own: the weights are loaded into it.
     """
     if isinstance(path, Run):
         model = path.own_model if model is None else model

@@ -1,4 +1,4 @@
-"""The command `conveyor`: parse, call the sub-command, turn mistakes into one sentence and exit code 2."""
+"""The command `conveyor`: parse, call the sub-command, report a user's mistake as one sentence and exit code 2."""
 
 import argparse
 import logging
@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from conveyor import commands
 from conveyor.errors import INTERRUPTED, USER_ERROR, UserError, did_you_mean
 from conveyor.interrupt import heard_in_imports
-from conveyor.layout import wait_politely
+from conveyor.layout import let_idle_threads_sleep
 from conveyor.models import user_module
 from conveyor.options.parser import Parser, width
 from conveyor.version import __version__
@@ -29,7 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")
-    wait_politely()
+    let_idle_threads_sleep()
     try:
         with heard_in_imports():
             return _dispatch(words)
@@ -40,7 +40,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         print("conveyor: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
-        # The reader of our output went away (`conveyor models | head`): leave quietly, and let nothing be flushed there.
+        # The reader of our output closed the pipe (`conveyor models | head`): exit without an error, flush nothing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
 

@@ -14,7 +14,7 @@ from conveyor.errors import UserError
 
 
 def write_atomically(path: str | Path, content: bytes | str) -> None:
-    """Write `content` so that `path` holds the old file or the whole new one, whatever dies in between."""
+    """Write `content` so that `path` holds the old file or the whole new one, even after a crash in between."""
     with open_replacing(Path(path)) as file:
         file.write(content.encode() if isinstance(content, str) else content)
 
@@ -32,8 +32,8 @@ def open_replacing(target: Path) -> Iterator[BinaryIO]:
 def replacing(target: Path) -> Iterator[Path]:
     """A temporary name beside `target`; renamed to it on success, removed on failure.
 
-    The body must flush and fsync what it writes; the folder entry is synced here. The folder must exist: a run folder that
-    somebody removed is not made anew by whoever writes into it next.
+    The body must flush and fsync what it writes; the folder entry is synced here. The folder must exist: a run folder
+    that somebody removed is not created again by the next write to it.
     """
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
     try:
@@ -53,7 +53,7 @@ def make_parent(path: str | Path) -> None:
 
 
 def remove_unfinished(folder: Path) -> None:
-    """Remove what `replacing` had begun in `folder` when its process was killed; only where nobody else writes."""
+    """Remove the temporary files that killed processes left in `folder`; only where no other process writes."""
     for path in folder.glob(".*.tmp"):
         if re.fullmatch(r"\..+\.[0-9a-f]{8}\.tmp", path.name):
             path.unlink(missing_ok=True)
@@ -77,7 +77,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def raise_if_full(error: OSError, target: Path) -> None:
-    """Turn the operating system's word for a full disk into a sentence for the user."""
+    """Turn the operating system's error for a full disk into a sentence for the user."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
         reason = os.strerror(error.errno or 0).lower()
         raise UserError(

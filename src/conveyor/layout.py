@@ -1,4 +1,4 @@
-"""The physical side of a run: `lanes x depth` worker processes, their threads, and who computes which slots.
+"""The layout of a run: `lanes x depth` worker processes, their threads, and which lane computes which slots.
 
 A lane is one data-parallel worker group; its depth is the number of pipeline stages that run in workers of their own.
 The layout never changes what a run computes, only where.
@@ -16,7 +16,7 @@ from conveyor.topology import Topology
 from conveyor.tree import Dealt
 
 BATCHES_PER_WORKER = 16
-"""A worker for fewer batches of a validation takes longer to start than it saves."""
+"""Fewest batches of a validation per worker: with fewer a worker takes longer to start than it saves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +37,7 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """What there is to run on: accelerators, or else cores."""
+    """The hardware of a run: accelerators, or else cores."""
 
     cores: int
     accelerators: int = 0
@@ -45,7 +45,7 @@ class Machine:
     """Machines that the cores are spread over."""
 
     def threads(self, groups: int) -> int:
-        """Threads of a worker when nobody says otherwise: one machine's cores divided by the groups of an update."""
+        """Default threads of a worker: one machine's cores divided by the groups of an update."""
         cores = max(1, self.cores // self.hosts)
         return cores // min(groups, cores)
 
@@ -77,11 +77,11 @@ def usable_memory() -> int:
         return total
 
 
-def wait_politely() -> None:
-    """On a busy machine let idle threads sleep instead of spin; called before torch is loaded, which reads it once.
+def let_idle_threads_sleep() -> None:
+    """On a busy machine let idle threads sleep instead of spin; call it before torch is loaded, which reads it once.
 
-    Spinning is fastest on cores of one's own (half as fast again with small batches), but costs a factor of 3 to 7 when
-    other programs want them too.
+    Spinning is fastest on cores that no other program uses (1.5 times as fast with small batches), but 3 to 7 times
+    slower on cores that are shared.
     """
     if others_want_cores():
         os.environ.setdefault("OMP_WAIT_POLICY", "passive")
@@ -119,7 +119,7 @@ def choose_layout(
     workers: int | None = None,
     groups: int | None = None,
 ) -> tuple[Layout, str]:
-    """The layout of a run and the line that tells the user about it.
+    """The layout of a run and the line that describes it to the user.
 
     `workers` is the number of processes a launcher has already started, if one has. On accelerators the topology is
     placed exactly when there are enough of them, else folded to one lane per accelerator. On a CPU a lane per core
@@ -208,11 +208,12 @@ def _count(number: int, one: str, many: str = "") -> str:
 
 @functools.cache
 def deal(slots: int, group: int, lanes: int, span: int = 1) -> Dealt:
-    """Consecutive groups of `group` slots for each lane, as even as can be; with fewer groups than lanes some have none.
+    """Consecutive groups of `group` slots for each lane, as evenly as possible; some lanes have none if groups are few.
 
-    A group holds whole batch-norm spans and is computed by one lane. Where that matters less than lanes without work
-    (accelerators), `span` allows to cut spans of so many slots: with fewer spans than lanes each is cut into equal parts,
-    one per lane, so that all batches have one size and every span counts alike; equal to the others within rounding.
+    A group holds whole batch-norm spans and is computed by one lane. On accelerators, where idle lanes cost more,
+    `span` > 1 allows to cut spans of `span` slots: with fewer spans than lanes each is cut into equal parts, one per
+    lane, so that all batches have one size and every span has the same weight. The result then equals that of other
+    layouts only within rounding.
     """
     if span > 1 and slots // span < lanes and lanes_per_span(slots, lanes, span) > 1:
         group = span // lanes_per_span(slots, lanes, span)
@@ -224,7 +225,7 @@ def deal(slots: int, group: int, lanes: int, span: int = 1) -> Dealt:
 
 
 def _even(groups: range, lanes: int) -> list[range]:
-    """Shares that differ by at most one group; an even number of lanes is cut where the tree of sums is."""
+    """Shares that differ by at most one group; an even number of lanes is halved where the tree of sums is."""
     if lanes == 1:
         return [groups]
     half = lanes // 2

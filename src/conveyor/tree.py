@@ -2,8 +2,9 @@
 
 Floating-point addition is not associative, so a sum has the same bits everywhere only if it is taken in the same order
 everywhere. The leaves are the groups of an update (slots that share one pass), numbered from 0. A node [start, stop) of
-more than one leaf is left + right with left = [start, middle), right = [middle, stop), middle = start + (stop - start) // 2.
-With 2^k lanes that are dealt even shares every lane owns whole nodes; otherwise it owns several smaller ones, its parts.
+more than one leaf is left + right with left = [start, middle), right = [middle, stop), middle = start + (stop - start)
+// 2. With 2^k lanes that are dealt even shares every lane owns whole nodes; otherwise it owns several smaller ones, its
+parts.
 """
 
 import functools
@@ -41,7 +42,7 @@ class TreeSum(Generic[T]):
         self._parts: dict[Node, T] = {}
 
     def push(self, node: Node, value: T) -> None:
-        """The value of a node: a leaf, or a sum that was made elsewhere."""
+        """Add the value of a node: a leaf, or a sum that was computed elsewhere."""
         while node in self._family:
             parent, sibling = self._family[node]
             if sibling not in self._parts:
@@ -52,7 +53,7 @@ class TreeSum(Generic[T]):
         self._parts[node] = value
 
     def take(self) -> list[T]:
-        """The largest sums that could be made, from left to right: one if all leaves were pushed. Starts anew."""
+        """The largest sums that could be formed, left to right: one if all leaves were pushed. Resets the object."""
         values = [value for _, value in sorted(self._parts.items(), key=lambda part: part[0])]
         self._parts = {}
         return values
@@ -82,7 +83,7 @@ class Dealt:
         return [tuple(range(group * size, (group + 1) * size)) for group in self.lanes[lane]]
 
     def parts_of(self, lane: int) -> list[Node]:
-        """The nodes of the tree that `lane` can sum by itself, as large as can be."""
+        """The largest nodes of the tree that `lane` can sum by itself."""
         sums: TreeSum[Node] = TreeSum(self.groups, lambda left, right: (left[0], right[1]))
         for group in self.lanes[lane]:
             sums.push((group, group + 1), (group, group + 1))

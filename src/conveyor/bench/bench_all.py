@@ -1,7 +1,7 @@
-"""`make bench`: limits, every comparison and the growth of cost, inside a fixed time, then the page.
+"""`make bench`: limits, every comparison and how cost grows, within a fixed time, then the page.
 
-Each part has a share of the time. What does not fit is left out and named on the page; a part that fails is named too and
-the rest goes on.
+Each part has a share of the time. What does not fit is left out and named on the page; a part that fails is named too
+and the rest goes on.
 """
 
 import os
@@ -29,21 +29,21 @@ SHARES = {
 }  # fmt: skip
 """Weights of the parts."""
 SETTING_SECONDS = 45.0
-"""Less is not worth starting the programs of a setting for."""
+"""The least seconds for which the programs of a setting are started."""
 CASE_SECONDS = 25.0
 SCALING = Path(__file__).parent / "specs" / "scaling.yml"
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is run: the size, the folder of the records, and how to tell about it."""
+    """What is run: the size, the folder of the records, and where progress is reported."""
 
     folder: Path
     threads: int
     rounds: int
     say: Callable[[str], None]
     small: bool = False
-    """Tiny networks and images, to try the way and not the speed."""
+    """Tiny networks and images, to test that the benchmarks run, not how fast."""
     parts: Sequence[str] = tuple(SHARES)
 
     @property
@@ -52,7 +52,7 @@ class Plan:
 
 
 def measure(plan: Plan, minutes: float) -> list[str]:
-    """Run the parts; returns what was left out or failed, in words."""
+    """Run the parts; returns sentences about what was left out or failed."""
     shares = {name: share for name, share in SHARES.items() if name in plan.parts}
     budget, started = Budget(60 * minutes, shares), time.monotonic()
     troubles: list[str] = []
@@ -77,7 +77,7 @@ def limits(plan: Plan, budget: Budget) -> None:
 
 
 def training(plan: Plan, budget: Budget) -> None:
-    """Each setting in its share of the part's time; the last ones are left out if it is too short for all."""
+    """Each training setting in its share of the part's time; the last ones are left out if that is too short."""
     settings = (training_peers.Setting("resnet8", 16, 4, 10),) if plan.small else training_peers.SETTINGS
     fitting = max(1, int(budget.left() // SETTING_SECONDS))
     for number, setting in enumerate(settings):
@@ -137,8 +137,8 @@ def growth(plan: Plan, budget: Budget) -> None:
 def repeat(series: Sequence[runner.Series], budget: Budget, rounds: int, run: Callable[[runner.Series], None]) -> None:
     """Rounds after the first one, as long as they fit.
 
-    The rows of a table are compared with each other, so a benchmark is repeated as a whole or not at all; the quickest ones
-    come first, as most rows get a spread that way. Every other round runs backwards.
+    The rows of a table are compared with each other, so a benchmark is repeated as a whole or not at all; the quickest
+    ones come first, as most rows get a spread that way. Every other round runs backwards.
     """
     tables: dict[str, list[runner.Series]] = {}
     for one in series:
@@ -181,7 +181,7 @@ def make_photographs(folder: Path, count: int) -> None:
 
 
 def serving(plan: Plan, budget: Budget) -> None:
-    """A server under load beside its engine called directly, and beside a plain FastAPI server where one is installed."""
+    """A server under load, compared with its engine called directly and with a plain FastAPI server if installed."""
     from conveyor.bench import serving as servers
 
     model, data, size = ("cifar_resnet8", "cifar10", 32) if plan.small else ("resnet50", "imagenet", 224)
@@ -205,7 +205,7 @@ def serving(plan: Plan, budget: Budget) -> None:
 
 
 def _succeed(command: Sequence[str], seconds: float, env: Mapping[str, str] | None = None) -> str:
-    """What a command prints; its last words as an error if it fails."""
+    """What a command prints; an error with the end of its output if it fails."""
     limit = max(60.0, seconds)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env={**os.environ, **(env or {})})

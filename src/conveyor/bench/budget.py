@@ -1,4 +1,4 @@
-"""A fixed time for many measurements: every part gets its share of what is left, and what did not fit is said."""
+"""A fixed time for many measurements: every part gets its share of what is left, and what did not fit is listed."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 class Budget:
     """`seconds` for the parts of `shares` (name -> weight), in their order.
 
-    A part may use its weight's share of the time that is left when it begins, so that time saved by one part goes to those
-    after it, and a part that took too long takes from them.
+    A part may use its weight's share of the time that is left when it begins, so that time saved by one part goes to
+    those after it, and a part that took too long takes from them.
 
     >>> budget = Budget(100, {"a": 1, "b": 3}, clock=lambda: 0.0)
     >>> budget.begin("a"), budget.begin("b")
@@ -23,7 +23,7 @@ class Budget:
         self._to_come = dict(shares)
         self._part, self._part_end = "", self._end
         self.left_out: list[str] = []
-        """What was not measured for want of time, in words."""
+        """Descriptions of what was not measured because the time was up."""
 
     def begin(self, part: str) -> float:
         """The seconds that `part` has."""

@@ -1,11 +1,11 @@
-"""Conveyor's engine beside torch, ONNX Runtime, OpenVINO and TensorFlow called directly, at every batch size, in one run.
+"""Conveyor's engine compared with torch, ONNX Runtime, OpenVINO and TensorFlow at every batch size, in one run.
 
-Ours runs in each precision, and so does every peer that has it: the fastest of ours stands beside the fastest of them, and
-the best of each precision beside ours of the same.
+Ours runs in each precision, and so does every peer that has it: the fastest of ours is compared with the fastest of
+them, and ours in each precision with the best peer in the same.
 
-Every contestant is one process and they take turns. The turns are short and many: the speed of a shared machine wanders
-from second to second, and neighbouring turns see the same of it. A contestant far behind the best shows that in its first
-rounds and is spared the others.
+Every program is one process and they take turns. The turns are short and many: the speed of a shared machine varies
+from second to second, and neighbouring turns see nearly the same speed. A program far slower than the best shows that
+in its first rounds and skips the others.
 """
 
 import tempfile
@@ -53,14 +53,14 @@ BEST = "ratio to the best"
 AT = "ratio at"
 """Ours to the best peer, both in the precision that follows."""
 BEST_CPU = "ratio to the best by processor time"
-"""The same per second of the contestants' own processor time, which other programs disturb less."""
+"""The same per second of the programs' own processor time, which other programs disturb less."""
 
 
 class BatchSession(Session):
-    """A contestant that is told the batch size, and then how long to run it."""
+    """A program that is sent the batch size, and then how long to run it."""
 
     def prepare(self, batch: int, seconds: float) -> dict[str, Any]:
-        """Compile and warm up; what the contestant has to tell about it."""
+        """Compile and warm up; returns what the program reports about it."""
         return self.ask({"prepare": batch}, seconds)
 
     def timed(self, seconds: float) -> tuple[float, float]:
@@ -72,7 +72,7 @@ class BatchSession(Session):
 def contestants(
     model: str, *, image_size: int, threads: int, folder: str, only: Sequence[str] = ()
 ) -> list[Contestant]:
-    """Ours and those of `only` (all without a wanted), each as a command."""
+    """Ours and the peers in `only` (empty: all), each as a command."""
     base = {"model": model, "image_size": image_size, "threads": threads, "folder": folder}
     found = [contestant(name, "inference", {**base, **more}) for name, more in ENGINES.items()]
     found.append(contestant(KERAS, "keras_inference", {**base, "backend": "tensorflow"}, "keras"))
@@ -86,14 +86,14 @@ def is_ours(name: str) -> bool:
 
 
 def precision_of(name: str) -> str:
-    """What a program computes in, by its name."""
+    """The precision of a program, from its name."""
     last = name.rpartition(" ")[2]
     return last if last in PRECISIONS else "float32"
 
 
 @dataclass
 class Rates:
-    """Everybody's images per second and per processor second, round by round; a peer that is out has fewer rounds."""
+    """Every program's images per second and per processor second, by round; a peer that is out has fewer rounds."""
 
     wall: dict[str, list[float]] = field(default_factory=dict)
     cpu: dict[str, list[float]] = field(default_factory=dict)
@@ -102,10 +102,10 @@ class Rates:
     spared: set[str] = field(default_factory=set)
 
     def still_in(self, name: str) -> bool:
-        """Whether another round of this contestant could change anything.
+        """Whether another round of this program could change the result.
 
-        Once it could not, it is out for good: the rounds of two programs are compared by their numbers. Peers compete
-        within their precision.
+        Once it could not, it never runs again: round i of one program is compared with round i of another, so no round
+        may be skipped in between. A peer is compared with the peers of its own precision.
         """
         rivals = [peer for peer in self.peers if precision_of(peer) == precision_of(name)]
         if not is_ours(name) and not still_in(self.wall, name, rivals):
@@ -140,7 +140,7 @@ class Rates:
 
 
 def _ratio(rates: dict[str, list[float]], ours: str, name: str) -> Sample:
-    """Ours to another's in the rounds that it played."""
+    """Ratio of our rates to another program's in the rounds that it ran."""
     return ratios(rates[ours][: len(rates[name])], rates[name])
 
 
@@ -157,10 +157,11 @@ def measure(
     only: Sequence[str] = (),
     report: Callable[[Record], None] = lambda record: None,
 ) -> list[Record]:
-    """One record per batch size: everybody's rates, our ratio to each peer, and to the best peer of each round.
+    """One record per batch size: every program's rates, our ratio to each peer, and to the best peer of each round.
 
     A turn lasts `turn` seconds or one batch. There are `rounds` rounds, and more as long as `seconds` have not passed,
-    which all batch sizes share. A peer that takes more than `prepare_seconds` to get ready for a batch is out of the rest.
+    which all batch sizes share. A peer that takes more than `prepare_seconds` to get ready for a batch is out of the
+    rest.
     """
     threads = threads or usable_cores()
     with tempfile.TemporaryDirectory() as scratch:
@@ -180,7 +181,7 @@ def measure(
                 share_end = time.monotonic() + max(0.0, end - time.monotonic()) / (len(batches) - number)
                 chosen = _prepare(sessions, absent, batch, prepare_seconds)
                 before = _clock(sessions, roofs)
-                rates = _play(sessions, absent, roofs, rounds=rounds, turn=turn, end=share_end)
+                rates = _run_rounds(sessions, absent, roofs, rounds=rounds, turn=turn, end=share_end)
                 records.append(
                     make_record(
                         f"inference-{model}-{image_size}px-b{batch}", rates.results(needs),
@@ -196,7 +197,7 @@ def measure(
                 session.close()
 
 
-def _play(
+def _run_rounds(
     sessions: dict[str, BatchSession],
     absent: dict[str, str],
     roofs: dict[str, Session],
@@ -216,7 +217,7 @@ def _play(
             try:
                 wall, cpu = sessions[name].timed(turn)
             except UnavailableError as error:
-                _leave(name, str(error), sessions, absent)
+                _drop(name, str(error), sessions, absent)
                 del rates.wall[name], rates.cpu[name]
                 if not any(map(is_ours, sessions)):
                     raise UserError(f"our own side failed: {error}") from None
@@ -229,13 +230,13 @@ def _play(
     return rates
 
 
-def _leave(name: str, why: str, sessions: dict[str, BatchSession], absent: dict[str, str]) -> None:
+def _drop(name: str, why: str, sessions: dict[str, BatchSession], absent: dict[str, str]) -> None:
     sessions.pop(name).close()
     absent[name] = why
 
 
 def open_sessions(found: Sequence[Contestant], threads: int) -> tuple[dict[str, BatchSession], dict[str, str]]:
-    """Start the contestants, two at a time as starting is mostly work of one core; those that cannot run are named."""
+    """Start the programs, two at a time as starting mostly uses one core; those that cannot run are named."""
     sessions: dict[str, BatchSession] = {}
     absent: dict[str, str] = {}
 
@@ -251,7 +252,7 @@ def open_sessions(found: Sequence[Contestant], threads: int) -> tuple[dict[str, 
 
 
 def _prepare(sessions: dict[str, BatchSession], absent: dict[str, str], batch: int, seconds: float) -> dict[str, str]:
-    """Get everybody ready for a batch; those who fail or take too long are out. Returns the engines that we chose.
+    """Prepare every program for a batch; those that fail or take too long are out. Returns the engines that we chose.
 
     Ours go first, one by one, because they may measure engines; the others two at a time.
     """
@@ -260,7 +261,7 @@ def _prepare(sessions: dict[str, BatchSession], absent: dict[str, str], batch: i
         try:
             chosen[name] = str(sessions[name].prepare(batch, START_SECONDS)["chosen"])
         except UnavailableError as error:
-            _leave(name, str(error), sessions, absent)
+            _drop(name, str(error), sessions, absent)
     if not chosen:
         why = next(why for name, why in absent.items() if is_ours(name))
         raise UserError(f"our own side could not get ready for a batch of {batch}: {why}")
@@ -272,7 +273,7 @@ def _prepare(sessions: dict[str, BatchSession], absent: dict[str, str], batch: i
                 raise UnavailableError(NO_TIME)
             sessions[name].prepare(batch, end - time.monotonic())
         except UnavailableError as error:
-            _leave(name, str(error), sessions, absent)
+            _drop(name, str(error), sessions, absent)
 
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(prepare, [name for name in sessions if not is_ours(name)]))
@@ -280,13 +281,13 @@ def _prepare(sessions: dict[str, BatchSession], absent: dict[str, str], batch: i
 
 
 def _clock(*parties: Mapping[str, Session]) -> tuple[float, float, float]:
-    """(seconds, processor seconds of the whole machine, those of the contestants)."""
+    """(seconds, processor seconds of the whole machine, those of our programs)."""
     own = [psutil.Process(session.process.pid).cpu_times() for party in parties for session in party.values()]
     return time.monotonic(), busy_seconds(), sum(each.user + each.system for each in own)
 
 
 def _others(before: tuple[float, float, float], after: tuple[float, float, float]) -> float:
-    """Cores that other programs used meanwhile: more than a tenth or so, and the figures are not worth much."""
+    """Cores that other programs used meanwhile: with more than about a tenth the figures are unreliable."""
     elapsed, busy, own = (new - old for new, old in zip(after, before, strict=True))
     return round(max(0.0, busy - own) / max(elapsed, 1e-3), 2)
 

@@ -1,14 +1,16 @@
 """One update on several layouts, measured in one run: one process, lanes, a pipeline, in alternating rounds.
 
-Every layout is a real job (its workers started, pinned and joined as in `conveyor train`) that runs the training loop for
-some updates whenever it is asked to. Beside the rate each round measures what the layout's workers need alone:
+Every layout is a real job (its workers started, pinned and joined as in `conveyor train`) that runs the training loop
+for some updates whenever it is asked to. Besides the rate each round measures the time that the layout's workers take
+alone:
 
 - a lane: the same updates of its own slots with nothing reduced, all lanes at once;
 - a stage: its forward and backward pass of one micro-batch with nothing sent, all stages at once.
 
-`overhead of lanes` is the time of the job over the mean time of its lanes alone, minus 1. `share of ideal` is the makespan
-of the pipeline's timetable with the stages' own times and free communication over the time of an update, the optimiser
-and the data included. With equal stages that timetable is the familiar m / (m + p - 1).
+`overhead of lanes` is the time of the job over the mean time of its lanes alone, minus 1. `share of ideal` is the
+makespan of the pipeline's timetable with the stages' own times and free communication over the time of an update, the
+optimiser and the data included. With p equal stages and m micro-batches the share of time that a stage works in it is m
+/ (m + p - 1).
 """
 
 import contextlib
@@ -54,7 +56,7 @@ class Work:
         return f"lanes-{self.model}-{self.image_size}px-{self.slots}x{self.batch}"
 
     def options(self, layout: str, threads: int) -> Options:
-        """The run that has this update; only the layout differs between contestants."""
+        """The run that has this update; only the layout differs between programs."""
         depth = int(layout.partition("x")[2])
         return Options().replace(
             model=self.model, data="imagenet" if self.image_size > 64 else "cifar10", image_size=self.image_size,
@@ -160,7 +162,7 @@ def serve(spec: RunSpec, world: World) -> None:
 
 
 def _requests(world: World) -> Iterator[tuple[int, bool]]:
-    """How many updates are asked for, and whether the workers' own times are; two updates first, so that none is cold."""
+    """How many updates are requested, and whether the workers' own times are; two updates first as a warm-up."""
     yield 2, False
     while True:
         line = sys.stdin.readline() if world.is_main else ""
@@ -229,7 +231,7 @@ def _gathered(world: World, own: Any) -> list[Any]:
 
 
 def main(text: str) -> None:
-    """The contestant's process: starts the workers of its layout, or is the only one."""
+    """The process of one layout: starts its workers, or is the only one."""
     from conveyor.launch.run_job import start
     from conveyor.options.file import parse_mapping
 

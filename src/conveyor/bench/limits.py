@@ -1,4 +1,4 @@
-"""The machine's own limits, measured in the same run as what is compared with them, and what an image asks of them."""
+"""The machine's own limits, measured in the same run as what is compared with them, and what an image costs."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -17,7 +17,7 @@ UNITS = {GEMM: "GFLOP/s", MEMORY: "GB/s"}
 
 
 def contestants(threads: int, products: int = 1) -> list[Contestant]:
-    """The limits as programs that take part in the rounds; they count GFLOP and GB instead of images.
+    """The limits as programs that run in the same rounds; they count GFLOP and GB instead of images.
 
     A turn is `products` matrix products of 17 GFLOP each, and a sum of 0.4 GB.
     """
@@ -29,13 +29,13 @@ def contestants(threads: int, products: int = 1) -> list[Contestant]:
 
 @dataclass(frozen=True, slots=True)
 class Needs:
-    """What one image asks of the limits: floating-point operations, and bytes if layers run one by one."""
+    """What one image costs: floating-point operations, and bytes moved if layers run one by one."""
 
     flops: float
     bytes_moved: float
 
     def shares(self, name: str, rates: Sequence[float], roofs: Mapping[str, Sequence[float]]) -> dict[str, Sample]:
-        """Round by round, what part of each limit a program's images per second take, in per cent."""
+        """Share of each limit that a program's images per second use, in percent, one value per round."""
         needed = {MEMORY: self.bytes_moved / 1e9}
         flops = self.flops / 1e9
         return {
@@ -47,7 +47,7 @@ class Needs:
 
 
 def needs(model: str, image_size: int, classes: int, *, training: bool) -> Needs:
-    """Of a model at an image size: two operations per multiply-add, and every layer's output written once and read once.
+    """The cost of one image: two operations per multiply-add; every layer's output written once and read once.
 
     Backward takes twice that: a convolution computes two gradients, the rest moves twice the bytes. Fused layers move
     less, and Winograd's filtering multiplies less, so a share can be above what the machine really did.

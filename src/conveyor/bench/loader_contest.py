@@ -1,6 +1,6 @@
 """Several loaders on the same files in alternating rounds, each in a process of its own.
 
-`python -m conveyor.bench.loader_contest NAME` is such a process, a contestant of `measure.rounds`: its first line of
+`python -m conveyor.bench.loader_contest NAME` is such a process, driven by `measure.rounds`: its first line of
 input holds files, size, batch and threads; in each round it delivers all files once.
 """
 
@@ -20,7 +20,7 @@ from conveyor.processes import of_module
 
 OURS = "conveyor"
 _SETTLE = 0.2
-"""Seconds after a round in which a loader may end what it has begun; their CPU time counts, their time does not."""
+"""Seconds after a round in which a loader may finish its work; CPU time in them counts, wall-clock time does not."""
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1"}
 
 

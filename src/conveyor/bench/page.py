@@ -100,13 +100,13 @@ def head_rows(records: Sequence[Record]) -> list[list[str]]:
         best = max(ratios, key=lambda name: record.results[f"{name} rate"].median)
         ratio = ratios[best]
         ours = record.results[OUR_RATE]
-        ours = Sample(ours.unit, ours.values[: ratio.n])  # the rounds that both played
+        ours = Sample(ours.unit, ours.values[: ratio.n])  # the rounds that both ran
         unit = "" if ours.unit == "img/s" else f" {ours.unit}"
         shown = f"{ours.median:.4g}{unit}"
         half = record.results.get(f"{OURS}, bfloat16 rate")
         if half is not None:
             shown += f"; bfloat16: {half.median:.4g}"
-            # Each side at its best precision, in the same rounds.
+            # Each side in its fastest precision, in the same rounds.
             ratio = next((sample for name, sample in record.results.items() if name.startswith(BEST_RATIO)), ratio)
         rows.append(
             [

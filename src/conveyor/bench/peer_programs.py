@@ -1,4 +1,4 @@
-"""The programs of `peers/` as contestants, each in an environment of its own where it needs one."""
+"""Commands that start the programs of `peers/`, each in an environment of its own where it needs one."""
 
 import json
 import os
@@ -9,11 +9,11 @@ from typing import Any
 from conveyor.measure.rounds import Contestant
 
 PEER_ENVIRONMENTS = "CONVEYOR_PEERS"
-"""Folder with one virtual environment for each peer that cannot live beside ours: `$CONVEYOR_PEERS/keras/bin/python`."""
+"""Folder of virtual environments of peers that cannot be installed with ours: `$CONVEYOR_PEERS/keras/bin/python`."""
 
 
 def contestant(name: str, program: str, asked: dict[str, Any], environment_name: str = "") -> Contestant:
-    """A program of `peers/`, told what to run; in an environment of its own if it needs one that is there."""
+    """A program of `peers/` with its settings; in an environment of its own if it needs one that is there."""
     python, env = environment(environment_name)
     path = Path(__file__).parent / "peers" / f"{program}.py"
     return Contestant(name, [python, str(path), json.dumps(asked)], env)

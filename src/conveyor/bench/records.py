@@ -21,7 +21,7 @@ from conveyor.version import __version__
 
 OURS = "conveyor"
 BEST_RATIO = "our best / the fastest other"
-"""How the name of the result begins that compares both sides at their best precision."""
+"""Prefix of the name of the result that compares both sides in their fastest precision."""
 """Our own side in every comparison."""
 LOAD_BEFORE = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else 0.0
 """The machine's load when this program began; when a record is made it is the load of the measurement itself."""
@@ -133,7 +133,7 @@ def _version(name: str) -> str | None:
 def _commit() -> str:
     """The commit of the source tree, marked when it has uncommitted changes; empty outside a checkout.
 
-    A package installed inside somebody else's repository (`.venv/`) is outside: that repository does not track it.
+    A package installed inside another repository (`.venv/`) counts as outside: that repository does not track it.
     """
     file = Path(__file__).resolve()
     here = file.parent
@@ -177,7 +177,7 @@ class Difference:
 
     @property
     def untold(self) -> str:
-        """Why nothing can be said; empty if something can."""
+        """Why the two cannot be compared; empty if they can."""
         if self.before.unit != self.after.unit:
             return "different units"
         if min(self.before.n, self.after.n) < 2:

@@ -27,7 +27,7 @@ NOT_FINITE = ("nan", "inf", "-inf")
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of one case."""
+    """The result of one run of a case."""
 
     case: Case
     seconds: float
@@ -50,7 +50,7 @@ class Outcome:
 
 @dataclass(slots=True)
 class Series:
-    """A case and what came of its runs so far."""
+    """A case and the outcomes of its runs so far."""
 
     benchmark: Benchmark
     case: Case
@@ -62,7 +62,7 @@ class Series:
         return all(outcome.ok for outcome in self.outcomes)
 
     def run(self, folder: Path, report: Callable[[Outcome], None]) -> None:
-        """Once more."""
+        """Run the case once more."""
         self.outcomes.append(run_case(self.benchmark, self.case, folder))
         report(self.outcomes[-1])
 
@@ -88,7 +88,7 @@ def all_series(benchmarks: Sequence[Benchmark], small: bool) -> list[Series]:
 
 @contextlib.contextmanager
 def recorded(series: Sequence[Series], folder: Path, small: bool) -> Iterator[list[Record]]:
-    """What the body of the `with` statement measured is saved when it ends, even if it is interrupted."""
+    """Save what the body of the `with` statement measured when it ends, even if it is interrupted."""
     records: list[Record] = []
     try:
         yield records
@@ -108,7 +108,8 @@ def run_all(
 ) -> tuple[list[Outcome], list[Record]]:
     """Run every case `repeats` times; the outcomes, and a record for each case that gave a metric.
 
-    The cases take turns, and every other round runs backwards, so that a machine that slows down favours none of them.
+    The cases take turns, and every other round runs backwards, so that a machine that slows down affects all of them
+    alike.
     """
     series = all_series(benchmarks, small)
     with recorded(series, folder, small) as records:
@@ -191,7 +192,7 @@ def _end_group(leader: int) -> None:
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
-    """The events that the command told; one that was killed may have left half a line."""
+    """The events that the command wrote; one that was killed may have left half a line."""
     rows = []
     for line in path.read_text(errors="replace").splitlines() if path.exists() else ():
         with contextlib.suppress(ValueError):
@@ -201,7 +202,7 @@ def _rows(path: Path) -> list[dict[str, Any]]:
 
 
 def _threads(rows: Sequence[dict[str, Any]], env: Mapping[str, str]) -> int:
-    """As a run of ours tells; another program may use as many as there are cores, or as it is told to."""
+    """Threads as a run of ours records them; of another program OMP_NUM_THREADS, else the number of cores."""
     for row in rows:
         if row.get("event") == "start" and {"layout", "threads"} <= set(row.get("spec", ())):
             return math.prod(parse_layout(row["spec"]["layout"])) * int(row["spec"]["threads"])

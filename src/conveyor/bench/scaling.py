@@ -1,4 +1,4 @@
-"""How cost grows: the records of the `scaling` specification as one table and one plot for each quantity that varies."""
+"""How cost grows: the records of the `scaling` specification as a table and a plot for each quantity that varies."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -14,7 +14,7 @@ ABOUT = "MiB is the peak of the largest worker: of the only process, of one lane
 def grouped(records: Iterable[Record]) -> dict[str, list[Record]]:
     """The records of each benchmark that ran with parameters, in the order of these.
 
-    Small and full runs cannot stand in one table: those of the size that was run last are taken.
+    Small and full runs are not comparable in one table: those of the size that was run last are taken.
     """
     found: dict[str, list[Record]] = {}
     for record in sorted(records, key=lambda one: one.time, reverse=True):
@@ -28,13 +28,13 @@ def grouped(records: Iterable[Record]) -> dict[str, list[Record]]:
 
 
 def label(record: Record) -> str:
-    """The value of what varies, in words."""
+    """The value of what varies, as text."""
     values = [str(value).strip() for value in record.conditions["parameters"].values()]
     return " ".join(value or "none" for value in values)
 
 
 def _order(text: str) -> tuple[float, str]:
-    """Numbers by size, the rest by their letters."""
+    """Sort key: numbers by size, the rest alphabetically."""
     number = re.match(r"[0-9.]+", text)
     return (float(number[0].rstrip(".")) if number else 0.0, text)
 

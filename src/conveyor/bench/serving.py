@@ -1,8 +1,8 @@
-"""A server under many clients beside its engine called directly, in alternating rounds, with everybody's CPU and memory.
+"""A server under many clients and its engine called directly, in alternating rounds, with CPU time and memory of each.
 
 `conveyor bench serving EXPORT` uses the ordinary commands `conveyor serve` and `conveyor request`. Clients, server and
-engines share the machine, so the clients' processor time is reported too: it is work that the engine called directly does
-not compete with.
+engines share the machine, so the clients' processor time is reported too: it is work that the engine called directly
+does not compete with.
 """
 
 import contextlib
@@ -63,7 +63,7 @@ def growth(memory: Sequence[float]) -> float:
 
 
 class DirectSession(Session):
-    """The engine without a server around it."""
+    """The engine called directly, without a server."""
 
     def rate(self, seconds: float) -> float:
         """Images per second, run for `seconds`."""

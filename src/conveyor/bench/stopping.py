@@ -1,4 +1,4 @@
-"""A benchmark that is told to stop takes along what it has started."""
+"""A benchmark that is told to stop also stops the processes that it has started."""
 
 import contextlib
 import signal
@@ -13,7 +13,7 @@ SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 def stops_cleanly() -> Iterator[None]:
     """In the body of the `with` statement the end of the terminal or a job manager's signal unwinds like Ctrl-C.
 
-    Python would die of them at once and leave commands, servers and contestants running.
+    By default these signals kill Python at once and leave commands, servers and other programs running.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

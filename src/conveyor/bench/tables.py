@@ -22,7 +22,7 @@ def newest_records(folder: Path) -> dict[str, Record]:
 
 
 def peers_rows(records: Iterable[Record]) -> list[list[str]]:
-    """One row for each contestant of each setting: rate, our ratio to it, who is ahead."""
+    """One row for each program of each setting: rate, our ratio to it, which is faster."""
     rows = []
     for record in records:
         ours = record.results.get(OUR_RATE)
@@ -65,6 +65,6 @@ def markdown(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def _spread(sample: Sample) -> str:
-    """With its unit if that is not the one of the column."""
+    """Median, range and count of a sample; the unit only if it is not the column's (img/s)."""
     unit = "" if sample.unit == "img/s" else f" {sample.unit}"
     return f"{sample.median:.4g}{unit} ({sample.low:.4g}..{sample.high:.4g}, n={sample.n})"

@@ -54,7 +54,7 @@ def _checked(folder: Path) -> dict[str, Any]:
 
 
 def _read(folder: Path) -> dict[str, Any]:
-    """What counts of a run; points of its curves are (core-seconds of training, %)."""
+    """The values of a run for the record; points of its curves are (core-seconds of training, %)."""
     try:
         spec = parse_json((folder / "spec.json").read_text(encoding="utf-8"))
         result = parse_json((folder / "result.json").read_text(encoding="utf-8"))

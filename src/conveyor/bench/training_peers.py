@@ -1,4 +1,4 @@
-"""Training steps beside the loops one would write instead: same model, batch and threads, alternating rounds, one run."""
+"""Training steps compared with other training loops: same model, batch and threads, alternating rounds, one run."""
 
 import statistics
 from collections.abc import Callable, Mapping, Sequence
@@ -70,7 +70,7 @@ def _plain(base: dict[str, Any]) -> list[Contestant]:
 
 
 def _ours(setting: Setting, threads: int, base: dict[str, Any]) -> list[Contestant]:
-    """The update as the planner would lay it out on a CPU, lanes of one thread that share the batch, and as one process."""
+    """Our update as the planner places it on a CPU (lanes of one thread that share the batch), and as one process."""
     half = contestant(OURS_HALF, "conveyor_training", {**base, "precision": "bf16"})
     if threads < 2 or setting.batch % threads:
         return [contestant(OURS, "conveyor_training", base), half]
@@ -101,9 +101,9 @@ def measure(
     seconds: float | None = None,
     report: Callable[[str, int, float], None] = lambda name, number, rate: None,
 ) -> Record:
-    """Measure one setting: every contestant's rates, our ratios to them, and our shares of the machine's limits.
+    """Measure one setting: every program's rates, our ratios to them, and our shares of the machine's limits.
 
-    `seconds` limits the time it takes, at the price of steps, rounds and, last, contestants.
+    `seconds` limits the time it takes, by dropping steps, rounds and, last, programs.
     """
     found = [each for each in contestants(setting, threads) if not only or each.name in (OURS, OURS_IN_ONE, *only)]
     has_half = any(each.name == OURS_HALF for each in found)
@@ -146,7 +146,7 @@ def measure(
 
 
 def _best(rates: Mapping[str, Sequence[float]], rivals: Sequence[str]) -> dict[str, Sample]:
-    """Our fastest contestant beside the fastest of the others, each at its best precision, in the rounds that both ran."""
+    """Our fastest program and the fastest of the others, each in its fastest precision, in the rounds that both ran."""
     ours, others = ([name for name in names if name in rates] for names in (ALL_OURS, rivals))
     if not others:
         return {}

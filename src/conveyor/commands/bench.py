@@ -12,7 +12,7 @@ from conveyor.infer import ENGINES
 
 HELP = "Run benchmarks, measure beside other programs, compare records."
 
-# Those of `bench.bench_all`, which is not imported for the sake of the help text: it brings torch.
+# Copied from `bench.bench_all`, which is not imported for the help text because it imports torch.
 PARTS = ("limits", "training", "inference", "data", "serving", "lanes", "growth")
 SPECS = Path(__file__).parent.parent / "bench" / "specs"
 
@@ -288,7 +288,7 @@ def _serving(arguments: argparse.Namespace) -> int:
 
 
 def _known(asked: list[str], known: list[str]) -> list[str]:
-    """The models or peers asked for, or all; one that has no comparison is named with the nearest that has."""
+    """The requested models or peers, or all; an error for an unknown one proposes the nearest name."""
     for name in asked:
         if name not in known:
             raise UserError(f"there is no comparison for {name!r}{did_you_mean(name, known)}")

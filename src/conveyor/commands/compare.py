@@ -1,4 +1,4 @@
-"""`conveyor compare`: whether two runs computed the same, and if not, where they part."""
+"""`conveyor compare`: whether two runs computed the same, and if not, where they first differ."""
 
 import argparse
 import dataclasses

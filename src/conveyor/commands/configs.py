@@ -43,7 +43,7 @@ def listing(names: list[str]) -> str:
 
 
 def summary(name: str) -> str:
-    """Model, data, what one update consists of, and the devices it was meant for."""
+    """Model, data, the parts of one update, and the devices it was made for."""
     from conveyor.topology import Topology
 
     options = Options().updated(shipped().resolve(name), name)

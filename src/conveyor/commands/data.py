@@ -211,12 +211,12 @@ def _bench(arguments: argparse.Namespace) -> int:
 
 
 def bench_options(arguments: argparse.Namespace) -> Options:
-    """The options of `bench`, which has a batch of its own when none is asked for."""
+    """The options of `bench`, with `BENCH_BATCH` when no batch is given."""
     return options_from(arguments, Options().replace(micro_batch_size=BENCH_BATCH))
 
 
 def _peers(arguments: argparse.Namespace) -> int:
-    """All sides in turn, several rounds, medians and spreads."""
+    """Compare the loaders in alternating rounds; prints medians and ranges."""
     from conveyor.bench import loader_contest, loader_peers
 
     options = bench_options(arguments)

@@ -1,4 +1,4 @@
-"""`conveyor devices`: what there is to run on."""
+"""`conveyor devices`: the cores and accelerators of this machine."""
 
 import argparse
 import json
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def devices() -> dict[str, Any]:
-    """Cores of this process, accelerators, memory, and how workers could talk to each other."""
+    """Cores of this process, accelerators, memory, and the back ends for communication between workers."""
     import torch
     import torch.distributed as dist
 
@@ -68,7 +68,7 @@ def devices() -> dict[str, Any]:
 
 
 def _kernel(name: str) -> str:
-    """The level of instructions that a kernel is compiled for, or why it is off."""
+    """The instruction set that a kernel is compiled for, or why it is off."""
     from conveyor.numerics.native import build
 
     path, about = build.find(name, compiling=False)

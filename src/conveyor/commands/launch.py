@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
         port=arguments.port,
         interface=arguments.interface,
         secret_file=arguments.secret_file,
-        secret=_from_starter() if arguments.secret_file == "-" else "",
+        secret=_secret_from_input() if arguments.secret_file == "-" else "",
         numa=arguments.numa,
         threads=arguments.threads,
         max_restarts=arguments.max_restarts,
@@ -121,7 +121,7 @@ def run(arguments: argparse.Namespace) -> int:
             print(f"{host}: {shlex.join(command)}")
         return 0
     print(f"launch: {describe(plan.budgets())}", file=sys.stderr)
-    # Read when torch is loaded: its store prints a stack whenever a machine leaves, which is for its developers.
+    # Read when torch is loaded: without this its store prints a stack trace whenever a machine leaves.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     return run_job(argv, plan)
 
@@ -142,17 +142,17 @@ def run_job(argv: list[str], plan: "LaunchPlan") -> int:
     return 0
 
 
-def _from_starter() -> str:
-    """The secret from the one who started this share of a job; when that one is gone, the share ends too."""
+def _secret_from_input() -> str:
+    """The secret from standard input, where the launcher of the whole job writes it; end of file ends this share."""
 
-    def end_with_starter() -> None:
+    def end_at_end_of_file() -> None:
         # Not through sys.stdin: its lock would be held when the interpreter ends.
         while os.read(sys.stdin.fileno(), 4096):
             pass
         os.kill(os.getpid(), signal.SIGTERM)
 
     secret = sys.stdin.buffer.readline().decode().strip()
-    threading.Thread(target=end_with_starter, daemon=True).start()
+    threading.Thread(target=end_at_end_of_file, daemon=True).start()
     return secret
 
 

@@ -1,4 +1,4 @@
-"""`conveyor plan`: the best way to run a model on some devices, or a forecast for a cluster that is not here."""
+"""`conveyor plan`: the best layout of a model on some devices, or a forecast for another cluster."""
 
 import argparse
 import dataclasses
@@ -237,7 +237,7 @@ def measured_batch(arguments: argparse.Namespace, options: Options) -> int:
 
 
 def distinct(found: Sequence[Any]) -> list[Any]:
-    """The best of each layout with and without recomputation: the rest differ in their micro-batches only."""
+    """The best of each layout with and without recomputation: the others differ in their micro-batches only."""
     best: dict[tuple[str, str], Any] = {}
     for one in found:
         best.setdefault((one.layout, one.recompute), one)

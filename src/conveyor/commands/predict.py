@@ -1,4 +1,4 @@
-"""`conveyor predict`: what a trained model says of photographs."""
+"""`conveyor predict`: the classes that a trained model predicts for photographs."""
 
 import argparse
 import csv
@@ -131,9 +131,9 @@ def _answers(
             engine = "torch"
         opened = open_engine(loaded, engine, batch)
     else:
-        fitted = fit(loaded, precision, batch=batch, threads=threads, engine=engine, say=_say_aside)
+        fitted = fit(loaded, precision, batch=batch, threads=threads, engine=engine, say=_print_note)
         for note in fitted.notes:
-            _say_aside(note)
+            _print_note(note)
         opened = fitted.open(batch=batch, threads=threads)
     try:
         with track(len(pictures), "Predict", quiet=quiet) as bar:
@@ -144,13 +144,13 @@ def _answers(
         opened.close()
 
 
-def _say_aside(line: str) -> None:
-    """On standard error: standard output holds the answers."""
+def _print_note(line: str) -> None:
+    """Print on standard error: standard output holds the answers."""
     print(line, file=sys.stderr, flush=True)
 
 
 def _printed(found: "Iterator[Prediction]", loaded: "Loaded", names: list[str], top: int) -> "Iterator[Prediction]":
-    """The same results, each as a line of a table as soon as it is there; on a terminal no line is longer than it."""
+    """Print each result as a table row as soon as it is there, cut to the terminal's width; yields them unchanged."""
     from conveyor.monitor.progress import say
 
     file_width = max(len("file"), *(len(name) for name in names))

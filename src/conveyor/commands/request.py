@@ -1,4 +1,4 @@
-"""`conveyor request`: ask a server about photographs, or load it and measure how it does."""
+"""`conveyor request`: send photographs to a server, or load it and measure its speed."""
 
 import argparse
 import json

@@ -123,7 +123,7 @@ def _table(rows: list[Row]) -> str:
 
 
 def _delete(rows: list[Row], *, sure: bool) -> int:
-    """Delete run folders; never one that runs, and nothing unasked."""
+    """Delete run folders, after a confirmation unless `sure`; never one that is running."""
     from conveyor.checkpoint.lock import RunLock
 
     running = [row.name for row in rows if row.state == "running"]

@@ -156,7 +156,7 @@ def _token(file: str | None) -> str | None:
     """The token from a file or the environment: a command line can be read by every user of the machine."""
     if file is None:
         given = os.environ.get("CONVEYOR_TOKEN")
-        return given.strip() if given else None  # secrets often come with the end of their line
+        return given.strip() if given else None  # files with secrets often end with a newline
     try:
         return Path(file).read_text().strip()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""`conveyor train`: train a network, or with --dry-run say what would be done."""
+"""`conveyor train`: train a network, or with --dry-run print what would be done."""
 
 import argparse
 import json

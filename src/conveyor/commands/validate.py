@@ -49,7 +49,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _chosen(path: str | None, which: str) -> Path:
-    """The one checkpoint that is to be validated, said on standard error, where the figures are not."""
+    """The checkpoint to validate; its name is printed on standard error, as standard output holds the figures."""
     from conveyor.checkpoint import choice
 
     if path is None:
@@ -67,7 +67,7 @@ def stored(path: Path) -> Options | None:
 
 
 def say_random(options: Options, *, as_json: bool = False) -> None:
-    """Where nothing trained is validated, the first line says so; once, however many workers there are."""
+    """Print a first line when random weights are validated; once, however many workers there are."""
     from conveyor.infer import measure_speed
     from conveyor.launch.rank import detect
     from conveyor.spec import random_weights
@@ -81,7 +81,7 @@ def say_random(options: Options, *, as_json: bool = False) -> None:
 def execute(options: Options, *, as_json: bool = False, wanted: AskedPrecision | None = None) -> int:
     """Validate, print one table, write validation.csv; returns the exit code.
 
-    With a `wanted` for a precision it is the engine of that precision that answers, as it would when served.
+    With `wanted` the engine of that precision computes the answers, as it would when served.
     """
     from conveyor.infer import measure_speed
     from conveyor.run.stored_options import with_plain_weights
@@ -102,7 +102,7 @@ def execute(options: Options, *, as_json: bool = False, wanted: AskedPrecision |
     if not records:
         return 0
     written = write_csv(options, records)
-    _tell_benchmarks(records)
+    _write_for_benchmarks(records)
     if as_json or options.run.json_logs:
         print(json.dumps(records))
     else:
@@ -118,7 +118,7 @@ def execute(options: Options, *, as_json: bool = False, wanted: AskedPrecision |
 
 
 def _speed_only(options: Options, *, as_json: bool, wanted: AskedPrecision | None) -> int:
-    """Without real images only the speed means anything: the fastest engine, repeats, latencies."""
+    """Measure the speed only, as generated images have no accuracy: the fastest engine, repeats, latencies."""
     from conveyor.infer.measure_speed import measure_options
 
     quiet = as_json or options.run.quiet
@@ -128,7 +128,7 @@ def _speed_only(options: Options, *, as_json: bool, wanted: AskedPrecision | Non
         say=lambda line: None if quiet else print(line, flush=True),
     )
     write_csv(options, records)
-    _tell_benchmarks(records, measured.throughput.latency.fields())
+    _write_for_benchmarks(records, measured.throughput.latency.fields())
     if as_json:
         print(json.dumps(records))
         return 0
@@ -137,7 +137,7 @@ def _speed_only(options: Options, *, as_json: bool, wanted: AskedPrecision | Non
     return 0
 
 
-def _tell_benchmarks(records: Sequence[Mapping[str, Any]], overall: Mapping[str, float] | None = None) -> None:
+def _write_for_benchmarks(records: Sequence[Mapping[str, Any]], overall: Mapping[str, float] | None = None) -> None:
     """One JSON line per validation, and what holds for all of them, into the file that `conveyor bench run` reads."""
     from conveyor.monitor.observers import METRICS_FILE_VARIABLE, JsonLines
 

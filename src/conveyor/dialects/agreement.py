@@ -1,4 +1,4 @@
-"""What a launcher and the program that it starts both say: replicas, and devices of each replica."""
+"""Values given both to a launcher and to the program that it starts: replicas, and devices of each replica."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ def agreed(launcher: Launcher, values: Values, *, replicas_given: bool) -> tuple
 
 
 def _replicas(values: Values) -> int:
-    """The copies that the program was told of; 0 when it was not."""
+    """The replicas given to the program; 0 when none were."""
     key = next((key for key in ("replicas", "num_replicas") if key in values.rows and values.has(key)), None)
     return int(values[key] or 0) if key else 0
 

@@ -1,4 +1,4 @@
-"""`python3 -m examples_utils benchmark`: the benchmark runner under the name that the folders' users know."""
+"""`python3 -m examples_utils benchmark`: the benchmark runner under its original name."""
 
 import argparse
 import sys

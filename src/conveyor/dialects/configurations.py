@@ -1,4 +1,4 @@
-"""The named configurations of the four programs: each is kept in its program's own words and translated when it is asked for."""
+"""The named configurations of the four programs: stored with their program's option names and translated on use."""
 
 import functools
 from collections.abc import Callable
@@ -14,15 +14,15 @@ FILES: dict[tuple[str, str], tuple[tuple[str, str | None], ...]] = {
     ("tensorflow1", ""): (("tensorflow1.yml", ""), ("tensorflow1_v3.yml", None)),
     ("tensorflow2", ""): (("tensorflow2.yml", ""),),
 }
-"""Files of a dialect's (and script's) configurations, and what our name for each begins with; None: it has no name of ours."""
+"""Files of a dialect's (and script's) configurations, and the prefix of our name for each; None: it has none."""
 EXAMPLES = ("my_config",)
 BASES = {"mk2_efficientnet_b4_16ipus_base": {"pipeline_splits": ["block2b", "block4b", "block6c"]}}
-"""Bases that leave an option to those who inherit: a value to translate them with, which is not part of the result."""
+"""Bases that leave an option to those that inherit: a value used to translate them, not part of the result."""
 
 
 @functools.cache
 def texts(dialect: str, script: str = "") -> dict[str, str]:
-    """The configurations of a dialect in its own words: file name -> text."""
+    """The configurations of a dialect with its option names: file name -> text."""
     folder = resources.files("conveyor") / "dialects" / "configs"
     return {name: (folder / name).read_text(encoding="utf-8") for name, _ in _files(dialect, script)}
 
@@ -34,7 +34,7 @@ def entries(file: str, text: str) -> dict[str, Any]:
 
 
 def our_name(dialect: str, script: str, name: str) -> str | None:
-    """The name under which we know the dialect's configuration `name`, if we do."""
+    """Our name of the dialect's configuration `name`, if it has one."""
     known = ours()
     return next(
         (prefix + name for _, prefix in _files(dialect, script) if f"{prefix}{name}" in known and prefix is not None),
@@ -43,7 +43,7 @@ def our_name(dialect: str, script: str, name: str) -> str | None:
 
 
 def ours() -> dict[str, tuple[str, Callable[[], dict[str, Any]]]]:
-    """Our name of each configuration -> its file, and what gives its options in our words (see `conveyor.hooks`)."""
+    """Our name of each configuration -> its file, and a function that returns our options (see `conveyor.hooks`)."""
     found: dict[str, tuple[str, Callable[[], dict[str, Any]]]] = {}
     for (dialect, script), files in FILES.items():
         for file, prefix in files:

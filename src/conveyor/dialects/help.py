@@ -1,4 +1,4 @@
-"""Help in a dialect: its options with their defaults and what becomes of them, for the chosen model."""
+"""Help in a dialect: its options with their defaults and what they are translated to, for the chosen model."""
 
 import textwrap
 from collections.abc import Mapping, Sequence

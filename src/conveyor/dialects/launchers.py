@@ -1,8 +1,9 @@
 """The launchers named beside the programs: poprun, gc-profile and gc-info.
 
-`poprun` says how many copies of the model there are; where they run is our layout's business. So on one machine the
-program is read and run once, with the launcher's numbers, and folds itself onto the cores. With several hosts the work
-goes to `conveyor launch`. The words `python` and `python3` in a launched command mean the interpreter that runs this.
+`poprun` says how many copies of the model there are; where they run is decided by our layout. So on one machine the
+program is read and run once, with the launcher's numbers, and its topology is folded onto the cores. With several hosts
+the work goes to `conveyor launch`. The words `python` and `python3` in a launched command mean the interpreter that
+runs this.
 """
 
 import dataclasses
@@ -154,7 +155,8 @@ class Script:
 def find_script(program: Sequence[str], folder: Path | None = None) -> Script | None:
     """The dialect's script that `python3 SCRIPT words...` starts; None for any other program.
 
-    A command without a script means train.py, and a path that does not exist here is judged by its words.
+    A command without a script means train.py, and the dialect of a path that does not exist here is taken from
+    the scripts in this folder, or from the path's text.
     """
     words = list(program)
     if not words or not _is_python(words[0]):

@@ -1,6 +1,6 @@
 """The log lines and CSV columns of the original programs, so that scripts written for their output go on working.
 
-All four print what the original benchmark files look for, and nothing else that would match:
+All four print lines that match the patterns of the original benchmark files, and no others that match:
     throughput: *(.*?) samples\\/sec      (followed by a comma in tensorflow1)
     accuracy: *(.*?) \\%
     loss: *(\\d*\\.\\d*)
@@ -79,7 +79,7 @@ class TensorFlow1(LogStyle):
 
 
 class TensorFlow2(LogStyle):
-    """Its accuracies are fractions although a percent sign follows them; readers of its output count on that."""
+    """Its accuracies are fractions although a percent sign follows them; scripts that read its output rely on that."""
 
     training_columns = (
         "batch",

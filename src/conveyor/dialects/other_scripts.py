@@ -61,7 +61,7 @@ def tensorflow1_train(script: str, values: Values, launcher: Launcher, environme
     seed = stored_runs.batch_in_words(stored, "batch_size", "gradient_accumulation_count")
     seed |= tensorflow1.in_words(stored)
     if values.has("epochs"):
-        del seed["iterations"]  # where both are given, iterations hold
+        del seed["iterations"]  # where both are given, iterations take precedence
     if script == "train":
         values.notes.append(f"--restore-path: training goes on from {path}, with the model and the batch of that run")
     made = lambda given: tensorflow1.translate("train", given, launcher, environment)  # noqa: E731
@@ -140,7 +140,7 @@ def _beside_checkpoint(values: Values) -> list[str]:
 
 
 def _serving_form(notes: list[str]) -> str:
-    """The originals write a SavedModel; that takes TensorFlow, and a note says what is written without it."""
+    """The export format: SavedModel as in the originals, or without TensorFlow another one, named in a note."""
     if find_spec("tensorflow") is not None:
         return "saved-model"
     notes.append(

@@ -50,7 +50,7 @@ class Values:
 
 
 DEFINING = ("data", "model", "norm", "optimizer")
-"""Options of ours from which a dialect derives the defaults of others: there they must come in the dialect's words."""
+"""Options of ours from which a dialect derives other defaults: for these the dialect's own options must be used."""
 
 
 def read(table: Table, script: str, words: Sequence[str], model: str | None = None) -> Values:
@@ -72,7 +72,7 @@ def read(table: Table, script: str, words: Sequence[str], model: str | None = No
 
 
 def check_family(values: Values, family: str) -> None:
-    """Options of another model family are unknown options, as in a program that asks the chosen model for its own."""
+    """Refuse options of other model families as unknown, as a program does whose options depend on the chosen model."""
     for key, row in values.rows.items():
         if row.models and family not in row.models and key in values.given:
             raise UserError(
@@ -124,7 +124,7 @@ def file_beside(folder: Path, name: str = "configs.yml") -> dict[str, str]:
 
 
 def _refuse_own(table: Table, script: str, own: Mapping[str, Any]) -> None:
-    """An option of ours means here what it means in `conveyor train`, or it is refused with the dialect's own word."""
+    """Refuse options of ours that would not mean what they mean in `conveyor train`, naming the dialect's option."""
     declared = table.declared(script)
     for name in own:
         rows = [row for row in table if name in row.outcomes]

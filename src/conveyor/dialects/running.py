@@ -23,7 +23,7 @@ _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 
 def run(translation: Translation) -> int:
-    """Say what the command line is in our words, then run it; returns the exit code."""
+    """Print the command line as a command of ours, then run it; returns the exit code."""
     if translation.dry_run:
         return dry_run(translation)
     if translation.command == "train":
@@ -32,14 +32,14 @@ def run(translation: Translation) -> int:
     chosen = with_folder(translation, os.environ)
     place = detect(os.environ)
     if place is None or place.rank == 0:
-        print("\n".join([*said_first(chosen), chosen.text()]))
-        for note in (*chosen.notes, *made_room(chosen, place)):
+        print("\n".join([*first_lines(chosen), chosen.text()]))
+        for note in (*chosen.notes, *rename_earlier_run(chosen, place)):
             print(f"note: {note}")
         if chosen.folder and chosen.options.run.run_dir:
             print(f" Saving to {chosen.options.run.run_dir}")
         sys.stdout.flush()
     if chosen.command == "data" and place is not None and place.rank > 0:
-        return 0  # one worker measures; several would measure each other
+        return 0  # one worker measures; several would disturb each other
     if chosen.command in ("request", "export"):
         from conveyor.dialects.serving import run as serve
 
@@ -51,8 +51,8 @@ def run(translation: Translation) -> int:
     return run_command(chosen.arguments(), told=True)
 
 
-def said_first(translation: Translation) -> list[str]:
-    """The line before all others: that nothing trained is validated. Of made-up images only the speed is told."""
+def first_lines(translation: Translation) -> list[str]:
+    """The first line of output when random weights are validated; none for generated images, which show speed only."""
     data = translation.options.data
     if translation.command != "validate" or data.generated_data or data.synthetic_data:
         return []
@@ -60,8 +60,8 @@ def said_first(translation: Translation) -> list[str]:
     return [] if sentence is None else [sentence]
 
 
-def made_room(translation: Translation, place: Place | None) -> list[str]:
-    """The same command again writes into the same folder, as in the originals; the earlier run is kept beside it."""
+def rename_earlier_run(translation: Translation, place: Place | None) -> list[str]:
+    """Rename an earlier run in the folder: as in the originals, the same command writes to the same folder again."""
     run = translation.options.run
     if translation.command != "train" or run.run_dir is None or run.resume == "auto" or not Path(run.run_dir).exists():
         return []
@@ -74,7 +74,7 @@ def made_room(translation: Translation, place: Place | None) -> list[str]:
 
 
 def run_command(words: Sequence[str], *, told: bool = False) -> int:
-    """Run one of our own commands: the words after `conveyor`; `told`: what comes before all others has been said."""
+    """Run one of our own commands: the words after `conveyor`; `told`: the first line of output has been printed."""
     from conveyor import commands
     from conveyor.options.parser import Parser
 
@@ -87,7 +87,7 @@ def run_command(words: Sequence[str], *, told: bool = False) -> int:
 
 
 def with_folder(translation: Translation, environment: Mapping[str, str]) -> Translation:
-    """The same with the run folder's name filled in, alike in every worker of one job."""
+    """The translation with the run folder's name filled in, the same in every worker of a job."""
     if not translation.folder or translation.options.run.run_dir is not None:
         return translation
     # Our launcher's number stays the same when a job is started again; the port does not.
@@ -125,7 +125,7 @@ def dry_run(translation: Translation) -> int:
     if translation.json:
         print(json.dumps(plan, indent=1))
         return 0
-    first = said_first(translation)
+    first = first_lines(translation)
     print("\n".join([*first, translation.text()]))
     for note in notes:
         if note not in first:
@@ -135,7 +135,7 @@ def dry_run(translation: Translation) -> int:
 
 
 def check_plan(spec: RunSpec, notes: list[str]) -> None:
-    """Refuse what the run would refuse when it starts. Data need not be there for a plan: a note says where they are not."""
+    """Refuse what the run would refuse when it starts; data may be missing in a plan: a note says where."""
     options = spec.options
     splits.check(options, options.run.log_style)
     check_start(spec, options.changed())

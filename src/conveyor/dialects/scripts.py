@@ -1,4 +1,4 @@
-"""The scripts of the four dialects: read, translate, say what it is in our words, and run it."""
+"""The scripts of the four dialects: read a command line, translate it, print our command, and run it."""
 
 import dataclasses
 import os
@@ -43,7 +43,7 @@ SCRIPTS = {
 IDLE_VARIABLES = re.compile(
     r"(POPLAR|TF_POPLAR|POPART|POPTORCH|POPDIST|IPUOF|GCL|GCDA|PVTI)_(?!SDK_ENABLED)\w+|TF_CPP_VMODULE"
 )
-"""Variables of the environment that the originals' libraries read and nothing here does."""
+"""Environment variables that the originals' libraries read and that have no effect here."""
 CONFIG_ALIASES = {"resnet50_bn_64_ipu": "mk2_resnet50_bn_64ipus", "resnet50_bn_64ipus_": "mk2_resnet50_bn_64ipus"}
 
 
@@ -72,7 +72,7 @@ def translate(
 def of_values(
     dialect: str, script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]
 ) -> Translation:
-    """What the values of a script's options mean."""
+    """The translation of the values of a script's options."""
     rules = other_scripts.RULES.get((dialect, script), DIALECTS[dialect][2])
     translation = rules(script, values, launcher, environment)
     if translation.command == "validate" and "overrides" not in translation.settings:
@@ -102,7 +102,7 @@ def _sources(dialect: str, script: str, name: str, folder: Path | None) -> tuple
 def family_of(dialect: str, script: str, words: Sequence[str], folder: Path | None) -> str | None:
     """The model family that decides which options there are: the command line's, the configuration's, or the default.
 
-    None where the options do not depend on the model. Other words are not looked at: this is the first of two passes.
+    None where the options do not depend on the model. Other arguments are ignored: this is the first of two passes.
     """
     if dialect != "tensorflow1":
         return None
@@ -129,7 +129,7 @@ def launcher_of(environment: Mapping[str, str]) -> Launcher:
     return Launcher(
         replicas=environment_number(environment, "CONVEYOR_REPLICAS"),
         instances=environment_number(environment, "CONVEYOR_INSTANCES"),
-        devices_per_replica=devices if devices > 1 else 0,  # 1 is also what an unsaid number becomes
+        devices_per_replica=devices if devices > 1 else 0,  # 1 may also be the default of a number that was not given
     )
 
 
@@ -152,7 +152,7 @@ def main(dialect: str, script: str, argv: Sequence[str] | None = None, folder: P
 
 
 def told(error: UserError, dialect: str, script: str, words: Sequence[str], folder: Path) -> str:
-    """An error in the words of the command line."""
+    """An error's text with the options as on the command line."""
     text = str(error).removeprefix(f"{script}.py: ")
     try:
         family = family_of(dialect, script, words, folder)

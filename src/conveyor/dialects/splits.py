@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 def check(options: Options, dialect: str) -> None:
     """Refuse split points that the model does not have, or not in this order; the error proposes the dialect's names.
 
-    Only the network matters for it.
+    Only the options of the network are used.
     """
     named = options.batch.splits
     if named in ((), ("auto",)):

@@ -1,8 +1,8 @@
-"""Commands of the dialects on a stored run: what was typed is told apart from what the run has.
+"""Commands of the dialects on a stored run: options that were typed are distinguished from those of the run.
 
-The stored options are the base. Of the command line only what was given counts: an option that can change acts (how long,
-what is logged, saved and validated, where it runs), any other is refused under the name that was typed. The rate is among
-those: the programs read it from the stored run. `conveyor restore` can change it from here on.
+The stored options are the base. Of the command line only what was given counts: an option that may change takes effect
+(how long, what is logged, saved and validated, where it runs), any other is refused under the name that was typed. The
+learning rate is refused: the programs read it from the stored run. `conveyor restore` can change it.
 """
 
 import dataclasses
@@ -21,7 +21,7 @@ from conveyor.options.validation import has_effect, notes_about, typed_flag, wit
 PATHS = ("checkpoint_path", "checkpoint_input_path", "checkpoint_input_dir", "restore_path")
 """Keys that name the stored run itself."""
 FOLDERS = ("logs_path", "checkpoint_output_dir")
-"""Keys that name the folder in which the run goes on; other parts of a run's name are of no use to one that has its own."""
+"""Keys that name the folder in which the run goes on; other parts of a run's name are ignored: it has its own."""
 NAMING = ("log_dir", "name_suffix", "log_dir_string")
 CHOICES = ("config", "config_path")
 
@@ -34,7 +34,10 @@ def restored(
     stored: Options,
     seed: dict[str, Any],
 ) -> Translation:
-    """`conveyor restore` for the run of `stored`; `seed` has its numbers in the dialect's words, for what depends on them."""
+    """`conveyor restore` for the run of `stored`.
+
+    `seed` has its numbers under the dialect's names, for options that depend on them.
+    """
     from conveyor.run.stored_options import may_change, shown
 
     made, plain = _translated(values, translate, seed)
@@ -89,7 +92,7 @@ def validated(values: Values, translate: Callable[[Values], Translation], path: 
 
 
 def as_validation(values: Values, made: Translation) -> Translation:
-    """A validation that the command line describes in full: without the updates of the training that it could have been."""
+    """A validation that the command line describes in full, without the options of training updates."""
     notes = dict.fromkeys((*made.notes, *without_effect(values)))
     return dataclasses.replace(made, options=without_updates(made.options), notes=tuple(notes))
 
@@ -118,7 +121,7 @@ def batch_in_words(stored: Options, batch: str, accumulation: str) -> dict[str, 
 def _translated(
     values: Values, translate: Callable[[Values], Translation], seed: Mapping[str, Any]
 ) -> tuple[Translation, Translation]:
-    """What the command line means for such a run, and what it would mean without anything but the path."""
+    """The translation of the command line for such a run, and the translation with nothing but the path."""
     paths = {key: value for key, value in values.given.items() if key in PATHS}
     made = translate(_copy(values, values.given, {**seed, **values.config}, values.own))
     return made, translate(_copy(values, paths, dict(seed), {}))

@@ -1,4 +1,4 @@
-"""How a dialect declares an option: one row with its spellings, its kind and what becomes of it here."""
+"""How a dialect declares an option: one row with its spellings, its kind and what it is translated to."""
 
 import dataclasses
 import re
@@ -17,7 +17,7 @@ LISTS = ("ints", "floats", "texts")
 class Row:
     """One option of a dialect.
 
-    Exactly one of three things becomes of it: `to` names our option that takes the value over as it is; `ours` says in
+    Exactly one of three fields is set: `to` names our option that takes the value unchanged; `ours` says in
     words which of our options it turns into; `nothing` is the reason why it has no effect here (printed once when the
     option is given).
     """
@@ -60,7 +60,7 @@ class Row:
 
     @property
     def target(self) -> str:
-        """What becomes of the option, for the migration tables."""
+        """What the option is translated to, for the migration tables."""
         if self.to:
             return f"`{find(self.to).flag}`"
         return self.ours or f"no effect: {self.nothing}"
@@ -106,8 +106,8 @@ class Table:
     def find_flag(self, word: str, script: str, model: str | None = None) -> tuple[Row, str] | None:
         """The row that `word` (without `=value`) names: exactly, or as a unique abbreviation; None if there is none.
 
-        Two spellings of the same row never make a word ambiguous. What is ambiguous among the options of all versions may
-        be unique among those that one version declares for the model.
+        Two spellings of the same row never make a word ambiguous. What is ambiguous among the options of all versions
+        may be unique among those that one version declares for the model.
         """
         rows = self.declared(script)
         for row in rows:

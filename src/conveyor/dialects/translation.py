@@ -1,4 +1,4 @@
-"""The result of reading a dialect: one of our commands, its options, and what had to be said about it."""
+"""The result of reading a dialect: one of our commands, its options, and notes."""
 
 import dataclasses
 import shlex
@@ -30,7 +30,7 @@ class Translation:
     then: Options | None = None
     """A second run that follows in the same workers when the first is done."""
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    """What serving is told besides the options."""
+    """Settings of serving besides the options."""
 
     def arguments(self) -> list[str]:
         """The sub-command and its arguments; with a shipped configuration, only what differs from it."""
@@ -46,7 +46,7 @@ class Translation:
 
     def _options(self) -> list[str]:
         if "overrides" in self.settings:
-            return []  # a stored run: its words say all
+            return []  # a stored run: `words` hold everything
         if self.command == "data":
             return self._reading_options()
         if self.command not in ("train", "validate"):
@@ -65,7 +65,7 @@ class Translation:
         return self.options.command(self.command)[2:]
 
     def _reading_options(self) -> list[str]:
-        """What the input pipeline is told; the batch always, since `data bench` has another default than a run."""
+        """Options of the input pipeline; always with the batch, since `data bench` has another default than a run."""
         from conveyor.commands.data import reading_options
 
         chosen = self.options.changed() | {"micro_batch_size": self.options.batch.micro_batch_size}
@@ -76,7 +76,7 @@ class Translation:
 
 
 class Draft:
-    """Options in the making."""
+    """Options of a translation while it is built."""
 
     def __init__(self, values: Values, style: str) -> None:
         self.values = values
@@ -96,7 +96,7 @@ class Draft:
         self.notes.append(text)
 
     def options(self) -> Options:
-        """What the run would have so far: our own options of the command line win over what they exclude."""
+        """What the run would have so far: our own options on the command line override what they exclude."""
         own = self.values.own
         flat = dict(self.flat)
         for one, other in (
@@ -157,7 +157,7 @@ def exponent_rate(exponent: float) -> float:
 
 
 def share(kept: float) -> float:
-    """`1 - kept` without binary noise: batch-norm decay 0.97 is a momentum of 0.03."""
+    """`1 - kept` without binary rounding noise: batch-norm decay 0.97 is a momentum of 0.03."""
     from conveyor.topology import exact
 
     return float(1 - exact(kept))

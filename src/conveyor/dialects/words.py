@@ -1,4 +1,4 @@
-"""An error in the user's words: the options as they were typed, not as we call them."""
+"""Errors with the options as the user typed them, not under our names."""
 
 import re
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ _FLAG = re.compile(r"(?<![\w-])--[A-Za-z][\w-]*")
 _BARE = re.compile(r"([a-z0-9-]+)(:| is | cannot | takes | needs )")
 """The option with which an error about a value begins."""
 _COMMAND = re.compile(r"conveyor [a-z]+[^,;:()]*")
-"""A command of ours that an error proposes keeps our words."""
+"""A command of ours that an error proposes keeps our option names."""
 
 
 def in_their_words(text: str, table: Table, script: str, words: Sequence[str], model: str | None) -> str:
@@ -31,7 +31,7 @@ def in_their_words(text: str, table: Table, script: str, words: Sequence[str], m
         if len(rows) != 1:
             return flag
         word = typed.get(rows[0].flag, rows[0].flag)
-        return word if _as_it_is(rows[0]) else f"{word} (here {flag})"
+        return word if _is_unchanged(rows[0]) else f"{word} (here {flag})"
 
     bare = _BARE.match(text)
     if bare and bare[1].replace("-", "_") in specs():
@@ -43,8 +43,8 @@ def in_their_words(text: str, table: Table, script: str, words: Sequence[str], m
     return "".join([*parts, _FLAG.sub(replaced, text[last:])])
 
 
-def _as_it_is(row: Row) -> bool:
-    """Whether our option takes the value over unchanged."""
+def _is_unchanged(row: Row) -> bool:
+    """Whether our option takes the value unchanged."""
     return bool(row.to) or re.fullmatch(r"`--[a-z0-9-]+`", row.ours) is not None
 
 

@@ -1,8 +1,10 @@
-"""This machine's share of a job under torchrun's elastic agent; it and `launch.rendezvous_state` alone touch its private parts.
+"""This machine's share of a job under torchrun's elastic agent.
 
-What we add to the agent: launchers and workers meet in a store of our own, which asks for the job's secret
-(`launch.rendezvous`); a job starts again only when that can help (a worker was killed or lost a peer, never after an ordinary
-error); the first failing worker's own words are kept.
+Only this module and `launch.rendezvous_state` use the agent's private parts.
+
+What we add to the agent: launchers and workers find each other through a store of our own, which requires the job's
+secret (`launch.rendezvous`); a job starts again only when that can help (a worker was killed or lost a peer, never
+after an ordinary error); the first failing worker's error message is kept.
 """
 
 import contextlib
@@ -46,7 +48,7 @@ from conveyor.training import handover
 log = logging.getLogger(__name__)
 
 ABSENCE_SECONDS = 3.0
-"""A machine that is being let in again is absent for a moment."""
+"""How long a machine may be missing before it counts as lost; one that joins again is missing for a moment."""
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1)
 
@@ -82,7 +84,7 @@ class _Agent(LocalElasticAgent):
         handler: Any = worker_group.spec.rdzv_handler
         # Workers that start again must not find the addresses of dead ones.
         os.environ[rendezvous.ROUND] = str(handler._state_holder.state.round)
-        # All machines of a job know it by one number, and go on using it when they start again.
+        # All machines of a job use one number for it, and keep it when they start again.
         number = handler._store.compare_set(f"conveyor/{handler.get_run_id()}", "", uuid.uuid4().hex[:12])
         os.environ["CONVEYOR_JOB"] = number.decode()
 
@@ -92,13 +94,13 @@ class _Agent(LocalElasticAgent):
         try:
             super()._restart_workers(worker_group)
         finally:
-            # A signal to this launcher comes here: what it passes on to workers that are still there ends the run.
+            # A signal to this launcher raises here: with the announcement withdrawn, workers that get it end the run.
             handover.withdraw_start()
 
     def _start_workers(self, worker_group: WorkerGroup) -> dict[int, Any]:
         handover.withdraw_start()
         self.between_starts = False
-        # A new machine restarts the workers too, and torchrun does not count that: a worker must know to go on.
+        # A new machine restarts the workers too, and torchrun does not count that: a worker must know to resume.
         os.environ["CONVEYOR_STARTS"] = str(self.starts)
         self.starts += 1
         return dict(super()._start_workers(worker_group))
@@ -114,7 +116,7 @@ class _Agent(LocalElasticAgent):
             self.first_failure = failures.first(found)
             if any(one.is_own and not one.may_restart for one in found):
                 self._remaining_restarts = 0
-        elif result.state == WorkerState.HEALTHY and self._misses_a_machine(worker_group):
+        elif result.state == WorkerState.HEALTHY and self._machine_lost(worker_group):
             self.first_failure = Failure(
                 worker_group.group_rank or 0, failures.LOST_PEER, "a machine of the job is gone."
             )
@@ -124,15 +126,15 @@ class _Agent(LocalElasticAgent):
             log.warning("%s Going on with the workers started again.", self.first_failure.sentence())
         return result
 
-    def _misses_a_machine(self, worker_group: WorkerGroup) -> bool:
-        """Whether a machine of this round has been silent for long and none waits to be let in.
+    def _machine_lost(self, worker_group: WorkerGroup) -> bool:
+        """Whether a machine of this round has been missing for `ABSENCE_SECONDS` and no machine waits to join.
 
         A machine that lost its power or its cable closes no connection: its peers' workers would wait for minutes.
         """
         handler: Any = worker_group.spec.rdzv_handler
         state = handler._state_holder.state
         machines = worker_group.group_world_size or 1
-        # A lone machine that slept for a while finds itself absent: nobody else can be.
+        # A machine that is alone and was suspended finds itself missing; no other machine can be.
         if machines == 1 or len(state.participants) >= machines or state.wait_list:
             self._complete_at = time.monotonic()
         return time.monotonic() - self._complete_at > ABSENCE_SECONDS
@@ -145,7 +147,7 @@ def run(argv: Sequence[str], plan: LaunchPlan) -> None:
     """
     with (
         _environment(plan.worker_environment()),
-        _quiet_agent(),
+        _without_agent_log(),
         _signals(),
         scratch.folder("launch") as folder,
         scratch.folder("handover", in_memory=True) as memory,
@@ -159,7 +161,7 @@ def run(argv: Sequence[str], plan: LaunchPlan) -> None:
             with contextlib.closing(Store(os.environ[rendezvous.ADDRESS], known)) as store:
                 _run(argv, plan, store, folder)
         except dist.DistNetworkError as error:
-            raise UserError(_meeting_failed(plan, None, RendezvousConnectionError(str(error)))) from error
+            raise UserError(_rendezvous_error(plan, None, RendezvousConnectionError(str(error)))) from error
         finally:
             if server is not None:
                 server.close()
@@ -230,26 +232,26 @@ def _run(argv: Sequence[str], plan: LaunchPlan, store: Store, folder: Path) -> N
         if result.is_failed():
             raise JobFailedError(agent.first_failure or Failure(0, 1))
     except SignalException as stopped:
-        # The rendezvous stays open for the other machines: this one has only left.
+        # The rendezvous stays open for the other machines: only this one has left.
         closing = not several
         raise JobInterruptedError(int(stopped.sigval)) from None
     except (RendezvousTimeoutError, RendezvousClosedError, RendezvousConnectionError, RendezvousStateError) as error:
-        raise UserError(_meeting_failed(plan, agent.first_failure, error)) from error
+        raise UserError(_rendezvous_error(plan, agent.first_failure, error)) from error
     finally:
         if agent.between_starts:
-            _keep()
+            _keep_state()
         if closing:
             handler.shutdown()
 
 
-def _keep() -> None:
-    """The workers handed over and are not going to be started: their state must outlive this process."""
+def _keep_state() -> None:
+    """Save the state of workers that handed over and will not be started again, so that it outlives this process."""
     kept = handover.keep()
     if kept is not None:
         log.warning("The state of the run is saved in %s: go on with conveyor restore.", kept)
 
 
-def _meeting_failed(plan: LaunchPlan, first: Failure | None, error: Exception) -> str:
+def _rendezvous_error(plan: LaunchPlan, first: Failure | None, error: Exception) -> str:
     if first is not None:
         return first.sentence()
     where = f"{plan.meeting_host}:{plan.port}"
@@ -275,7 +277,7 @@ def _outputs(plan: LaunchPlan, logs: str) -> DefaultLogsSpecs:
     return DefaultLogsSpecs(log_dir=logs, local_ranks_filter=only)
 
 
-def _heard() -> list[signal.Signals]:
+def _handled_signals() -> list[signal.Signals]:
     """The signals that end the job; one that the caller ignores (nohup and SIGHUP) stays ignored."""
     return [one for one in SIGNALS if signal.getsignal(one) is not signal.SIG_IGN]
 
@@ -287,9 +289,9 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
     os.environ.update(variables)
     # A worker must find this package however the caller found it.
     os.environ["PYTHONPATH"] = os.pathsep.join(path or str(Path.cwd()) for path in sys.path)
-    # Else the agent opens one of torch's stores for the workers, on all interfaces.
+    # Otherwise the agent opens one of torch's stores for the workers, on all interfaces.
     os.environ["TORCH_DISABLE_SHARE_RDZV_TCP_STORE"] = "1"
-    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(one.name for one in _heard())
+    os.environ["TORCHELASTIC_SIGNALS_TO_HANDLE"] = ",".join(one.name for one in _handled_signals())
     try:
         yield
     finally:
@@ -298,8 +300,8 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _quiet_agent() -> Iterator[None]:
-    """The agent logs every signal it sends as a warning: that is for its developers."""
+def _without_agent_log() -> Iterator[None]:
+    """Hide the agent's log: it reports every signal it sends as a warning, which is of use to its developers only."""
     logger = logging.getLogger("torch.distributed.elastic")
     before = logger.level
     names = [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]
@@ -322,7 +324,7 @@ def _signals() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = {number: signal.getsignal(number) for number in _heard()}
+    before = {number: signal.getsignal(number) for number in _handled_signals()}
     try:
         yield
     finally:

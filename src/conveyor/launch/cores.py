@@ -1,4 +1,4 @@
-"""The thread budget: which cores each worker of this machine may use, and how that is made to hold.
+"""The thread budget: which cores each worker of this machine may use, and how that is enforced.
 
 More runnable threads than cores cost a factor of 3 to 7 (every OpenMP barrier spins), so the cores are dealt to the
 workers without overlap, each worker is pinned to its share, and it starts one thread per core of it. Waiting threads
@@ -39,7 +39,7 @@ def available_cores() -> tuple[int, ...]:
 
 
 def numa_nodes(cores: Sequence[int], root: Path = NODES) -> list[tuple[int, ...]]:
-    """The given cores by NUMA node; one group of all of them when the machine does not tell."""
+    """The given cores by NUMA node; one group of all of them when the system does not report nodes."""
     groups: list[tuple[int, ...]] = []
     for folder in sorted(root.glob("node[0-9]*"), key=lambda path: int(path.name[4:])):
         members = _cpu_list((folder / "cpulist").read_text()) if (folder / "cpulist").exists() else set()
@@ -54,7 +54,8 @@ def deal_cores(
 ) -> list[Budget]:
     """Deal `cores` to the workers, contiguously; with `numa`, no worker crosses a node while workers >= nodes.
 
-    `threads` overrules the share: at most one worker per core is pinned, oversubscribed workers share the cores unpinned.
+    `threads` overrules the share: at most one worker per core is pinned, oversubscribed workers share the cores
+    unpinned.
     """
     if numa is not None and len(numa) > 1 and num_workers >= len(numa):
         return _deal_over_nodes(num_workers, numa, threads)

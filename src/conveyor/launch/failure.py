@@ -1,11 +1,11 @@
-"""Which worker failed first, and in its own words.
+"""Which worker failed first, and with which error.
 
 A worker that dies takes its peers down: they only see a closed connection. So each worker writes its error down, marked
 as its own or as the loss of a peer, and exits with a code that says which; the launcher shows the first own error.
 
 | exit code | meaning | job starts again |
 |---|---|---|
-| 2 | a mistake the user can mend | no |
+| 2 | a mistake the user can correct | no |
 | 1 | any other Python error | no: it would happen again |
 | 75 | a peer is gone | yes |
 | 76 | handed over: a launcher of the job is starting all workers again | yes, and it is not counted |
@@ -73,7 +73,7 @@ class Failure:
 
 
 def is_peer_loss(error: BaseException) -> bool:
-    """Whether `error`, or what caused it, is only the echo of another worker's end."""
+    """Whether `error`, or what caused it, only follows from the end of another worker."""
     seen: BaseException | None = error
     while seen is not None:
         if isinstance(seen, UserError):

@@ -56,7 +56,7 @@ def run(argv: Sequence[str], plan: LaunchPlan) -> None:
             run_here(argv, dataclasses.replace(plan, this_host=here))
         _wait(others)
     except JobInterruptedError:
-        # The workers have agreed to save and leave: the other hosts are about to end by themselves.
+        # The workers have agreed to save and end: the other hosts are about to end by themselves.
         grace = plan.grace
         raise
     finally:
@@ -64,7 +64,7 @@ def run(argv: Sequence[str], plan: LaunchPlan) -> None:
 
 
 def _usable_port(port: int) -> int:
-    """The port, or another one when it is the usual one and a job on this machine has it already."""
+    """The port, or another one when it is the default and a job on this machine uses it already."""
     for wanted in (port, 0):
         with socket.socket() as probe:
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -86,7 +86,8 @@ def _start_others(
 ) -> list[tuple[str, "subprocess.Popen[bytes]"]]:
     """The shares of the other hosts, each behind an ssh of its own.
 
-    They read the secret from standard input, where nobody else sees it; its end tells them that this process is gone.
+    They read the secret from standard input, where no other user can see it; end of file means that this process has
+    ended.
     """
     plan = dataclasses.replace(plan, secret_file="-")
     program = of_module("conveyor")
@@ -132,7 +133,7 @@ def _wait(others: Sequence[tuple[str, "subprocess.Popen[bytes]"]]) -> None:
 
 
 def _end(others: Sequence[tuple[str, "subprocess.Popen[bytes]"]], grace: float = 0.0) -> None:
-    """Wait `grace` seconds, then end what still runs: without its input each share saves and leaves."""
+    """Wait `grace` seconds, then end what still runs: at end of file on its input each share saves and ends."""
     if not _ended(others, grace):
         for _, process in others:
             with contextlib.suppress(OSError):

@@ -1,4 +1,4 @@
-"""Which network interface the workers of several machines talk over, by its name or by a network it belongs to."""
+"""Which network interface the workers of several machines use, by its name or by a network it belongs to."""
 
 import ipaddress
 from collections.abc import MutableMapping
@@ -22,7 +22,7 @@ def addresses() -> dict[str, list[str]]:
 def interface_of(text: str) -> str:
     """The interface that `text` means on this machine: names and networks (10.1.3.0/24) with commas between them.
 
-    Every machine looks for itself: interfaces of one network may have different names.
+    Every machine resolves it for itself: interfaces of one network may have different names.
     """
     here = addresses()
     for part in (part.strip() for part in text.split(",")):
@@ -42,7 +42,7 @@ def interface_of(text: str) -> str:
 
 
 def follow_mpi(environment: MutableMapping[str, str]) -> None:
-    """Let the workers of a real mpirun talk over the interface that it was told, unless one was named already."""
+    """Let the workers of a real mpirun use the interface given to mpirun, unless one was named already."""
     text = environment.get(MPI_CHOICE, "")
     if text and "GLOO_SOCKET_IFNAME" not in environment:
         environment["GLOO_SOCKET_IFNAME"] = environment["NCCL_SOCKET_IFNAME"] = interface_of(text)

@@ -1,4 +1,4 @@
-"""Meet the other workers that a launcher started, and form the world with them."""
+"""Connect to the other workers that a launcher started, and form the world with them."""
 
 import os
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ TIMEOUT = timedelta(minutes=30)
 def join(
     place: Place, lanes: int, depth: int, device: str = "cpu", device_ids: Sequence[int] = (), lanes_per_span: int = 1
 ) -> ProcessWorld:
-    """Meet the other workers and form the world."""
+    """Connect to the other workers and form the world."""
     cuda = device == "cuda"
     chosen = torch.device("cpu")
     if cuda:
@@ -28,7 +28,7 @@ def join(
         os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback()
     meeting = Meeting(place, os.environ)
     dist.init_process_group(
-        # Tallies and flags stay on the CPU: they go through gloo even when gradients go through NCCL.
+        # Counts and flags stay on the CPU: they go through gloo even when gradients go through NCCL.
         "cpu:gloo,cuda:nccl" if cuda else "gloo",
         store=meeting.store,
         rank=place.rank,

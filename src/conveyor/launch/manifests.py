@@ -15,7 +15,7 @@ KINDS = ("slurm", "k8s", "jobset")
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """What a cluster wants to know besides the plan."""
+    """What a cluster's scheduler needs besides the plan."""
 
     num_hosts: int = 1
     min_hosts: int | None = None
@@ -68,7 +68,7 @@ def slurm(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> str:
     if cluster.time:
         if not re.fullmatch(r"\d+|(\d+-)?\d{1,2}(:\d{2}){0,2}", cluster.time):
             raise UserError(f"--time {cluster.time!r} is not a time of SLURM, such as 90, 2:00:00 or 1-12:00:00.")
-        # A minute before the limit every worker is asked to save and leave.
+        # A minute before the limit every worker is asked to save and end.
         lines += [f"#SBATCH --time={cluster.time}", "#SBATCH --signal=USR1@60"]
     if cluster.partition:
         lines.append(f"#SBATCH --partition={_name(cluster.partition)}")
@@ -197,7 +197,7 @@ def _pod(command: Sequence[str], plan: LaunchPlan, cluster: Cluster, per_host: i
         amounts["nvidia.com/gpu"] = per_host * cluster.gpus
     variables = _variables(plan)
     if cluster.min_hosts is not None:
-        # Pods that come and go take up the run that they find.
+        # Pods that are replaced resume the run that they find.
         variables["CONVEYOR_ELASTIC"] = "1"
     env: list[dict[str, Any]] = [{"name": key, "value": value} for key, value in sorted(variables.items())]
     if cluster.num_hosts > 1:
@@ -214,7 +214,7 @@ def _pod(command: Sequence[str], plan: LaunchPlan, cluster: Cluster, per_host: i
 
 
 def _variables(plan: LaunchPlan) -> dict[str, str]:
-    """What every worker is told, whoever starts it."""
+    """The environment variables of every worker, however it is started."""
     variables = dict(plan.environment)
     if plan.replicas is not None:
         variables |= {"CONVEYOR_REPLICAS": str(plan.replicas), "CONVEYOR_INSTANCES": str(plan.instances)}

@@ -7,8 +7,8 @@
 | 3 | server | HMAC(secret, "server" s c), or it closes the connection |
 | then | both | length (4 bytes), JSON, HMAC(HMAC(secret, "session" s c), direction, number of the message, JSON) |
 
-All HMACs are SHA-256. Both sides prove the secret and neither sends it; a message that was changed, repeated, left out or
-taken from another connection does not verify. The JSON travels in the clear.
+All HMACs are SHA-256. Both sides prove the secret and neither sends it; a message that was changed, repeated, left out
+or taken from another connection does not verify. The JSON is not encrypted.
 """
 
 import hmac
@@ -27,7 +27,7 @@ MAX_BYTES = 1 << 24
 
 
 class RefusedError(Exception):
-    """The other side does not know our secret, or speaks something else."""
+    """The other side does not know our secret, or uses another protocol."""
 
 
 class Channel:
@@ -79,7 +79,7 @@ def accept(connection: socket.socket, secret: bytes) -> Channel:
 
 
 def connect(connection: socket.socket, secret: bytes, seconds: float) -> Channel:
-    """The client's side; `seconds` is how long it waits for each answer. EOFError when nobody greets."""
+    """The client's side; `seconds` is how long it waits for each answer. EOFError when the server sends no greeting."""
     until = time.monotonic() + HANDSHAKE_SECONDS
     connection.settimeout(HANDSHAKE_SECONDS)
     if read(connection, len(MAGIC), until) != MAGIC:
@@ -97,9 +97,10 @@ def connect(connection: socket.socket, secret: bytes, seconds: float) -> Channel
 
 
 def read(connection: socket.socket, count: int, until: float | None = None) -> bytes:
-    """Exactly `count` bytes; EOFError when the other side ends before, TimeoutError when they are not there `until` then.
+    """Exactly `count` bytes; EOFError when the other side ends before, TimeoutError when they have not come by `until`.
 
-    Without `until` the connection's own timeout holds, for each part: who sends a byte now and then is waited for.
+    Without `until` the connection's own timeout applies to each part: a peer that sends a byte now and then never times
+    out.
     """
     found = bytearray()
     while len(found) < count:

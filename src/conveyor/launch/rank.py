@@ -1,4 +1,4 @@
-"""Where this process stands among the workers that some launcher started: torchrun, mpirun, srun or TF_CONFIG.
+"""The rank of this process among the workers that some launcher started: torchrun, mpirun, srun or TF_CONFIG.
 
 Pure functions of an environment; importing this module does not import torch.
 """
@@ -19,7 +19,7 @@ TF_CONFIG_EXAMPLE = '{"cluster": {"worker": ["host0:3636", "host1:3636"]}, "task
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """One worker among `size`, and the address where worker 0 can be met."""
+    """One worker among `size`, and the address of worker 0."""
 
     rank: int
     size: int
@@ -37,7 +37,7 @@ class Place:
 
 
 def detect(environment: Mapping[str, str]) -> Place | None:
-    """The place that a launcher gave this process, or None when nobody started it as one of several workers."""
+    """The place that a launcher gave this process, or None when it was not started as one of several workers."""
     for reader in (_torchrun, _tf_config, _mpirun, _slurm):
         place = reader(environment)
         if place is not None:
@@ -51,7 +51,7 @@ def loopback() -> str:
 
 
 def job_port(job: str) -> int:
-    """A port that all workers of a job agree on without talking: a hash of the job's name in 20000..39999."""
+    """A port that all workers of a job agree on without communication: a hash of the job's name in 20000..39999."""
     return 20000 + zlib.crc32(job.encode()) % 20000
 
 

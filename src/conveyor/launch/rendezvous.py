@@ -1,12 +1,12 @@
-"""Where the workers of a job meet, and who may come.
+"""Where the workers of a job find each other, and how strangers are kept out.
 
-| workers | started by | they meet at |
+| workers | started by | their store |
 |---|---|---|
 | on one machine | `conveyor` | the launcher's Unix socket, in a folder of the job that only its user can enter |
 | on one machine | torchrun, mpirun, srun, TF_CONFIG | worker 0's Unix socket, in a folder that only its user can enter |
 | on several | `conveyor launch` | the first host's launcher, at its address alone |
 | on several | mpirun, srun, TF_CONFIG | worker 0, at the address and port that all of them know |
-| on several | torchrun | worker 0, which leaves its address in torchrun's store: who answers there has to prove the secret |
+| on several | torchrun | worker 0, which writes its address to torchrun's store; whatever answers there has to prove the secret |
 
 Keys are never used twice: every round of a job has a prefix of its own.
 """
@@ -34,13 +34,13 @@ from conveyor.world.proof import digest
 
 ADDRESS, ROUND = "CONVEYOR_STORE", "CONVEYOR_ROUND"
 LOCAL = b"the folder of the socket is the guard"
-"""In place of a secret where the file system lets nobody else in."""
+"""Used in place of a secret where file permissions keep other users out."""
 
 SIOCGIFADDR = 0x8915
 
 
 class Meeting:
-    """This worker's way to the others: a store, and the key with which they know each other on other connections."""
+    """This worker's connection to the others: a store, and the key that authenticates their other connections."""
 
     def __init__(self, place: Place, environment: Mapping[str, str]) -> None:
         self.server: Server | None = None
@@ -59,10 +59,10 @@ class Meeting:
         else:
             known, number = secret.load(environment), "0"
             store = self._across(place, known)
-        # A store made in Python lives as long as Python knows it: the prefix store alone does not keep it.
+        # A store made in Python lives as long as a Python reference to it: the prefix store alone does not keep it.
         self._kept = store
         self.store: Any = dist.PrefixStore(f"workers.{number}", store)  # type: ignore[attr-defined]
-        # On one machine the store is out of reach; across machines it can be overheard, so the secret goes in too.
+        # On one machine no other user reaches the store; across machines its traffic can be read: add the secret.
         self.key = digest(known, b"workers", self.store.compare_set("key", "", secret.new()))
 
     def close(self) -> None:
@@ -116,7 +116,7 @@ def torchrun_store(place: Place) -> Any:
 
 
 def kept_by_torchrun(place: Place, text: str) -> str:
-    """`text` of the job's first start; it is signed, because strangers can write into torchrun's store."""
+    """`text` of the job's first start; it is signed, because anyone on the network can write into torchrun's store."""
     known = secret.load(os.environ)
 
     def signed(content: bytes) -> bytes:
@@ -132,8 +132,8 @@ def kept_by_torchrun(place: Place, text: str) -> str:
 def own_address(host: str, others: Sequence[str] = (), interface: str | None = None) -> str:
     """The address of this machine to listen at: of `interface`, else of `host`, the name that others know it by.
 
-    Many systems give their own name the address 127.0.1.1, where nobody else could come: then the one that leads to
-    `others` is taken, or to the network at large.
+    Many systems give their own name the address 127.0.1.1, which no other machine can reach: then the address of the
+    route to `others` is taken, or of the default route.
     """
     if interface:
         return interface_address(interface)
@@ -143,7 +143,7 @@ def own_address(host: str, others: Sequence[str] = (), interface: str | None = N
     outside = [one for one in map(_resolved, others) if not _loopback(one)]
     for target in outside or ["192.0.2.1"]:
         with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            # Nothing is sent: the system only looks up the way.
+            # Nothing is sent: the system only looks up the route.
             probe.connect((target, 9))
             return str(probe.getsockname()[0])
     return found

@@ -1,8 +1,8 @@
 """The state of torch's elastic rendezvous as JSON: what comes from another machine is checked, never unpickled.
 
-torch's holder of the state asks its backend for a pickle and gives it one. `JsonBackend` stands between: what lies in the
-store and travels is JSON; the pickle that the holder reads was made by this process, from an object that the checked JSON
-described. Beside `launch.agent` the only module that touches private parts of torch's rendezvous (2.13).
+torch's holder of the state asks its backend for a pickle and gives it one. `JsonBackend` converts: what is stored and
+sent is JSON; the pickle that the holder reads was made by this process, from an object that the checked JSON described.
+Besides `launch.agent` the only module that uses private parts of torch's rendezvous (2.13).
 """
 
 import json
@@ -26,7 +26,7 @@ class JsonBackend(C10dRendezvousBackend):
     """The rendezvous state in a store, as JSON."""
 
     def get_state(self) -> tuple[bytes, Any] | None:
-        """(a pickle made here, the token of what lies in the store)."""
+        """(a pickle made here, the token of the stored value)."""
         found = super().get_state()
         return None if found is None else (pickle.dumps(decode(found[0])), found[1])
 

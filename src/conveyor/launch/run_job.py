@@ -40,8 +40,9 @@ TRAIN = "conveyor.run.worker:run"
 def start(options: Options, *, run: str = TRAIN, after: Sequence[Options] = (), check: Check | None = None) -> Any:
     """Run `options` on the layout that fits; returns what the main worker's `run` returned.
 
-    `check` may refuse the resolved run, before workers are started or joined. `after` are further phases, each begun when the one before has come to its end. Workers of a foreign launcher run
-    all phases in one process group: they could not meet a second time, the first meeting's addresses being still there.
+    `check` may refuse the resolved run, before workers are started or joined. `after` are further phases, each begun
+    when the one before has come to its end. Workers of a foreign launcher run all phases in one process group: they
+    could not form a second one, because the addresses of the first are still in the store.
     """
     place = detect(os.environ)
     if place is not None:
@@ -103,7 +104,7 @@ def _phase(
     chosen: tuple[str, str] | None,
     check: Check | None,
 ) -> tuple[Any, World]:
-    """One phase: what `run` returned on this worker, and the world it ran in; the process group of `before` serves on."""
+    """One phase: what `run` returned on this worker, and the world it ran in; the group of `before` is reused."""
     options = under_launcher(options, os.environ)
     if restarts.goes_on():
         options = options.replace(resume="auto")
@@ -151,7 +152,7 @@ def _phase(
 def machine_of(options: Options, place: Place, environment: Mapping[str, str]) -> Machine | None:
     """The cores of all workers together; None on accelerators.
 
-    A worker that was pinned sees its own share of a machine only, so the share comes from whoever dealt it out: our
+    A worker that was pinned sees its own share of a machine only, so the total comes from what assigned the share: our
     launcher, SLURM, or else the number of workers beside this one.
     """
     here = Machine.here(options.layout.device)
@@ -215,7 +216,7 @@ def _launched(spec: RunSpec, run: str) -> Any:
         try:
             run_agent(of_module("conveyor.launch.worker_process", str(path)), plan)
         except JobInterruptedError as stopped:
-            # A worker that was asked to leave in time saved a checkpoint and has a result that says so.
+            # A worker that was asked to end early saved a checkpoint and has a result that says so.
             if not result.exists():
                 raise KeyboardInterrupt(str(stopped)) from None
         except JobFailedError as error:
@@ -232,7 +233,7 @@ def _explain(error: Any) -> None:
 
 
 def _run_folder(spec: RunSpec, place: Place | None = None) -> str:
-    """All workers and all restarts use one folder: it is chosen before the first of them starts, or named by the job."""
+    """The one folder of all workers and restarts: chosen before the first of them starts, or named by the job."""
     if spec.options.run.run_dir is not None:
         return spec.options.run.run_dir
     from conveyor.run.folder import DEFAULT_PARENT, choose, default_name
@@ -268,7 +269,7 @@ def load(name: str) -> Run:
 
 
 def under_launcher(options: Options, environment: Mapping[str, str]) -> Options:
-    """The launcher's number of replicas wins over the program's own."""
+    """The launcher's number of replicas overrides the program's own."""
     text = environment.get("CONVEYOR_REPLICAS", "")
     if not text or int(text) == options.batch.replicas:
         return options

@@ -1,4 +1,4 @@
-"""What the processes of a job know and nobody else: given by the launcher, or kept in a file of the user. No torch here.
+"""The secret that the processes of a job share: given by the launcher, or kept in a file of the user. No torch here.
 
 | where | given by |
 |---|---|
@@ -6,7 +6,7 @@
 | CONVEYOR_SECRET_FILE, `--secret-file` | the user: the same file on every machine |
 | conveyor/secret in the user's configuration folder | made at first use; shared homes share it |
 
-An environment can be read by its user and root only; a command line by everyone, so no secret ever stands there.
+An environment can be read by its user and root only; a command line by everyone, so a secret is never put there.
 """
 
 import contextlib
@@ -64,7 +64,7 @@ def _own_file(environment: Mapping[str, str]) -> Path:
 
 
 def _made(path: Path) -> Path:
-    """Complete or absent, and the same for all who come at the same time: a link never replaces a file."""
+    """Create the file complete or not at all, one for all processes that try at once: a link never replaces a file."""
     if not path.exists():
         handle, name = tempfile.mkstemp(dir=path.parent)
         try:

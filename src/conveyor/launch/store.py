@@ -1,7 +1,7 @@
 """The key-value store through which the workers and the launchers of a job find each other.
 
-torch's own TCPStore listens on all interfaces and serves everyone, and the elastic agent unpickles what lies in it. This
-one listens on one Unix socket or one address and serves those who prove the job's secret (`launch.messages`).
+torch's own TCPStore listens on all interfaces and serves everyone, and the elastic agent unpickles its values. This one
+listens on one Unix socket or one address and serves only clients that prove the job's secret (`launch.messages`).
 """
 
 import contextlib
@@ -59,14 +59,14 @@ class Server:
             raise UserError(f"cannot listen at {address}: {(error.strerror or str(error)).lower()}.") from error
 
     def close(self) -> None:
-        """Stop listening; connections that stand are served until their other side ends."""
+        """Stop listening; open connections are served until the client closes them."""
         self._listener.shutdown()
         self._listener.server_close()
         if self.address.startswith(UNIX):
             Path(self.address.removeprefix(UNIX)).unlink(missing_ok=True)
 
     def answer(self, request: Sequence[Any]) -> Any:
-        """What one request gives; bytes travel as latin-1 text."""
+        """What one request gives; bytes are sent as latin-1 text."""
         what, key, *more = request
         with self._lock:
             if what == "check":
@@ -86,11 +86,11 @@ class Server:
             return more[-1]
 
     def greet(self, connection: socket.socket, peer: str) -> None:
-        """Take in someone who has proved nothing yet.
+        """Register a connection that has not proved the secret yet.
 
-        Who floods from one address closes his own connections, never those of another address that wait for an answer;
-        who comes from his address (another user of that machine) gets in when the handshake ends before as many new
-        ones have come.
+        A flood from one address closes connections of that address only, never those of another address. A legitimate
+        client at the same address (another user of that machine) succeeds if its handshake ends before `MAX_STRANGERS`
+        new connections have come.
         """
         with self._lock:
             if len(self._strangers) >= MAX_STRANGERS:
@@ -102,12 +102,12 @@ class Server:
             self._strangers[connection] = peer
 
     def greeted(self, connection: socket.socket) -> None:
-        """The handshake is over, one way or the other."""
+        """The handshake has ended, with success or not."""
         with self._lock:
             self._strangers.pop(connection, None)
 
     def refuse(self, peer: str, why: str) -> None:
-        """One line for each stranger's address."""
+        """Log a refused connection, once for each address."""
         if peer not in self._refused and len(self._refused) < MAX_STRANGERS:
             self._refused.add(peer)
             log.warning("refused a connection%s to the job's store: %s", f" from {peer}" if peer else "", why)
@@ -132,8 +132,8 @@ def _serve(server: Server, connection: socket.socket, peer: Any) -> None:
 class Store(dist.Store):  # type: ignore[name-defined]
     """The client, in the form that torch.distributed takes: one connection, made when it is needed.
 
-    A request that was broken off (a signal's exception, a lost connection) drops the connection, so that its answer is
-    never taken for another's. What waits asks again in growing intervals: other threads have the connection in between.
+    A request that was interrupted (a signal's exception, a lost connection) drops the connection, so that its answer is
+    never read as another's. Waiting polls in growing intervals: other threads use the connection in between.
     """
 
     def __init__(self, address: str | Callable[[], str], secret: bytes, patience: float = ANSWER_SECONDS) -> None:

@@ -1,6 +1,7 @@
 """`python -m conveyor.launch.worker_process FILE`: one worker of a job that `launch.run_job` began.
 
-FILE is JSON: the options, what to run, and where the main worker puts the result. Ending well is exit code 0; every other end is written down as `launch.failure` describes.
+FILE is JSON: the options, what to run, and where the main worker puts the result. The exit code is 0 on success; every
+other end is recorded as `launch.failure` describes.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Code of a user's own that hears of a run: called on the main worker, after updates, with copies of the records.
+"""Callbacks of the user: called on the main worker, after updates, with copies of the records.
 
 A callback changes nothing of what the run computes; it may only ask for its end. Random numbers of a run are keyed, so
 what a callback draws from a global generator changes nothing either.
@@ -19,7 +19,7 @@ _logger = logging.getLogger(__name__)
 
 @runtime_checkable
 class Callback(Protocol):
-    """What may be there; each method is optional. `return True` asks for the end of the run, after one more update."""
+    """The methods of a callback; each is optional. `return True` asks for the end of the run, after one more update."""
 
     def on_log(self, record: dict[str, Any]) -> bool | None:
         """A log point: update, epoch, loss, accuracy, lr, ..."""
@@ -35,7 +35,7 @@ class Callback(Protocol):
 
 
 class Callbacks(Observer):
-    """Tells callbacks what happens; one that raises is told of once and not called again, the run goes on."""
+    """Calls the callbacks; one that raises is reported once and not called again, the run goes on."""
 
     def __init__(self, called: Sequence[Any]) -> None:
         for one in called:
@@ -63,7 +63,7 @@ class Callbacks(Observer):
                 continue
             try:
                 self.stop = act(what()) is True or self.stop
-            except Exception as problem:  # somebody else's code: training goes on
+            except Exception as problem:  # the user's code: training goes on
                 name = type(one).__name__
                 _logger.error("%s.%s failed (%s: %s): not called again", name, method, type(problem).__name__, problem)
                 self._called.remove(one)

@@ -12,10 +12,11 @@ from conveyor.monitor.records import Record, Value
 
 
 class CsvFile:
-    """Rows under a header; each row is one `write` to a file opened for appending, so a kill tears at most the last line.
+    """Rows under a header; each row is one `write` to a file opened for appending: a kill truncates only the last line.
 
-    `open(upto)` keeps the rows whose `key` is from 0 to `upto` (a resumed run repeats the later updates, and makes the
-    averages at its end anew, which have no number) and drops a torn last line. A key that is not yet a column adds one: the file is rewritten once, older rows get an empty cell.
+    `open(upto)` keeps the rows whose `key` is from 0 to `upto` (a resumed run repeats the later updates, and computes
+    the averages at its end, which have no number, again) and drops a truncated last line. A key that is not yet a
+    column adds one: the file is rewritten once, older rows get an empty cell.
     """
 
     def __init__(self, path: Path, columns: Sequence[str], key: str) -> None:

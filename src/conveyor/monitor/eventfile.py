@@ -1,7 +1,7 @@
-"""TensorBoard event files, written without TensorBoard: it is a reader's tool and slow to import.
+"""TensorBoard event files, written without TensorBoard, which is slow to import and needed for reading only.
 
-A file is a sequence of records (see `wire`). The data of each is an `Event` message; only these fields are written:
-wall_time = 1 (double), step = 2, file_version = 3, summary = 5, session_log = 7.
+A file is a sequence of records (see `monitor.protobuf_wire`). The data of each is an `Event` message; only these fields
+are written: wall_time = 1 (double), step = 2, file_version = 3, summary = 5, session_log = 7.
 """
 
 import os
@@ -60,7 +60,7 @@ class EventFile:
         self._write(_event(0, field(3, b"brain.Event:2"), now))
 
     def restart(self, step: int) -> None:
-        """Everything that older files of the folder say about `step` and later is void (session_log status START)."""
+        """Invalidate what older files of the folder hold for `step` and later (session_log status START)."""
         self._write(_event(step, field(7, _integer(1, 1))))
 
     def add(self, step: int, values: list[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""An observer that cannot write ends no run: a disk that is full for an hour must not cost a week of training."""
+"""Keeps a run going when an observer cannot write: a disk full for an hour must not cost a week of training."""
 
 import logging
 from collections.abc import Callable, Mapping
@@ -16,10 +16,10 @@ _logger = logging.getLogger(__name__)
 
 
 class Steady(Observer):
-    """Passes everything on to another observer; what that one cannot write is told once and left out.
+    """Passes every record to another observer; a failed write is reported once and skipped.
 
-    At the start it may fail: then there is no run yet, and the user can choose another folder. A terminal that goes away
-    (`| head`) still ends the run, as with any command.
+    `start` may fail: then there is no run yet, and the user can choose another folder. A closed terminal or pipe (`|
+    head`) still ends the run, as with any command.
     """
 
     def __init__(self, inner: Observer) -> None:

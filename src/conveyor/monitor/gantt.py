@@ -1,4 +1,4 @@
-"""The busy/idle picture of workers: as SVG for a page, as a file of its own, and as characters for a terminal."""
+"""The Gantt chart of workers' busy and idle times: as inline SVG, as an SVG file, and as characters for a terminal."""
 
 import html
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _STYLE = """svg{font-family:system-ui,sans-serif;background:#fff}.tick{font-size
 
 
 def one_update(spans: Sequence[Span]) -> list[Span]:
-    """The spans of one whole update late in the recording (between two ends of an `update` phase), else the first ones."""
+    """The spans of one whole update late in the recording (between the ends of two `update` phases), else the first."""
     if not spans:
         return []
     first_worker = min(span["worker"] for span in spans)
@@ -79,14 +79,14 @@ def gantt(spans: Sequence[Span], *, label: str = "Busy and idle times of the wor
 
 
 def standalone(picture: str) -> str:
-    """A picture of `gantt` as an SVG file with its own colours."""
+    """A chart of `gantt` as an SVG file with its own colours."""
     return picture.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" width="1000" ', 1).replace(
         ">", f"><style>{_STYLE}</style>", 1
     )
 
 
 def characters(spans: Sequence[Span], width: int = 76) -> list[str]:
-    """A line per worker: forward passes as digits (the slot's last), backward passes as letters, `=` for the rest, `.` idle."""
+    """A line per worker: forward passes as the slot's last digit, backward passes as letters, `=` other, `.` idle."""
     shown = [span for span in one_update(spans) if span["phase"] not in IDLE_PHASES]
     if not shown:
         return []

@@ -1,4 +1,4 @@
-"""Those who watch a run. The loop tells each of them the same records (`monitor.records`); none of them changes the run.
+"""The observers of a run. The loop passes the same records (`monitor.records`) to each; none of them changes the run.
 
 observers = make_observers(options, run_dir)          # main worker only; others use an empty list
 for observer in observers: observer.start(spec_json, resumed_at)
@@ -46,10 +46,10 @@ Spec = dict[str, Any]
 
 
 class Observer:
-    """Hears what happens in a run; each method does nothing unless overridden."""
+    """Receives the records of a run; each method does nothing unless overridden."""
 
     def start(self, spec: Spec, resumed_at: int = 0) -> None:
-        """The run begins, or goes on after `resumed_at` updates: whatever was recorded of later updates is void."""
+        """The run begins, or goes on after `resumed_at` updates: records of later updates are invalid."""
 
     def tick(self, update: int) -> None:
         """`update` updates are done. Called often."""
@@ -64,7 +64,7 @@ class Observer:
         """A checkpoint is complete."""
 
     def weights(self, update: int, found: "Mapping[str, Histogram]") -> None:
-        """What the weights look like after `update` updates."""
+        """Histograms of the weights after `update` updates."""
 
     def end(self, record: Record) -> None:
         """The run is over."""
@@ -74,7 +74,7 @@ class Terminal(Observer):
     """A live bar on a terminal and one line per log point; with `quiet` only the result.
 
     `style` replaces the form of the lines by another program's. Every line also goes to `log_file`. With
-    `share` a log line tells the share of the machine's GEMM rate.
+    `share` a log line shows the share of the machine's GEMM rate.
     """
 
     def __init__(
@@ -243,7 +243,7 @@ class RunFiles(Observer):
 
 
 class JsonLines(Observer):
-    """One JSON object per event, with `event` = start, log, validation or end, for programs that read along."""
+    """One JSON object per event, with `event` = start, log, validation or end, for programs that follow the run."""
 
     def __init__(self, stream: IO[str] | None = None, file: str | None = None) -> None:
         self._stream, self._file = stream, file
@@ -272,7 +272,7 @@ class JsonLines(Observer):
 
 
 def finite(value: Any) -> Any:
-    """Not-a-number and infinity as text: JSON has no word for them and strict readers refuse Python's."""
+    """NaN and infinity as text: JSON cannot express them and strict readers refuse Python's spelling."""
     if isinstance(value, float) and not math.isfinite(value):
         return str(value)
     if isinstance(value, dict):
@@ -285,7 +285,7 @@ def finite(value: Any) -> Any:
 def make_observers(
     options: Options, run_dir: str | os.PathLike[str], *, note: Callable[[str], None] | None = None
 ) -> list[Observer]:
-    """The observers that the options ask for. `note` hears about a tracker that is not installed."""
+    """The observers that the options ask for. `note` is called for a tracker that is not installed."""
     from conveyor.monitor.trackers import make_trackers
 
     folder, run = Path(run_dir), options.run

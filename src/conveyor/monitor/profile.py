@@ -62,7 +62,7 @@ class TorchProfiler:
     """The torch profiler over a few updates, and hooks that time every leaf layer."""
 
     def __init__(self, level: str, folder: Path, worker: int) -> None:
-        os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # its start and stop are no news
+        os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # hides its messages at start and stop
         import torch
 
         self._level, self._folder, self._worker = level, folder, worker
@@ -141,7 +141,7 @@ class LayerTimes:
     """Forward time of every leaf module, bytes of its outputs, and the memory in use when it ended.
 
     Memory in use is, on CUDA, what is allocated; on the CPU, the sum of the outputs of the micro-batch so far, which is
-    what the backward pass will find (an upper bound: what is changed in place counts once for each layer).
+    what the backward pass will need (an upper bound: a tensor changed in place counts once for each layer).
     """
 
     def __init__(self, model: Any) -> None:

@@ -1,7 +1,7 @@
 """A live bar for any long work: share done, images per second, time left.
 
 Bars go to standard error, and only when it is a terminal. All bars of a process share one display, so that a
-validation inside training shows as a second line. rich is imported when the first bar is really drawn.
+validation inside training shows as a second line. rich is imported when the first bar is drawn.
 """
 
 import sys
@@ -97,7 +97,7 @@ def track(total: float | None, label: str, unit: str = "img", *, quiet: bool = F
 
 
 def say(line: str) -> None:
-    """Print a line to standard output without tearing a live bar."""
+    """Print a line to standard output without breaking a live bar."""
     if not (sys.stdout.isatty() and _display.print_above(line)):
         print(line, flush=True)
 

@@ -1,4 +1,4 @@
-"""The words of a log record: one vocabulary for the terminal, the CSV files and every tracker.
+"""The keys of a log record: the same for the terminal, the CSV files and every tracker.
 
 A record is a plain `dict[str, float | int | str]`. Keys that do not apply are left out (never None).
 

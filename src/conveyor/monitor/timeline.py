@@ -1,7 +1,7 @@
-"""Who was busy with what, and when: real timestamps of every worker, for the busy/idle picture of a pipeline.
+"""Timestamps of what every worker does, for the Gantt chart of a pipeline.
 
-Each worker keeps one `Timeline` (`here`) and writes it to `timeline-<worker>.json`; the report reads all of them.
-A file `timeline*.json` is a list of `{"worker", "stage", "slot", "phase", "start", "end"}`: worker number, stage number,
+Each worker keeps one `Timeline` (`here`) and writes it to `timeline-<worker>.json`; the report reads all of them. A
+file `timeline*.json` is a list of `{"worker", "stage", "slot", "phase", "start", "end"}`: worker number, stage number,
 slot number within the update (-1 where it has no meaning), phase (forward, backward, recompute, reduce, update, data,
 send, receive, validate), seconds since the epoch of the clock. A phase that names waiting counts as idle.
 """
@@ -30,7 +30,7 @@ class Span(TypedDict):
 class Timeline:
     """Spans of one worker. Off (the default), `span` only adds up `seconds`. It stops by itself after `limit` spans.
 
-    Times are the wall clock at creation plus the monotonic clock since, so they never run backwards and agree between
+    Times are the wall clock at creation plus the monotonic clock since, so they never decrease and agree between
     workers of a machine to some microseconds, between machines as well as their clocks do.
     """
 

@@ -1,4 +1,4 @@
-"""TensorBoard and Weights & Biases: the same records under the same names, `train/...`, `validation/...`, `weights/...`."""
+"""TensorBoard and Weights & Biases: the same records, named `train/...`, `validation/...` and `weights/...`."""
 
 import os
 import secrets
@@ -108,7 +108,7 @@ def named(group: str, record: Record) -> dict[str, float]:
 
 
 def make_trackers(options: Options, run_dir: Path, note: Callable[[str], None]) -> list[Observer]:
-    """The trackers that the options ask for; `note` hears about an option without effect."""
+    """The trackers that the options ask for; `note` is called for an option without effect."""
     run, trackers = options.run, list[Observer]()
     if run.tensorboard:
         trackers.append(TensorBoard(run_dir / "tensorboard", options.to_yaml()))

@@ -1,6 +1,6 @@
-"""What a worker measures of itself while it trains: the timeline of a few updates and, when asked for, a profile.
+"""What a worker records while it trains: the timeline of a few updates and, when asked for, a profile.
 
-The loop's phase clock tells it every phase that ends (`mark`); the end of the phase `update` ends an update.
+The loop's phase clock calls `mark` at the end of every phase; the end of the phase `update` ends an update.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ LAST_UPDATE = 3
 
 
 class Watch:
-    """Nothing is recorded unless `record` is on; a profile unless its level is off."""
+    """The recorder of a worker: a timeline if `record` is on, a profile unless its level is off."""
 
     def __init__(
         self, folder: Path, worker: int = 0, *, record: bool = False, profiler: Profiler | None = None
@@ -62,7 +62,7 @@ class Watch:
         self._done = True
         if timeline.here.enabled:
             timeline.here.enabled = False
-            # A run folder that was removed, or a full disk, ends no run because of a picture.
+            # A removed run folder or a full disk must not end the run for the sake of a chart.
             with contextlib.suppress(OSError, UserError):
                 timeline.write(self._folder / f"timeline-{self._worker}.json", timeline.here.spans)
 
@@ -74,10 +74,10 @@ class Watch:
 
 
 def make_watch(run: RunOptions, folder: Path, worker: int, module: Any, *, on_cpu: bool) -> Watch:
-    """The watch of a worker. On accelerators the host's clock says little about the passes, so no timeline is kept."""
+    """The recorder of a worker; no timeline on accelerators, where the host's clock says little about the passes."""
     where = Path(run.profile_dir) if run.profile_dir is not None else folder / "profile"
     if run.profile != "off" and run.profile_dir is not None:
-        # Profiles are written at the end of a run: a folder that cannot be is better known before it.
+        # Profiles are written at the end of a run: a folder that cannot be written is reported before it starts.
         try:
             where.mkdir(parents=True, exist_ok=True)
         except OSError as problem:

@@ -13,7 +13,7 @@ class Cell:
 
 
 def text(value: Any) -> Cell:
-    """Any value as a person writes it: lists without brackets, nothing for None."""
+    """Any value as readable text: lists without brackets, nothing for None."""
     if value is None or value == () or value == []:
         return Cell("none")
     if isinstance(value, bool):

@@ -24,7 +24,7 @@ def of_runs(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def names(runs: Sequence[Run]) -> list[str]:
-    """Short names that tell the runs apart: the folder's name, with its parents where two are alike."""
+    """Short distinct names of the runs: the folder's name, with its parents where two are equal."""
     short = [run.name for run in runs]
     return [
         name if short.count(name) == 1 else "/".join(run.folder.parts[-2:])

@@ -47,7 +47,7 @@ class Confusion:
         return sums
 
     def predicted(self) -> list[int]:
-        """Images that were taken for each class."""
+        """Images that were predicted as each class."""
         sums = [0] * len(self.classes)
         for (_, answer), count in self.counts.items():
             sums[answer] += count
@@ -73,7 +73,7 @@ class Mistake:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """All that is known about a run."""
+    """The contents of a run folder."""
 
     folder: Path
     options: dict[str, Any]
@@ -123,7 +123,7 @@ def read_run(folder: str | Path) -> Run:
 
 
 def read_rows(path: Path) -> list[Row]:
-    """Rows of a CSV file with numbers as floats; a torn last line is left out."""
+    """Rows of a CSV file with numbers as floats; a truncated last line is left out."""
     rows = CsvFile(path, (), "update").read()
     return [{name: _number(value) for name, value in row.items() if name and value} for row in rows]
 

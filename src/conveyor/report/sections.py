@@ -56,7 +56,7 @@ def of_run(run: Run, image_budget: int, checkpoint: str | None = None) -> dict[s
 
 
 def summary(run: Run) -> dict[str, float | None]:
-    """The figures by which runs are compared; None where the run does not tell."""
+    """The figures by which runs are compared; None where the run has no value."""
     accuracies = run.series("accuracy", of_validation=True)
     last = run.metrics[-1] if run.metrics else {}
     rates = [rate for _, rate in run.series("images_per_second")]
@@ -82,7 +82,7 @@ def summary(run: Run) -> dict[str, float | None]:
 
 
 def accuracy_tile(run: Run, checkpoint: str | None) -> tuple[str, str] | None:
-    """(accuracy, whose it is): of the checkpoint that the other commands deliver, with the best beside it."""
+    """(accuracy, name of its checkpoint): of the checkpoint that other commands use by default, and the best one."""
     rows = [row for row in run.validations if isinstance(row.get("accuracy"), float)]
     by_name = {_named(row): row for row in rows}
     try:
@@ -242,7 +242,7 @@ def gantt(run: Run) -> dict[str, Any] | None:
 def classes(confusion: Confusion | None) -> dict[str, Any] | None:
     """The confusion matrix, precision, recall and F1 of the classes, weakest first, and the most frequent confusions.
 
-    precision = right / taken for it, recall = right / its images, F1 = 2 P R / (P + R), support = its images.
+    precision = right / predicted as the class, recall = right / its images, F1 = 2 P R / (P + R), support = its images.
     """
     if confusion is None or not confusion.counts:
         return None

@@ -1,4 +1,4 @@
-"""Drawing: line charts, stacked bars and their axes as inline SVG that takes its colours from the page's style.
+"""Line charts, stacked bars and their axes as inline SVG that takes its colours from the page's style.
 
 Colours are classes `c0`..`c7` (the page defines them for light and dark); nothing here names a colour.
 """
@@ -85,7 +85,7 @@ def line_chart(
     """A chart of several lines over one x axis; an empty string when there is nothing to draw, with `skip_single` also
     when there is no line but only single points.
 
-    The values stand in `data-series`, where the page's script finds them for the pointer.
+    The values are in `data-series`, where the page's script reads them for the tooltip.
     """
     drawn = [Series(one.name, thinned(one.points), one.colour, one.dots) for one in series if one.points]
     if not drawn or (skip_single and all(len(one.points) == 1 for one in drawn)):

@@ -7,11 +7,11 @@ from conveyor.report.inputs import Confusion, Run
 GAP = 10.0
 """Points of accuracy between training and validation from which on a run is said to overfit."""
 LOW = 90.0
-"""Accuracy in training, percent, below which a run may have more to learn."""
+"""Training accuracy in percent below which a run may still improve."""
 STILL_RISING = 1.0
-"""Points of accuracy in the last quarter of the validations that say that it was still getting better."""
+"""Gain of accuracy, in points, in the last quarter of the validations from which on the run was still improving."""
 WAITING = 0.25
-"""Share of the time that is worth a word."""
+"""Share of the time from which on it is mentioned."""
 
 
 def verdict(run: Run) -> list[str]:

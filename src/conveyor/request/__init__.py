@@ -1,1 +1,1 @@
-"""Clients of a server: one request, a load of many, the whole way from export to answers. No torch at import."""
+"""Clients of a server: one request, a load of many, or export, serve and request in one call. No torch at import."""

@@ -38,7 +38,7 @@ class CallFailed(Exception):  # noqa: N818 - what happened to a call
 
 
 class Busy(CallFailed):
-    """The server asked to come again later."""
+    """The server is overloaded and asks to retry later."""
 
 
 def make_caller(
@@ -105,7 +105,7 @@ def _grpc_caller(
         try:
             answer = rpc(request, timeout=timeout, metadata=metadata, wait_for_ready=True)
         except grpc.RpcError as error:
-            # The library has the same code for a message that is too large: no later time would help that one.
+            # The library has the same code for a message that is too large: a retry would not help that one.
             busy = error.code() == grpc.StatusCode.RESOURCE_EXHAUSTED and "larger than max" not in error.details()
             raise (Busy if busy else CallFailed)(f"{error.code().name}: {error.details()}") from None
         if tensorflow:
@@ -153,7 +153,7 @@ def _http_caller(
             response = channel.getresponse()
             answer = response.read()
         except (OSError, http.client.HTTPException) as error:
-            channel.close()  # what is left of this exchange must not be taken for the next answer
+            channel.close()  # the rest of this answer must not be read as the next one
             raise CallFailed(f"{type(error).__name__}: {error}") from None
         if response.status != 200:
             wrong = Busy if response.status == 429 else CallFailed

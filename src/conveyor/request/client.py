@@ -1,4 +1,4 @@
-"""Load a server with requests and say how it did; also the whole way: export, serve, request. No torch at import."""
+"""Load a server with requests and report how it did; also export, serve and request in one call. No torch at import."""
 
 import dataclasses
 import json
@@ -33,7 +33,7 @@ SAMPLE = 64
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class LoadSettings:
-    """Who is asked, by how many clients, for what."""
+    """Which server is loaded, by how many clients, with which requests."""
 
     port: int
     name: str
@@ -160,7 +160,9 @@ def engine_processes(clients: int, *, use_async: bool) -> int | None:
 
 
 def patience(clients: int, batch_size: int, *, use_async: bool) -> float:
-    """Seconds for a request, with all that these clients may have sent before it: two cores are slow for dozens of them.
+    """The time limit of a request in seconds, long enough for all that these clients may have sent before it.
+
+    max(PATIENCE, PATIENCE_PER_IMAGE * images under way): two cores are slow with dozens of requests.
 
     >>> patience(1, 1, use_async=False), patience(16, 32, use_async=True)
     (60.0, 4096.0)
@@ -211,11 +213,11 @@ def export_and_request(
     shutil.rmtree(target, ignore_errors=True)
     say(export(loaded, target, form, batch=model_batch).text())
     images = _images(options, loaded.preprocessing)
-    # Clients that are refused for want of room send their images again and again, which costs the engines their cores.
+    # Clients that are refused because the queue is full send their images again, which takes CPU time from the engines.
     held = _under_way(clients, batch_size, use_async=use_async) * images[0].nbytes
     local = "127.0.0.1" if host in ("0.0.0.0", "localhost", "") else host
     settings = ServeSettings(
-        path=str(target),  # not the folder: a higher number may lie beside it
+        path=str(target),  # not the folder: it may hold a version with a higher number
         name=name,
         host=local,
         port=0,

@@ -1,4 +1,4 @@
-"""Many client processes against one server: `python -m conveyor.request.clients` with the orders as JSON on its input.
+"""Many client processes against one server: `python -m conveyor.request.clients`, settings as JSON on standard input.
 
 A process of its own, light and without threads, so that forking many clients is cheap and safe.
 """
@@ -92,7 +92,7 @@ def _client(number: int, order: dict[str, Any], images: NDArray[np.uint8], barri
         )
         size = order["batch_size"]
         try:
-            _patiently(call, next(_batches(images, size, number)), WARM_UP_SECONDS, report)
+            _send_with_retries(call, next(_batches(images, size, number)), WARM_UP_SECONDS, report)
         except CallFailed as error:
             report["failures"].append(f"warm-up: {error}")
             barrier.abort()
@@ -131,7 +131,7 @@ def _send_all(call: Call, batches: Iterator[NDArray[np.uint8]], order: dict[str,
     def one(batch: NDArray[np.uint8]) -> None:
         start = time.perf_counter()
         try:
-            _patiently(call, batch, timeout, report)
+            _send_with_retries(call, batch, timeout, report)
         except CallFailed as error:
             report["failures"].append(str(error))
             return
@@ -160,8 +160,8 @@ def _send_all(call: Call, batches: Iterator[NDArray[np.uint8]], order: dict[str,
             future.result()
 
 
-def _patiently(call: Call, batch: NDArray[np.uint8], timeout: float, report: dict[str, Any]) -> None:
-    """Send a batch; when the server asks to come later, do so with growing pauses until the time is up."""
+def _send_with_retries(call: Call, batch: NDArray[np.uint8], timeout: float, report: dict[str, Any]) -> None:
+    """Send a batch; when the server is busy, retry with growing pauses until the time is up."""
     end, pause = time.monotonic() + timeout, FIRST_PAUSE
     while True:
         try:

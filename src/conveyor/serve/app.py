@@ -25,7 +25,7 @@ from conveyor.serve.service import Service
 
 PAGE_FILES = {"/": "page.html", "/page.js": "page.js", "/page.css": "page.css"}
 OPEN_PATHS = (*PAGE_FILES, "/v2/health/live", "/v2/health/ready", "/favicon.ico")
-"""Paths that need no token: the page itself (its requests do need it) and what a load balancer asks."""
+"""Paths that need no token: the page itself (its requests do need it) and the health checks of load balancers."""
 PAGE_HEADERS = {
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src blob: data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -61,7 +61,7 @@ def make_app(service: Service) -> ASGIApp:
         Route("/v1/models/{name}/versions/{version}", http.tf_status),
     ]
     handlers: dict[Any, Any] = {404: _plain_error, 405: _plain_error, Refused: _refusal}
-    return Gate(Starlette(routes=routes, exception_handlers=handlers), service)
+    return CheckMiddleware(Starlette(routes=routes, exception_handlers=handlers), service)
 
 
 class Http:
@@ -122,7 +122,7 @@ class Http:
                 return Response(content, headers={"Content-Type": "application/json"})
 
     async def classify(self, request: Request) -> Response:
-        """What the page asks: the bytes of one photograph in, the five best classes out."""
+        """The request of the page: the bytes of one photograph in, the five best classes out."""
         async with self._limit() as limit:
             with self._service.request("http-page", limit) as asked:
                 model, start = asked.model, time.monotonic()
@@ -192,8 +192,8 @@ class Body:
         self._held = 0
 
 
-class Gate:
-    """In front of everything: whom the request is meant for, the token, and the last catch of our own bugs."""
+class CheckMiddleware:
+    """Runs before every handler: checks `Host` and the token, and answers an unexpected exception with an error."""
 
     def __init__(self, app: ASGIApp, service: Service) -> None:
         self._app, self._service, self._hosts = app, service, Hosts(service.settings)

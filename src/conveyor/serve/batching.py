@@ -58,7 +58,7 @@ class Batcher:
         if self._closed:
             raise Unavailable("the server is stopping")
         largest = self._sizes[-1]
-        if len(images) > self._limit:  # no later time would help
+        if len(images) > self._limit:  # a later attempt would fail as well
             raise Refused(f"{len(images)} images in one request: at most {self._limit} are accepted")
         if self.images_waiting + len(images) > self._limit:
             raise Overloaded(f"{self.images_waiting} images are waiting, the limit is {self._limit}: try again later")
@@ -116,7 +116,7 @@ class Batcher:
                     start = stop
 
     async def _gather(self) -> list[_Item]:
-        """Wait for a first request, then until the batch is full or the first one's patience ends."""
+        """Wait for a first request, then until the batch is full or the first request has waited `delay` seconds."""
         while not self._waiting:
             self._arrival.clear()
             await self._arrival.wait()

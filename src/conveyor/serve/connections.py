@@ -1,4 +1,4 @@
-"""What the HTTP library leaves open: endless request heads, silent connections, and a door that closes on people."""
+"""What the HTTP library does not handle: huge request heads, silent connections, and requests lost at shutdown."""
 
 import asyncio
 import contextlib
@@ -14,23 +14,23 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 LARGEST_HEAD = 64 * 1024
 MOST_AHEAD = 256
 """Requests of one connection that wait for the answer to an earlier one."""
-LAST_WORDS_SECONDS = 1.0
-"""How long a connection that is open when the server stops may still bring its request."""
+DRAIN_SECONDS = 1.0
+"""How long a connection that is open when the server stops may still send its request."""
 _SO_ATTACH_FILTER = 26
 _BACKLOG_IN_TCP_INFO = 24
 
 
 class LimitedProtocol(HttpToolsProtocol):
-    """Closes a connection whose request line and headers exceed `LARGEST_HEAD`; the library would collect them for ever.
+    """Closes a connection whose request line and headers exceed `LARGEST_HEAD`; the library has no limit for them.
 
-    Also one that sends `MOST_AHEAD` requests and more without waiting for an answer: the library would read on with each
-    answer, a hundred kilobytes for one, and keep them all.
+    Also closes one that sends `MOST_AHEAD` or more requests without waiting for an answer: after each answer the
+    library would read another hundred kilobytes, and keep all of it in memory.
     """
 
     _in_head = False
     _heads = _head_bytes = 0
     _running: Any = None
-    """The request that is being answered; `cycle`, the library's, is the last one whose head has come."""
+    """The request that is being answered; the library's `cycle` is the last request whose head has arrived."""
 
     def on_message_begin(self) -> None:
         self._in_head, self._head_bytes = True, 0
@@ -49,7 +49,7 @@ class LimitedProtocol(HttpToolsProtocol):
         super()._start_asgi_task(cycle, app)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The library tells only the last of several requests that nobody waits any more; the others would go on to write."""
+        """Mark every pending request as disconnected: the library marks only the last; others would go on writing."""
         for cycle in (self._running, *(waiting for waiting, _ in self.pipeline)):
             if cycle is not None and not cycle.response_complete:
                 cycle.disconnected = True
@@ -73,7 +73,7 @@ class LimitedProtocol(HttpToolsProtocol):
 
 
 async def sweep(http: uvicorn.Server, patience: float, also: Callable[[], None] = lambda: None) -> None:
-    """Close connections that neither bring a whole request head nor take their answer: they would be held for ever.
+    """Close connections that send no complete request head or do not read their answer: they would stay open for ever.
 
     `also` is called each time.
     """
@@ -87,7 +87,7 @@ async def sweep(http: uvicorn.Server, patience: float, also: Callable[[], None] 
         for (connection, not_taken), since in first_seen.items():
             if clock() - since > patience:
                 if not_taken:
-                    connection.transport.abort()  # closing would wait for the answer to be taken
+                    connection.transport.abort()  # closing would wait until the answer has been read
                 else:
                     connection.transport.close()
 
@@ -98,9 +98,9 @@ def _not_taken(connection: Any) -> int:
 
 
 def _silent(connection: Any) -> bool:
-    """Whether the next move is the other side's, and the library has no time limit for it.
+    """Whether the server waits for the client, and the library has no time limit for that.
 
-    Its limit between two requests ends with the first byte of the next one.
+    The library's limit on idle time between two requests stops counting at the first byte of the next one.
     """
     if _not_taken(connection):
         return True
@@ -108,17 +108,17 @@ def _silent(connection: Any) -> bool:
     return between and connection.timeout_keep_alive_task is None
 
 
-async def close_door(listener: socket.socket, http: uvicorn.Server) -> None:
-    """Let nobody new in, but everybody who is on the doorstep, and hear them out.
+async def drain_connections(listener: socket.socket, http: uvicorn.Server) -> None:
+    """Refuse new connections, then wait until those already made have sent their requests.
 
     Closing a listening socket resets the connections that the system has accepted and the program has not: requests
-    would be lost. So new connections are stopped first, then the waiting ones are taken, and each open connection has a
-    moment to bring the request that may be under way on it. Its answer says that the connection closes.
+    would be lost. So new connections are stopped first, then the waiting ones are accepted, and each open connection
+    has `DRAIN_SECONDS` to send the request that may be under way on it. Its answer says that the connection closes.
     """
     refuse_new(listener)
     clock = asyncio.get_running_loop().time
-    end = clock() + LAST_WORDS_SECONDS
-    await asyncio.sleep(0.05)  # handshakes that had begun
+    end = clock() + DRAIN_SECONDS
+    await asyncio.sleep(0.05)  # for handshakes that had begun
     while clock() < end and (backlog(listener) or http.server_state.connections):
         await asyncio.sleep(0.01)
 

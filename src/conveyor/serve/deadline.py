@@ -7,7 +7,8 @@ import time
 class Limit:
     """One timer around all that is done for a request: what is under way when it ends is cancelled.
 
-    Timers are dear, so the steps have none of their own: the one that is cancelled asks `up` and says what was late.
+    Timers are expensive, so the steps have none of their own: a step that is cancelled checks `up` and reports what was
+    late.
     """
 
     __slots__ = ("_timer", "ends", "seconds")

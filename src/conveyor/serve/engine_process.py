@@ -1,6 +1,6 @@
 """One engine in a process of its own: `python -m conveyor.serve.engine_process FD`, FD being one end of a socket pair.
 
-It lives as long as the other end. Signals that a service manager sends to the whole group do not end it: the server
+It ends when the other end is closed. Signals that a service manager sends to the whole group do not end it: the server
 decides when the last answer has been given.
 """
 
@@ -21,7 +21,7 @@ from conveyor.serve import ipc
 
 
 def main(file_descriptor: int) -> int:
-    """Load, warm up, say what the model is, then answer batches until the server hangs up."""
+    """Load, warm up, describe the model, then answer batches until the server closes the socket."""
     for name in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(name, signal.SIG_IGN)
     logging.basicConfig(level=logging.WARNING, format="%(message)s")

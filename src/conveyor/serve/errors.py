@@ -1,4 +1,4 @@
-"""The one exception for requests that are answered with a refusal, in the words of both protocols."""
+"""The one exception for requests that are refused, with the status codes of both protocols."""
 
 import grpc
 

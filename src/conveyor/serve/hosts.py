@@ -1,8 +1,8 @@
-"""Whom a request was meant for, and which page sent it: a browser must not be made to ask this server for a stranger.
+"""Checks of `Host` and `Origin`: a page from another site must not make a browser send requests to this server.
 
-A page at a name that its owner points to 127.0.0.1 (DNS rebinding) is, to the browser, of the same origin as this server: only
-the name in `Host` tells. An address instead of a name cannot be pointed elsewhere. Where a token is needed no name matters:
-the page does not have it. No torch here.
+A page at a name that its owner points to 127.0.0.1 (DNS rebinding) is, to the browser, of the same origin as this
+server: only the name in `Host` shows the difference. An address instead of a name cannot be pointed elsewhere. Where a
+token is needed no name is checked: the page does not have the token. No torch here.
 """
 
 import fnmatch
@@ -28,7 +28,7 @@ class Hosts:
         self._any_name = settings.token is not None
 
     def check(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> None:
-        """Raise `Refused` for a request that was meant for somebody else, or that a page from elsewhere sent."""
+        """Raise `Refused` for a request with another server's name, or from a page of another origin."""
         given: dict[bytes, list[str]] = {b"host": [], b"origin": []}
         for name, value in headers:
             if name in given:

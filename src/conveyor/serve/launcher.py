@@ -31,7 +31,7 @@ class Running:
     log: Path
 
     def stop(self, timeout: float = 60.0) -> int:
-        """Ask it to leave and wait; returns its exit code (0: nothing was lost)."""
+        """Send it the stop signal and wait; returns its exit code (0: no request was lost)."""
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         try:
@@ -43,7 +43,7 @@ class Running:
 
 @contextlib.contextmanager
 def running(settings: ServeSettings, ready_seconds: float = READY_SECONDS) -> Iterator[Running]:
-    """A server for the body of a `with` statement; its words go to a file that an error quotes."""
+    """A server for the body of a `with` statement; its output goes to a file that an error message quotes."""
     settings.check()
     with scratch.folder("serve") as folder:
         ready, log = folder / "ready.json", folder / "server.log"

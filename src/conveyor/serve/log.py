@@ -1,4 +1,4 @@
-"""The server's log: one line for each event, nothing of a peer's words unescaped, repeated lines summed up. No torch here."""
+"""The server's log: one line for each event, text from a peer escaped, repeated lines counted. No torch here."""
 
 import contextlib
 import logging
@@ -14,8 +14,8 @@ MOST_KINDS = 1000
 class LogLines(logging.Handler):
     """Writes the first record of a kind at once and counts the others of the next `window` seconds into one line.
 
-    A kind is the text of our own records, and the template of a library's (its arguments are addresses and the like): each
-    malformed request makes one, as fast as it can be sent.
+    A kind is the text of our own records, and the template of a library's (its arguments are addresses and the like):
+    each malformed request makes one, as fast as it can be sent.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ class LogLines(logging.Handler):
         self._write(text + "\n")
 
     def format(self, record: logging.LogRecord) -> str:
-        """The message on one line, escaped; lines of a traceback are indented, so that none can pass for a message."""
+        """The message on one line, escaped; lines of a traceback are indented, so that none looks like a message."""
         first, *rest = [record.getMessage(), *self._trace(record)]
         return "\n".join([escaped(first), *(f"    {escaped(line)}" for line in rest)])
 

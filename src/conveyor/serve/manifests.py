@@ -93,12 +93,12 @@ def arguments(settings: ServeSettings) -> list[str]:
 
 
 def _drain_delay(settings: ServeSettings) -> float:
-    """Longer than the period of the readiness probe: a balancer must have noticed before the door closes."""
+    """Longer than the readiness probe's period: a load balancer must notice before the server stops listening."""
     return max(5.0, settings.drain_delay)
 
 
 def _grace_seconds(settings: ServeSettings) -> int:
-    """Longer than the server takes to leave."""
+    """Longer than the server takes to stop."""
     return math.ceil(_drain_delay(settings) + settings.drain) + 10
 
 
@@ -140,7 +140,7 @@ def _container(name: str, settings: ServeSettings, image: str) -> dict[str, Any]
 
 
 def _names(name: str, settings: ServeSettings) -> tuple[str, ...]:
-    """What other pods call the service; not NAME.NAMESPACE: a name of two parts may be anybody's outside the cluster."""
+    """Names by which other pods reach the service; not NAME.NAMESPACE, which may be a real host outside the cluster."""
     called = (name, f"{name}-predictor")
     inside = (f"{each}.*.svc{domain}" for each in called for domain in ("", ".cluster.local"))
     return (*settings.host_names, *called, *inside)

@@ -15,7 +15,7 @@ from conveyor.serve.versions import Version
 
 
 class ServedModel:
-    """Started once, asked many times, closed when the last answer is out."""
+    """One version of a model: started once, closed when its last request is answered."""
 
     def __init__(self, version: Version, settings: ServeSettings, metrics: Metrics) -> None:
         self.stamp = version.stamp

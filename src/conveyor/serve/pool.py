@@ -90,7 +90,7 @@ class Worker:
             self.process.kill()
 
     async def stop(self) -> None:
-        """Hang up and wait for the process to end; one that does not is killed."""
+        """Close the socket and wait for the process to end; one that does not is killed."""
         self._writer.close()
         try:
             async with asyncio.timeout(5):
@@ -113,8 +113,8 @@ class Worker:
 class Pool:
     """`count` workers for one version of a model.
 
-    A batch whose worker dies is given to another worker once more; a batch that kills two workers is refused, so that
-    a poisonous request cannot take all of them down for ever.
+    A batch whose worker dies is given to another worker once more; a batch that kills two workers is refused, so that a
+    request that crashes engines cannot stop all workers again and again.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ from conveyor.errors import UserError
 from conveyor.files import make_parent, write_atomically
 from conveyor.serve import log
 from conveyor.serve.app import make_app
-from conveyor.serve.connections import LimitedProtocol, close_door, sweep
+from conveyor.serve.connections import LimitedProtocol, drain_connections, sweep
 from conveyor.serve.hosts import Hosts
 from conveyor.serve.protocols.grpc_server import make_server
 from conveyor.serve.service import Service
@@ -34,7 +34,7 @@ BACKLOG = 2048
 CLOCK_SECONDS = 0.05
 """A timer may fire this much too early."""
 QUIET_SECONDS, MOST_QUIET_SECONDS = 0.2, 2.0
-"""How long no call has come before gRPC stops, and how long that is waited for."""
+"""gRPC stops after this long without a call; and the longest wait for that."""
 
 
 def serve(settings: ServeSettings, say: Say = lambda text: None) -> int:
@@ -74,7 +74,7 @@ def _check_files(settings: ServeSettings) -> None:
 
 
 async def _stop_grpc(service: Service, server: Any, drain: float) -> None:
-    """Turn new calls away in so many words until none come; then stop.
+    """Refuse new calls with an error that says so until none come; then stop.
 
     The library cancels calls that reach it while it stops, and their callers could not tell that nothing was done.
     """
@@ -116,14 +116,14 @@ async def _serve(settings: ServeSettings, say: Say, lines: log.LogLines) -> int:
     while not http.started and not running.done():
         await asyncio.sleep(0.01)
     gc.collect()
-    gc.freeze()  # what is there now stays: the collector need not look at it again for every few requests
+    gc.freeze()  # these objects stay alive: the collector need not scan them again every few requests
     _announce(service, port, grpc_port, say)
     await asyncio.wait((leaving, running), return_when=asyncio.FIRST_COMPLETED)
     service.draining = True
     say(f"stopping: no longer ready, {settings.drain_delay:g} s for those on their way, then the door closes")
     await asyncio.sleep(settings.drain_delay)
     sweeping.cancel()
-    await close_door(listener, http)
+    await drain_connections(listener, http)
     http.should_exit = True
     service.patience_ends = time.monotonic() + settings.drain - CLOCK_SECONDS
     stopping = [running]

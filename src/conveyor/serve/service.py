@@ -1,4 +1,4 @@
-"""What both protocols call: the model in service, its exchange for a newer one, and the accounts."""
+"""What both protocols call: the model in service, its replacement by a newer one, and the counts of requests."""
 
 import asyncio
 import contextlib
@@ -24,8 +24,8 @@ from conveyor.serve.protocols import images as pictures
 from conveyor.serve.settings import ServeSettings
 
 DECODERS = min(32, (os.cpu_count() or 1) + 4)
-"""Requests whose photographs are decoded at the same time: as many as there are threads, so that none waits inside the
-library, which would keep its bytes even when its caller is gone."""
+"""Requests whose photographs are decoded at the same time: as many as there are threads, so that none waits
+inside the library, which would keep its bytes even when its caller has disconnected."""
 SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 """Seconds before a version that could not be loaded is tried again; doubled each time."""
 _logger = logging.getLogger(__name__)
@@ -46,10 +46,10 @@ class Service:
         self.metrics = Metrics()
         self.draining = False
         self.refuses_calls_at: float | None = None
-        """From when on gRPC calls are turned away; each that comes moves it on (monotonic seconds)."""
+        """From when on gRPC calls are refused; each refused call sets it to its own time (monotonic seconds)."""
         self.accepted = self.answered = self.refused = self.cancelled = 0
         self.patience_ends: float | None = None
-        """When a stopping server breaks off what is still under way (monotonic seconds)."""
+        """When a stopping server cancels requests that are still under way (monotonic seconds)."""
         self.bytes_held = 0
         self._decoders = asyncio.Semaphore(DECODERS)
         self._current: ServedModel | None = None
@@ -83,7 +83,7 @@ class Service:
         return current
 
     async def infer(self, asked: Asked, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """Logits from the model, in what is left of the time. During an exchange the old version answers what it was given."""
+        """Logits from the model, within the time left. During an exchange the old version answers its own requests."""
         start = time.monotonic()
         try:
             answer = await asked.model.infer(images)
@@ -122,7 +122,7 @@ class Service:
                     self.metrics.phase("decode", time.monotonic() - start)
                     return decoded
                 finally:
-                    if not work.done():  # nobody waits any more: the thread stops, and until then its bytes count
+                    if not work.done():  # the caller has gone: the thread stops, and until then its bytes count
                         waiting.clear()
                         await asyncio.wait([work])
                         work.exception()
@@ -189,7 +189,7 @@ class Service:
         return self.metrics.text()
 
     async def _open(self, version: versions.Version) -> ServedModel:
-        """A version, started. The name of the first one stays: callers have it in their addresses."""
+        """A version, started. The name of the first one stays: clients use it in their URLs."""
         model = ServedModel(version, self.settings, self.metrics)
         try:
             await model.start(self._current.name if self._current is not None else None)
@@ -201,7 +201,7 @@ class Service:
     async def _watch(self) -> None:
         """Take newer versions into service; one that cannot be loaded is tried again, with growing pauses.
 
-        It may be broken for good, or its engine was killed for want of memory that is there a minute later.
+        It may be broken for good, or its engine was killed for lack of memory that is free a minute later.
         """
         assert self._current is not None
         clock = asyncio.get_running_loop().time
@@ -210,7 +210,7 @@ class Service:
             await asyncio.sleep(self.settings.poll)
             try:
                 found = await asyncio.to_thread(versions.newest, Path(self.settings.path), self.settings.checkpoint)
-            except (UserError, OSError) as error:  # moved away or out of reach: nothing that could be refused
+            except (UserError, OSError) as error:  # moved or unreachable: there is no version to report as refused
                 if str(error) != trouble:
                     _logger.warning("the version in service stays: %s", error)
                 trouble = str(error)
@@ -223,7 +223,7 @@ class Service:
                 continue
             try:
                 fresh = await self._open(found)
-            except Exception as error:  # whatever a broken version brings about, this one goes on
+            except Exception as error:  # whatever error a broken version causes, the current one stays in service
                 known = found.stamp == failed
                 (self.metrics.retries if known else self.metrics.bad_versions).inc()
                 failed, pause = found.stamp, min(2 * pause, LONGEST_PAUSE) if known else SHORTEST_PAUSE
@@ -268,7 +268,7 @@ class Account:
         elif isinstance(error, Refused):
             outcome = error.outcome
             service.refused += 1
-        elif isinstance(error, asyncio.CancelledError) and not self._broken_off():
+        elif isinstance(error, asyncio.CancelledError) and not self._cancelled_here():
             outcome = "cancelled"  # a gRPC caller that does not wait any longer
             service.cancelled += 1
         else:
@@ -276,6 +276,6 @@ class Account:
         service.metrics.requests.labels(self._protocol, outcome).inc()
         service.metrics.seconds.labels(self._protocol).observe(self._clock() - self._start)
 
-    def _broken_off(self) -> bool:
-        """Whether it is this server that has no more time for the request."""
+    def _cancelled_here(self) -> bool:
+        """Whether this server cancelled the request because its time to stop was over."""
         return self._service.patience_ends is not None and self._clock() >= self._service.patience_ends

@@ -1,4 +1,4 @@
-"""What a server is told. No torch here."""
+"""The settings of a server. No torch here."""
 
 import dataclasses
 import json
@@ -17,7 +17,7 @@ NO_GRPC = -1
 
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
-    """Everything `conveyor serve` can be told; the defaults are safe on a laptop."""
+    """Every setting of `conveyor serve`; the defaults are safe on a laptop."""
 
     path: str
     checkpoint: str | None = None
@@ -46,7 +46,7 @@ class ServeSettings:
     batch_sizes: tuple[int, ...] = ()
     """Batches are padded to one of these; none: powers of two up to `max_batch`."""
     delay_us: int = 2000
-    """How long the first request of a batch waits for company, in microseconds."""
+    """How long the first request of a batch waits for others to join it, in microseconds."""
     queue: int = 512
     """Images that may wait; further requests are refused."""
     max_body: int = 32 * MIB
@@ -59,9 +59,9 @@ class ServeSettings:
     tls_cert: str | None = None
     tls_key: str | None = None
     poll: float = 2.0
-    """Seconds between looks for a new version; 0: never."""
+    """Seconds between checks for a new version; 0: never."""
     drain_delay: float = 0.5
-    """Seconds in which a stopping server still takes connections, so that nobody runs into a closed door."""
+    """Seconds in which a stopping server still takes connections, until load balancers have noticed."""
     drain: float = 30.0
     """Most seconds for requests under way when the server stops."""
     ready_file: str | None = None
@@ -73,7 +73,7 @@ class ServeSettings:
             raise UserError(f"there is no engine {self.engine!r}{did_you_mean(self.engine, ENGINES)}")
         self.wanted()
         for option, number, least in self._numbers():
-            if not least <= number < math.inf:  # not even true of "not a number"
+            if not least <= number < math.inf:  # also catches NaN
                 raise UserError(f"--{option} {number:g} cannot work: give at least {least:g}")
         if self.timeout == 0:
             raise UserError("--timeout 0 leaves no time for any answer: give the seconds that a request may take")

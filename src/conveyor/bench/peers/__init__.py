@@ -1,1 +1,1 @@
-"""Scripts of the contestants. Each is self-contained, so that it also runs in an environment without Conveyor."""
+"""The programs that benchmarks compare. Each is self-contained, so that it runs in environments without Conveyor."""

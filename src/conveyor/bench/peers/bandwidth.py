@@ -1,4 +1,4 @@
-"""The machine's memory as a contestant: `a + b -> c` on arrays far larger than the caches, counted in GB."""
+"""The machine's memory bandwidth: `a + b -> c` on arrays far larger than the caches, counted in GB."""
 
 from protocol import serve, settings
 

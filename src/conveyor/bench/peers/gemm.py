@@ -1,4 +1,4 @@
-"""The machine's matrix product, float32 or bfloat16, as a contestant: what the others' arithmetic is compared with, round by round."""
+"""The machine's matrix product, float32 or bfloat16: the limit that the others' arithmetic is compared with."""
 
 from protocol import serve, settings
 

@@ -1,8 +1,8 @@
 """One inference engine in one process, one batch size after the other.
 
-The engines that are called directly get float32 images, normalised and laid out as they like best, made beforehand;
-Conveyor's gets 8-bit images and normalises them itself. 8-bit models are made as each library's own guide says, with random
-images: speeds do not depend on the ranges.
+The engines that are called directly get float32 images, normalised and in their fastest memory format, made beforehand;
+Conveyor's gets 8-bit images and normalises them itself. 8-bit models are made as each library's own guide says, with
+random images: speeds do not depend on the ranges.
 """
 
 import json
@@ -32,7 +32,7 @@ def main() -> None:
 CALIBRATION = 4
 """Images that set the ranges of 8-bit models."""
 CHOSEN: dict[int, str] = {}
-"""What `auto` took for each batch, for the record."""
+"""The engine that `auto` chose for each batch, for the record."""
 
 
 def _model(asked: dict[str, Any]) -> Any:
@@ -79,7 +79,7 @@ def torch_eager(asked: dict[str, Any]) -> Callable[[int], Step]:
 
 
 def onnx_file(asked: dict[str, Any]) -> Path:
-    """The network as its user would export it, with a free batch; written once for all contestants."""
+    """The network as its user would export it, with a free batch; written once for all programs."""
     import os
     import warnings
 
@@ -100,7 +100,7 @@ def onnx_file(asked: dict[str, Any]) -> Path:
 
 
 def quantized_file(asked: dict[str, Any]) -> Path:
-    """The 8-bit model of this library, made by a process of its own: quantisers have damaged the heap of theirs."""
+    """The 8-bit model of this library, made in a process of its own: quantisers have corrupted their process's heap."""
     suffix = {"onnxruntime": ".int8.onnx", "openvino": ".int8.xml"}[asked["engine"]]
     path = onnx_file(asked).with_suffix(suffix)
     if not path.exists():

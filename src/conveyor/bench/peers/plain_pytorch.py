@@ -1,4 +1,4 @@
-"""The training loop everybody writes: plain PyTorch, one process, all threads.
+"""The usual training loop: plain PyTorch, one process, all threads.
 
 NCHW or channels_last, float32 or bfloat16 under autocast, as it is or through torch.compile.
 """
@@ -52,8 +52,8 @@ def main() -> None:
 def with_torch_layers(module):  # type: ignore[no-untyped-def]
     """The same network made of torch's own layers, as the loop's author would have it.
 
-    Our layers that differ are replaced: batch norm, the global mean (whose gradient keeps the memory format in ours) and
-    the padded shortcut.
+    Our layers that differ are replaced: batch norm, the global mean (whose gradient keeps the memory format in ours)
+    and the padded shortcut.
     """
     from torch import nn
 

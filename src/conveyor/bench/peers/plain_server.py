@@ -1,6 +1,6 @@
-"""The server that one writes in an afternoon: FastAPI, uvicorn, one ONNX Runtime session, a request at a time per thread.
+"""A minimal server for comparison: FastAPI, uvicorn, one ONNX Runtime session, a request at a time per thread.
 
-It speaks enough of the Open Inference Protocol (binary tensors) for `conveyor request --protocol http`.
+It implements enough of the Open Inference Protocol (binary tensors) for `conveyor request --protocol http`.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""The contestants' side of the protocol in `conveyor.bench.rounds`; plain Python, importable from a script beside it."""
+"""The programs' side of the protocol in `conveyor.measure.rounds`; plain Python, importable from a script beside it."""
 
 import json
 import sys
@@ -14,19 +14,19 @@ LIBRARIES = ("jax", "keras", "lightning", "onnxruntime", "openvino", "tensorflow
 
 
 def say_ready() -> None:
-    """The first words: ready, and with which versions; a peer's own environment has others than ours."""
+    """Print the first message: ready, and the library versions, which may differ from ours in a peer's environment."""
     found = {name: str(getattr(sys.modules[name], "__version__", "?")) for name in LIBRARIES if name in sys.modules}
     print(json.dumps({"ready": True, "versions": found}), flush=True)
 
 
 def settings() -> dict[str, Any]:
-    """What this contestant is asked to run, as JSON in the first argument."""
+    """The settings of this program, as JSON in the first argument."""
     found: dict[str, Any] = json.loads(sys.argv[1])
     return found
 
 
 def serve(step: Callable[[], Any], images_per_step: float, warmup: int = 2) -> None:
-    """Warm up, then run as many steps as each request asks for. A step may count something else than images."""
+    """Warm up, then run as many steps as each request asks for. A step may count another unit than images."""
     for _ in range(warmup):
         step()
     say_ready()
@@ -44,7 +44,7 @@ def serve_batches(
 ) -> None:
     """Answer `{"prepare": batch}` by making and warming the step of that batch, then `{"seconds": s}` by running it.
 
-    Only one batch size is kept. `about` tells more of a prepared one.
+    Only one batch size is kept. `about` returns details of a prepared one.
     """
     batch, step = 0, lambda: None
     say_ready()
@@ -77,6 +77,6 @@ def timed(step: Callable[[], Any], batch: int, seconds: float) -> dict[str, floa
 
 
 def unavailable(why: object) -> NoReturn:
-    """Say why this contestant cannot run here, and end."""
+    """Print why this program cannot run here, and exit."""
     print(json.dumps({"unavailable": str(why).splitlines()[0] if str(why) else type(why).__name__}), flush=True)
     sys.exit(0)

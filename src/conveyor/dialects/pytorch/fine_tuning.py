@@ -22,7 +22,7 @@ from conveyor.topology import exact
 
 OPTIONS = ("epoch", "lr", "micro_batch_size", "gradient_accumulation", "first_trainable_layer")
 FOLDER = "fine-tune"
-"""The second phase's run folder, in that of the first."""
+"""The second phase's run folder, inside that of the first."""
 
 
 def with_second_phase(first: Translation, values: Values, translate: Callable[[Values], Translation]) -> Translation:
@@ -93,7 +93,7 @@ def _weights(options: Options, folder: Path) -> Path:
 
 
 def _from_layer(options: Options, layer: str) -> list[str]:
-    """`--train-only` for all parameters from the first one of `layer` on, in as few words as can be."""
+    """`--train-only` for all parameters from the first one of `layer` on, as short as possible."""
     from conveyor.dialects.layer_names import names_in
     from conveyor.training import build_model
 

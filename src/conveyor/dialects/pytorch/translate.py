@@ -1,7 +1,7 @@
 """PyTorch: what the rows of its table mean together, for the early program (2020) and the later one (version 3).
 
 They differ in their defaults: the early one has no weight decay, no flips and counts its schedule in epochs. The later
-one is meant when a configuration is named or one of its own spellings is used.
+one is assumed when a configuration is named or one of its own spellings is used.
 """
 
 import math
@@ -69,7 +69,7 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
 
 
 def is_later(values: Values) -> bool:
-    """Whether the command line speaks the later program's language."""
+    """Whether the command line is meant for the later program."""
     return values.config_name is not None or not values.spelled.isdisjoint(LATER)
 
 
@@ -149,7 +149,7 @@ def _data(draft: Draft, later: bool, benchmark: bool) -> None:
 
 
 def _boxes(draft: Draft, benchmark: bool, usual_folder: str | None) -> None:
-    """Crops steered by bounding boxes; where there are none, a note, and crops as without the option."""
+    """Crops chosen by bounding boxes; where there are none, a note, and crops as without the option."""
     values = draft.values
     kind, own = values["data"], values.own
     folder = own.get("data_dir") or values["imagenet_data_path"] or usual_folder

@@ -75,7 +75,7 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
 
 
 def in_words(stored: Options) -> dict[str, Any]:
-    """What the periods of a stored run depend on, in this program's words."""
+    """The values that the periods of a stored run depend on, under this program's names."""
     names = {ours: theirs for theirs, ours in DATA.items()}
     words: dict[str, Any] = {
         "dataset": names.get(stored.data.data or "", "imagenet"),

@@ -1,1 +1,1 @@
-"""The protocols of the server: what arrives, checked, as images, and answers in the words of each protocol."""
+"""The protocols of the server: checked requests become images, logits become answers in each protocol's form."""

@@ -1,4 +1,4 @@
-"""Numbers that a stranger sent, as images: shape, type and range are checked, and nothing is guessed silently."""
+"""Untrusted numbers from requests, as images: shape, type and range are checked, and nothing is guessed silently."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -29,7 +29,7 @@ MOST_DIMENSIONS = 8
 
 
 def as_images(values: Any, image_shape: tuple[int, int, int]) -> NDArray[np.uint8]:
-    """uint8 [N, H, W, C] from numbers in 0..255 of any type; one image without the first dimension is taken as a batch of 1."""
+    """uint8 [N, H, W, C] from numbers in 0..255 of any type; an image without the first dimension is a batch of 1."""
     array = values if isinstance(values, np.ndarray) else from_lists(values)
     if array.dtype.kind not in "uif":
         raise Refused("the array must hold numbers from 0 to 255")
@@ -54,8 +54,8 @@ def as_images(values: Any, image_shape: tuple[int, int, int]) -> NDArray[np.uint
 def from_lists(values: Any) -> NDArray[Any]:
     """The array of numbers in nested lists.
 
-    Whatever is no number is refused before an array is made: one of texts has room for the longest in every place, so
-    that a request of a few hundred kilobytes would cost gigabytes.
+    Anything but numbers is refused before an array is made: numpy gives every element of an array of texts the size of
+    the longest, so that a request of a few hundred kilobytes would cost gigabytes.
     """
     level = values if isinstance(values, list) else [values]
     for _ in range(MOST_DIMENSIONS):

@@ -1,4 +1,4 @@
-"""Room for the gRPC messages that arrive at the same time. No torch here."""
+"""A limit on the gRPC messages that arrive at the same time. No torch here."""
 
 import asyncio
 import contextlib
@@ -13,9 +13,10 @@ GRACE_SECONDS = 1.0
 class Arrivals:
     """At most `most` messages arrive at a time.
 
-    The library tells nothing of a message that is half there, so a sender that is slow and one that is stuck look alike. As
-    long as there is room neither is disturbed. When somebody waits, the one that takes longest gives its place up after
-    `grace` seconds; and the last to come is first to go on, so that a crowd of stuck senders does not stand before it.
+    The library reports nothing about a message that is half received, so a slow sender and a stuck one cannot be told
+    apart. As long as places are free neither is interrupted. When a sender waits for a place, the message that has been
+    arriving longest loses its place after `grace` seconds; waiting senders are served last come first, so that a new
+    one does not wait behind many stuck ones.
     """
 
     def __init__(self, most: int, grace: float = GRACE_SECONDS) -> None:
@@ -23,12 +24,12 @@ class Arrivals:
         self._arriving: dict[asyncio.Timeout, float] = {}
         self._waiting: list[asyncio.Future[None]] = []
         self._free, self._ousted = most, 0
-        """Places that nobody has, and those whose holders are on their way out."""
+        """Free places, and places whose holders have been cancelled but have not left yet."""
         self._alarm: asyncio.TimerHandle | None = None
 
     @contextlib.asynccontextmanager
     async def place(self) -> AsyncIterator[None]:
-        """A place for the body of a `with` statement; `Overloaded` when it was given up for another."""
+        """A place for the body of a `with` statement; `Overloaded` when it was taken away for another sender."""
         await self._enter()
         try:
             async with asyncio.timeout(None) as timer:
@@ -52,7 +53,7 @@ class Arrivals:
             await turn
         except asyncio.CancelledError:
             if not turn.cancelled():
-                self._leave()  # the place came together with the cancellation
+                self._leave()  # the place was granted at the same time as the cancellation
             elif turn in self._waiting:
                 self._waiting.remove(turn)
             raise
@@ -67,7 +68,7 @@ class Arrivals:
         self._free += 1
 
     def _look(self) -> None:
-        """While somebody waits, be there when the grace of the one that takes longest ends."""
+        """While a sender waits, set the timer for the message that has been arriving longest."""
         if self._alarm is not None:
             self._alarm.cancel()
             self._alarm = None

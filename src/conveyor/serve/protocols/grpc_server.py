@@ -29,7 +29,7 @@ from conveyor.serve.service import Asked, Service
 
 SERVING, NOT_SERVING = 1, 2
 MOST_ARRIVING = 32
-"""Messages that each service takes in at the same time; the library gives no account of those that are half there."""
+"""Messages that each service receives at the same time; the library does not report those that are half received."""
 _CONTENTS = {
     "BOOL": "bool_contents",
     "UINT8": "uint_contents",
@@ -88,10 +88,10 @@ class Rpc:
     def handlers(self, service_name: str, **methods: Method) -> Any:
         """A generic handler for a service whose methods have messages called NAMERequest and NAMEResponse."""
         table = {}
-        arriving = Arrivals(MOST_ARRIVING)  # one for each service: health is told whatever the others do
+        arriving = Arrivals(MOST_ARRIVING)  # one for each service, so that health checks are answered under any load
         for name, method in methods.items():
             request = {"Check": "HealthCheckRequest"}.get(name, f"{name}Request")
-            # On the wire a stream of one message is the same as a message; but we say when it is taken in.
+            # On the wire a stream of one message is the same as a message; but here we decide when it is read.
             table[name] = grpc.stream_unary_rpc_method_handler(
                 self._guarded(method, MESSAGES[request], arriving, open_to_all=service_name == HEALTH_SERVICE),
                 response_serializer=lambda message: message.SerializeToString(),
@@ -215,7 +215,7 @@ class Rpc:
 
 
 async def _arrived(context: Any, arriving: Arrivals, limit: Limit) -> bytes:
-    """The message of a call, taken in when there is room for it; one that does not come in time is not waited for."""
+    """The message of a call, read when a place is free; an error when it does not arrive in time."""
     try:
         async with arriving.place():
             content = await context.read()

@@ -112,7 +112,7 @@ async def images_of(service: Service, asked: Asked, tensor: dict[str, Any], bina
 
 
 def wanted_outputs(request: dict[str, Any]) -> list[tuple[str, bool | None, int]]:
-    """(name, as binary (none: not said), classification count) of each output that was asked for; all of them without a wanted."""
+    """(name, as binary (none: not said), classification count) of each requested output; all when none is named."""
     default = (request.get("parameters") or {}) if isinstance(request.get("parameters") or {}, dict) else {}
     binary = True if default.get("binary_data_output") is True else None
     outputs = request.get("outputs")

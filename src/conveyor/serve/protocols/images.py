@@ -1,4 +1,4 @@
-"""Photographs in requests to pixels: validation's decoder behind limits for what a stranger sends."""
+"""Photographs in requests to pixels: validation's decoder, with limits for untrusted input."""
 
 import numpy as np
 from numpy.typing import NDArray

@@ -59,7 +59,7 @@ _INFERENCE: dict[str, Fields] = {
         "raw_output_contents": (6, "bytes*"),
     },
 }  # fmt: skip
-"""The Open Inference Protocol. Nested messages stand on the top level here: on the wire that is the same."""
+"""The Open Inference Protocol. Nested messages are declared at the top level: the bytes sent are the same."""
 
 _TENSORFLOW: dict[str, Fields] = {
     "Dim": {"size": (1, "int64"), "name": (2, "string")},
@@ -154,4 +154,4 @@ LARGE_MESSAGES = (
     ("grpc.http2.write_buffer_size", 4 << 20),
     ("grpc.http2.bdp_probe", 0),
 )
-"""Settings of both ends for messages of some hundred kilobytes: fewer frames, writes and letters about window sizes."""
+"""Settings of both ends for messages of some hundred kilobytes: fewer frames, writes and WINDOW_UPDATE frames."""
