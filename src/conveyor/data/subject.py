@@ -1,4 +1,4 @@
-"""The network of a run and what it sees: one answer for training, validation, inference, requests, planning. No torch."""
+"""The network of a run and its input: one definition for training, validation, inference and planning. No torch."""
 
 from dataclasses import dataclass
 
@@ -100,7 +100,7 @@ def planned(options: Options) -> Subject:
 
 
 def info_without_files(options: Options) -> DatasetInfo:
-    """The data set of a trained model; its files may not be where the model is used, then the options say enough."""
+    """The data set of a trained model; where its files are absent, the numbers come from the options."""
     try:
         return catalogue.info(options.data)
     except UserError:
