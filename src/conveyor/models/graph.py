@@ -51,7 +51,7 @@ def trace_graph(model: nn.Module) -> fx.Graph:
 
 
 def is_number(node: fx.Node) -> bool:
-    """Whether the node gives a shape, a type or arithmetic on such, and no tensor: it is computed where it is needed."""
+    """Whether the node gives a shape, a type or arithmetic on such, and no tensor: computed where needed."""
     if node.op == "call_method":
         return node.target in ("size", "dim", "numel")
     if node.op != "call_function":

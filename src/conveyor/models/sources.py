@@ -1,8 +1,8 @@
 """The origin of a weights file, and its makers' settings that no tensor holds. No torch unless a file needs it.
 
 Recognised by the tensors' names (torchvision, efficientnet_pytorch), by `config.json` beside the file (timm on the
-Hugging Face hub) and by the name of the file or its folder (timm). Norm epsilon and padding belong to the network: options that
-contradict them are refused. Size, crop, interpolation, mean and deviation are how its makers validated: options win.
+Hugging Face hub) and by the name of the file or its folder (timm). Norm epsilon and padding belong to the network:
+options that contradict them are refused. Size, crop, interpolation, mean and deviation are how its makers validated: options win.
 """
 
 import json
@@ -180,7 +180,7 @@ def _config(path: Path) -> dict[str, Any] | None:
 
 
 def _validation(config: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The options that `pretrained_cfg` (in older files the document itself) means, and notes on what is not followed."""
+    """The options that `pretrained_cfg` (in older files the document itself) means, and notes on what is ignored."""
     stated = config.get("pretrained_cfg") or config
     found: dict[str, Any] = {}
     notes = []
