@@ -24,11 +24,11 @@ class Part:
 
 
 def assign(num_stages: int, depth: int, schedule: str = "gpipe", mapping: Sequence[int] = ()) -> list[Part]:
-    """Deal the stages of a model to the `depth` workers of a lane, in the order in which a sample meets them.
+    """Assign the stages of a model to the `depth` workers of a lane, in the order of the forward pass.
 
     Without a mapping each worker gets neighbouring stages (as even as can be), or, for the looped schedules, every
     depth-th part. A mapping names a worker for each stage; when it names more workers than there are, neighbouring
-    ones are folded together. Neighbouring stages of one worker become one part: nothing is sent between them.
+    ones are merged. Neighbouring stages of one worker become one part: nothing is sent between them.
     """
     if not 1 <= depth <= num_stages:
         raise UserError(
