@@ -132,7 +132,7 @@ def wanted(options: Options, devices: int, memory: float | None, given: Containe
     if batch.recompute:
         recompute = tuple("stage" if name == "stage" else "block" for name in batch.recompute[:1])
     elif batch.pipeline_schedule == "zero-bubble":
-        recompute = ("none",)  # it runs the backward pass in two parts, which recomputation does not survive
+        recompute = ("none",)  # it runs the backward pass in two parts, which recomputation does not support
     return Wanted(
         devices=devices,
         global_batch=total,
