@@ -2,7 +2,8 @@
 
 Recognised by the tensors' names (torchvision, efficientnet_pytorch), by `config.json` beside the file (timm on the
 Hugging Face hub) and by the name of the file or its folder (timm). Norm epsilon and padding belong to the network:
-options that contradict them are refused. Size, crop, interpolation, mean and deviation are how its makers validated: options win.
+options that contradict them are refused. Size, crop, interpolation, mean and deviation are how its makers validated:
+options win.
 """
 
 import json
