@@ -39,7 +39,7 @@ class Network:
     devices_per_host: int
 
     def shared(self, groups: int) -> "Network":
-        """The network of each of `groups` concurrent reductions (one per stage): its share of devices and outer link."""
+        """The network of each of `groups` concurrent reductions (one per stage): its share of devices and link."""
         outer = Link(self.outer.bandwidth / groups, self.outer.latency)
         return Network(self.inner, outer, max(1, self.devices_per_host // groups))
 
