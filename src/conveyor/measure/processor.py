@@ -1,7 +1,7 @@
 """What this machine's processor is: its name and the instructions that it has, read once from the system. No torch here.
 
 `has("avx512_bf16")` asks for an instruction set by the system's name (Linux: the words of `flags` in /proc/cpuinfo, such as
-avx2, avx512f, avx512_bf16, avx512_vnni, amx_tile, amx_bf16, amx_int8). Where the system tells nothing, nothing is there.
+avx2, avx512f, avx512_bf16, avx512_vnni, amx_tile, amx_bf16, amx_int8). Where the system does not say, the answer is no.
 """
 
 import dataclasses
