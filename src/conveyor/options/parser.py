@@ -45,7 +45,7 @@ ELSEWHERE = {
     "--warmup-epochs": "--warmup 5ep",
     "--workers": "--loader-threads, or --layout for the processes of a run",
 }
-"""Names of the field that mean several things, or one that is said otherwise here."""
+"""Other programs' flags without one exact counterpart here, and what to suggest instead."""
 
 
 class _HelpAll(argparse.Action):

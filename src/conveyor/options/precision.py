@@ -47,7 +47,7 @@ class PrecisionOptions:
     fp_exceptions: bool = option(False, "Stop at the first value that is not finite and name the layer.")
 
     def __post_init__(self) -> None:
-        """A short spelling is read once, here; nobody else knows it."""
+        """Expand a short spelling here, so that other code sees only the long form."""
         half = SHORT.get(self.precision)
         if half is not None:
             object.__setattr__(self, "precision", "16.32")
