@@ -57,8 +57,8 @@ def _loader() -> Any:
     """YAML's safe loader with two more refusals: a key given twice, which plain YAML accepts, and too many values.
 
     An alias takes three letters and stands for all values of its anchor: ten lines of ten aliases each are 10^10
-    values, which merging (`<<`), printing or comparing would create. So for each node the values are counted as if every
-    alias were a copy.
+    values, which merging (`<<`), printing or comparing would create. So for each node the values are counted as if
+    every alias were a copy.
     """
     import yaml
 
