@@ -175,7 +175,7 @@ def _holds_others(folder: Path, name: str) -> bool:
 
 
 def info(options: DataOptions) -> DatasetInfo:
-    """The numbers of the data set that `options` choose; only image folders are looked at on the disk."""
+    """The numbers of the data set that `options` choose; only image folders are read from the disk."""
     name = name_of(options)
     if name != "folder":
         found = known()[name]

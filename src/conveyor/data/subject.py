@@ -84,7 +84,7 @@ def _normalization(options: Options, info: DatasetInfo | None, name: str) -> str
 def completed_subject(
     options: Options, info: DatasetInfo | None, own: str | None = None
 ) -> tuple[Options, Subject, tuple[str, ...]]:
-    """The options with what the source of their weights uses, their subject, and what to tell the user about both."""
+    """The options with what the source of their weights uses, their subject, and notes for the user about both."""
     told: tuple[str, ...] = ()
     if own is None:
         options, told = sources.completed(

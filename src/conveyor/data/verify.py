@@ -70,7 +70,7 @@ def check_image(data: bytes) -> str | None:
 
 
 def _named(copy: Copy) -> Copy:
-    """MNIST and Fashion-MNIST have the same file names: the folder's name or the content tells which it is."""
+    """MNIST and Fashion-MNIST have the same file names: they are told apart by the folder's name or the content."""
     if copy.source.name != "mnist" or copy.layout == "tfds":
         return copy
     fashion = SOURCES["fashion-mnist"]

@@ -105,7 +105,7 @@ def boxes_of(features: Mapping[str, Value]) -> Boxes:
 def has_boxes(folder: Path) -> bool:
     """Whether images below `folder` have boxes: by the presence of the CSV file, or by reading some TFRecord examples.
 
-    Of many records, 200 spread over the files are looked at, up to the first with a box; of ImageNet's every second has one.
+    Of many records, 200 spread over the files are read, up to the first with a box; of ImageNet's every second has one.
     """
     records = tfrecord_dataset.find_folder(folder)
     if records is None:
