@@ -141,7 +141,7 @@ def _unknown(path: Path, tensors: list[str], config: dict[str, Any] | None) -> S
 
 
 def _weights(options: Options) -> Path | None:
-    """The file that the options start or validate with; a run and its checkpoints know their own options."""
+    """The file that the options start or validate with; None for a run or checkpoint, which hold their own."""
     if options.run.checkpoint_path is not None:
         path = Path(options.run.checkpoint_path)
         return path if path.is_file() and not (path.parent / "manifest").exists() else None

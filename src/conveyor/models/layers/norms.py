@@ -39,7 +39,7 @@ class BatchNorm(nn.BatchNorm2d):
     (mean, unbiased variance, 1) is added to (pending_mean, pending_var, pending_count). The running statistics do not
     move, so any number of micro-batches, in any order and on any worker, gives the same statistics after `commit`.
     With `span_group` (a process group) the moments are those of all its members' batches together. When several
-    micro-batches stand one behind the other in x (`Key.norm_batches`), each is normalised by itself.
+    micro-batches are concatenated in x (`Key.norm_batches`), each is normalised by itself.
 
     `stable`: statistics of float32 values whatever the input's type. The kernels already take the variance in a
     second pass over the deviations from the mean.
