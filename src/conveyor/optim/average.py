@@ -1,7 +1,7 @@
 """Averages of weights: one that is updated during training, and those of saved checkpoints.
 
 Batch-norm statistics belong to the weights they were taken with. An average of weights therefore carries the same
-average of their running mean and variance; copying the newest statistics beside averaged weights would be wrong.
+average of their running mean and variance; using the newest statistics with averaged weights would be wrong.
 Integers (counters) are not averaged: the newest counts.
 """
 
