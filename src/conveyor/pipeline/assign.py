@@ -71,9 +71,9 @@ def is_looped(parts: Sequence[Part], depth: int) -> bool:
 
 
 def steps(num_micro_batches: int, depth: int, schedule: str) -> list[int]:
-    """How the micro-batches of an update are dealt to calls of the schedule.
+    """How the micro-batches of an update are divided among calls of the schedule.
 
-    sequential runs one at a time. The interleaved schedules want a multiple of the depth, or fewer than that: the rest
+    sequential runs one at a time. The interleaved schedules need a multiple of the depth, or fewer than that: the rest
     goes into a call of its own.
     """
     if schedule == "sequential":

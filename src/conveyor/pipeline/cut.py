@@ -109,7 +109,7 @@ def _stage(
     copies: dict[fx.Node, fx.Node] = {node: graph.placeholder(node.name) for node in received}
 
     def copied(node: fx.Node) -> fx.Node:
-        """The copy of a node; attributes and numbers are copied into each stage that wants them."""
+        """The copy of a node; attributes and numbers are copied into each stage that needs them."""
         if node not in copies:
             for argument in node.all_input_nodes:
                 if argument.op == "get_attr" or is_number(argument):
