@@ -78,7 +78,7 @@ def ring_by_steps(
 ) -> npt.NDArray[np.float64]:
     """When each worker has the result, if worker i joins the ring at `ready[..., i]` and sends at `bandwidth[i]`.
 
-    Step by step: in each of the 2 (p - 1) steps a worker can go on when it has its own and its neighbour's last chunk.
+    Step by step: in each of the 2 (p - 1) steps a worker continues when it has its own and its neighbour's last chunk.
     A late worker or a slow link therefore delays first those that wait for it, finally all. Leading axes are
     independent rings, simulated at once.
     """

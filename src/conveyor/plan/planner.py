@@ -41,7 +41,7 @@ def cost_model(
     """The units' costs: estimated, or measured here with `workers` - 1 further busy processes.
 
     Measured times are those of a worker with its share of the cores as threads: plan with `as_measured(hardware)`. With
-    `global_batch` they know how many micro-batches a lane has to run together.
+    `global_batch` they hold for the number of micro-batches that a lane runs together.
     """
     from conveyor.numerics.precision import Precision
     from conveyor.plan import estimate
