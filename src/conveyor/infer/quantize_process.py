@@ -27,7 +27,7 @@ def main(text: str) -> int:
     order = json.loads(text)
     images = np.load(order["images"], allow_pickle=False)
     try:
-        next(parts_of(images, order["batch"]))  # too few images are told before anything is read
+        next(parts_of(images, order["batch"]))  # too few images are reported before anything is read
         file = prepared(Path(order["file"]), Path(order["images"]).with_name("prepared.onnx"))
         from conveyor.infer.sensitivity import correct_biases, layer_errors
 

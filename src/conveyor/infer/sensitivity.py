@@ -61,7 +61,7 @@ def _spread(images: NDArray[np.uint8], batch: int | None) -> NDArray[np.uint8]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Layer:
-    """A convolution or dense layer, its weights, and what goes in and comes out for some images."""
+    """A convolution or dense layer, its weights, and its inputs and outputs for some images."""
 
     node: Any
     w: torch.Tensor
