@@ -13,7 +13,7 @@ from conveyor.errors import UserError
 from conveyor.monitor.csvfile import CsvFile
 
 TIMES = {"images_per_second", "update_seconds", "seconds", "data_wait", "memory_mib", "peak_share"}
-"""Columns that tell how fast a run was, not what it computed."""
+"""Columns about how fast a run was, not what it computed."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""Batch-norm statistics taken anew, for weights that were never trained as they are (averages)."""
+"""Recomputed batch-norm statistics, for weights that were not trained themselves (averages)."""
 
 import dataclasses
 

@@ -87,7 +87,7 @@ def with_stored_threads(spec: RunSpec, state: State | None) -> RunSpec:
 
 
 def resumed(spec: RunSpec, folder: Path) -> tuple[Path, State]:
-    """The checkpoint from which the run in `folder` is resumed; options that would change its past are refused."""
+    """The checkpoint from which the run in `folder` is resumed; options that would change its updates are refused."""
     path, state = store.load_newest(folder)
     stored = stored_options(folder, state.options)
     # A resumed run has its weights already: the file that it started with may be gone.
