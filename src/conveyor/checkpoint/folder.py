@@ -209,7 +209,7 @@ def _manifest(folder: Path) -> dict[str, tuple[str, int]]:
 
 
 def _read(path: Path, most: int) -> tuple[bytes, int]:
-    """(at most `most` bytes and one more, the size that the system tells) of a regular file: no device, no pipe."""
+    """(at most `most` bytes and one more, the size that the system reports) of a regular file: no device, no pipe."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):

@@ -12,7 +12,7 @@ LOCK = ".lock"
 
 
 def is_held(run: Path) -> bool:
-    """Whether a run goes on in this folder, as far as this machine can tell."""
+    """Whether a run is active in this folder, as far as this machine can find out."""
     try:
         descriptor = os.open(run / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
