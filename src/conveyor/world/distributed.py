@@ -159,7 +159,7 @@ class ProcessWorld(World):
                 if given is None
                 else given[name].detach().to("cpu").contiguous()
             )
-            # Bytes travel: no backend has to know the type. Empty tensors have nothing to send.
+            # Sent as bytes: no backend has to support the type. Empty tensors have nothing to send.
             if tensor.numel():
                 dist.broadcast(tensor.view(-1).view(torch.uint8), source, group=group)
             found[name] = tensor

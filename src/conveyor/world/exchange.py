@@ -72,7 +72,7 @@ class Exchange:
         return total
 
     def _swap(self, outgoing: list[tuple[int, Tensor]], incoming: list[tuple[int, Tensor]]) -> None:
-        """Send to and receive from other lanes; empty tensors do not travel."""
+        """Send to and receive from other lanes; empty tensors are not sent."""
         messages = [
             dist.P2POp(kind, tensor, self._ranks[lane], self._group, TAG)
             for kind, list_ in ((dist.isend, outgoing), (dist.irecv, incoming))
