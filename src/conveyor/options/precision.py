@@ -13,7 +13,7 @@ SHORT = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 def check_short(asked: Mapping[str, Any]) -> None:
-    """Refuse a short spelling beside another half type, both given at once."""
+    """Refuse a short spelling together with another half type."""
     half = SHORT.get(asked.get("precision", ""))
     if half is not None and asked.get("half_type", half) != half:
         raise UserError(
