@@ -15,7 +15,7 @@ FEATURES = {
     "avx_vnni": "VNNI", "amx_bf16": "AMX-BF16", "amx_int8": "AMX-INT8", "asimd": "NEON", "bf16": "BF16",
     "asimddp": "dot product", "i8mm": "I8MM",
 }  # fmt: skip
-"""The system's words for what speeds depend on, and ours."""
+"""The system's names of features that speeds depend on, and ours."""
 FULL_WEIGHTS = {"VNNI", "AMX-INT8", "dot product", "I8MM"}
 """Instructions that add four products of 8-bit numbers in 32 bits; without them pairs are added in 16 bits, and saturate."""
 BFLOAT16 = {"BF16", "AMX-BF16"}
