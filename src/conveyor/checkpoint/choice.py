@@ -12,7 +12,7 @@ MANIFEST = "manifest"
 BEST_FILE = "best.json"
 BEST, LAST = "best", "last"
 DEFAULT = LAST
-"""What `serve`, `load`, `export`, `request` take and the report shows when nobody says otherwise."""
+"""What `serve`, `load`, `export`, `request` take, and the report shows, by default."""
 
 
 def find(path: Path, which: str | None = None) -> Path:

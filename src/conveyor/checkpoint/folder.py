@@ -1,8 +1,8 @@
 """One checkpoint as a folder: `model.safetensors`, `optimizer.safetensors`, `averages.safetensors`, `state.json`, `manifest`.
 
-Written under a temporary name in the same parent, every file and the folder fsynced, then renamed: whatever dies at any
-moment, a checkpoint is complete or absent. The manifest has one line `sha256  size  name` for each file and a last line
-with the hash of the lines above, so a flipped bit anywhere is found before a byte is used.
+Written under a temporary name in the same parent, every file and the folder fsynced, then renamed: if the process or
+the machine dies at any moment, a checkpoint is complete or absent. The manifest has one line `sha256  size  name` for
+each file and a last line with the hash of the lines above, so a flipped bit is found before a byte is used.
 """
 
 import dataclasses
@@ -96,7 +96,7 @@ def _without_tensors(folder: Path, data: bytes) -> State:
 
 
 def unreadable(folder: Path | str, problem: BaseException) -> DamagedError:
-    """The sentence for a checkpoint whose files are as they were written, and written wrongly."""
+    """The error for a checkpoint whose checksums are right and whose content cannot be read."""
     words = str(problem) if isinstance(problem, ValueError) else f"{type(problem).__name__} {problem}"
     return DamagedError(f"checkpoint {folder} cannot be read: {words[:200]}; use the one before it")
 
@@ -122,7 +122,7 @@ def remove(folder: Path) -> None:
 
 
 def tidy(parent: Path) -> None:
-    """Clear what a killed run left behind; only for the holder of the run's lock."""
+    """Undo or remove what a killed run was replacing or writing; only for the holder of the run's lock."""
     if not parent.is_dir():
         return
     for entry in list(parent.iterdir()):
@@ -209,7 +209,7 @@ def _manifest(folder: Path) -> dict[str, tuple[str, int]]:
 
 
 def _read(path: Path, most: int) -> tuple[bytes, int]:
-    """(at most `most` bytes and one more, the size that the system tells) of a regular file: no device, no pipe."""
+    """(at most `most` bytes and one more, the size that the system reports) of a regular file: no device, no pipe."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):

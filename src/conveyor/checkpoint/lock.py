@@ -12,7 +12,7 @@ LOCK = ".lock"
 
 
 def is_held(run: Path) -> bool:
-    """Whether a run goes on in this folder, as far as this machine can tell."""
+    """Whether a run is active in this folder, as far as this machine can find out."""
     try:
         descriptor = os.open(run / LOCK, os.O_RDONLY | os.O_CLOEXEC)
     except OSError:
@@ -27,7 +27,7 @@ def is_held(run: Path) -> bool:
 
 
 class RunLock:
-    """An advisory lock on the run folder, held by the open file: it dies with the process, however that dies."""
+    """An advisory lock on the run folder, held by the open file: the system releases it when the process ends."""
 
     def __init__(self, run: Path) -> None:
         self._run = run
@@ -54,7 +54,7 @@ class RunLock:
         return self
 
     def stands(self) -> bool:
-        """Whether the folder is still the one that was locked; not after it was removed, even if it was made anew."""
+        """Whether the folder is still the one that was locked; not after it was removed, even if it was made again."""
         if self._descriptor is None:
             return True
         try:
@@ -62,11 +62,11 @@ class RunLock:
         except FileNotFoundError:
             return False
         except OSError:
-            # A network disk that does not answer for a moment has removed nothing.
+            # An error of a network disk does not mean that the folder was removed.
             return True
 
     def release(self) -> None:
-        """Give the folder free; the lock file stays."""
+        """Release the lock; its file stays."""
         if self._descriptor is not None:
             os.close(self._descriptor)
             self._descriptor = None

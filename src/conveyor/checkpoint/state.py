@@ -10,7 +10,7 @@ from torch import Tensor
 
 @dataclass(slots=True)
 class State:
-    """Everything that a run needs to go on as if it had never stopped.
+    """Everything that a run needs to continue as if it had never stopped.
 
     Tensors carry the full names of the whole model, whatever the layout was. Random numbers and the order of samples are
     pure functions of (seed, epoch, update, slot, sample), so the clock in `progress` is all that they need.

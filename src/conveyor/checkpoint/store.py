@@ -20,7 +20,7 @@ _logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Where a path led to: a run with all its checkpoints, a folder of checkpoints, or a single one."""
+    """What a path means: a run with all its checkpoints, a folder of checkpoints, or a single one."""
 
     checkpoints: list[Path]
     """In ascending order of updates, averaged ones last."""
@@ -67,7 +67,7 @@ def locate(path: Path | str) -> Found:
 
 
 def load_chosen(path: Path | str, which: str | None) -> tuple[Path, State]:
-    """The checkpoint that `--checkpoint` means; of the last ones a damaged one is passed over, another is an error."""
+    """The checkpoint that `--checkpoint` means; a damaged one is skipped for `last` and an error for any other."""
     if which in (None, DEFAULT):
         if which is not None:
             find(Path(path), which)  # a single checkpoint has no last one
@@ -98,7 +98,7 @@ def existing(path: Path | str) -> Found:
 
 
 def load_newest(path: Path | str, load: Callable[[Path], State] = one.load) -> tuple[Path, State]:
-    """The newest complete checkpoint (of a run, or the given one); damaged ones are named in the log and passed over.
+    """The newest complete checkpoint (of a run, or the given one); damaged ones are logged and skipped.
 
     With `load=folder.load_without_tensors` only what that one checks counts as damage.
     """
@@ -120,7 +120,7 @@ def load_newest(path: Path | str, load: Callable[[Path], State] = one.load) -> t
 
 
 def readable(paths: Sequence[Path], *, strict: bool = False) -> Iterator[tuple[Path, State]]:
-    """Each complete checkpoint with its state; a damaged one is named and passed over, with `strict` it is an error."""
+    """Each complete checkpoint with its state; a damaged one is reported and skipped, with `strict` it is an error."""
     for path in paths:
         try:
             yield path, one.load(path)

@@ -47,7 +47,7 @@ class BackgroundWriter:
             if self._after is not None:
                 self._after(folder, state)
         except FileNotFoundError:
-            # The run folder was removed: the train loop finds that at its next update and says it once.
+            # The run folder was removed: the train loop detects that at its next update and reports it once.
             self.problem = f"checkpoint {folder} was not written: the run folder was removed"
         except OSError as problem:
             self.problem = explain(folder, problem)

@@ -1,4 +1,4 @@
-"""What travels from the disk to the network: raw samples, a micro-batch, and the labels it is trained on."""
+"""The values passed from the disk to the network: raw samples, a micro-batch, and the labels it is trained on."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ class RawBatch:
 
 @dataclasses.dataclass(slots=True)
 class Batch:
-    """One slot's samples on their way to the device."""
+    """The samples of one slot, as the loader delivers them."""
 
     images: Tensor
     """uint8 [B, H, W, C] contiguous; float32 of the same layout when `prepared`."""
@@ -43,13 +43,13 @@ class Batch:
         return len(self.labels)
 
     def pinned(self) -> "Batch":
-        """The same batch in page-locked memory, from which copies to a GPU run beside its work."""
+        """The same batch in page-locked memory, from which copies to a GPU run asynchronously."""
         return dataclasses.replace(self, images=self.images.pin_memory(), labels=self.labels.pin_memory())
 
 
 @dataclasses.dataclass(slots=True)
 class Target:
-    """What the network should answer: plain labels, or with mixing a weighted sum of them.
+    """The training target: plain labels, or with mixing a weighted sum of them.
 
     With `mixed` = [(y_1, w_1), ...] the loss is the mean over samples of sum_i w_i[b] * loss(logits[b], y_i[b]); for each
     sample the weights add up to 1. `labels` stays the unmixed label, which accuracy is measured against.

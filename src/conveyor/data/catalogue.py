@@ -1,6 +1,6 @@
 """What is known of each data set before a single file is read: sizes, classes and the usual transforms.
 
-Nothing here imports torch, so that `--dry-run`, `--help` and the planner answer at once.
+Nothing here imports torch, so that `--dry-run`, `--help` and the planner start fast.
 """
 
 import dataclasses
@@ -175,7 +175,7 @@ def _holds_others(folder: Path, name: str) -> bool:
 
 
 def info(options: DataOptions) -> DatasetInfo:
-    """The numbers of the data set that `options` choose; only image folders are looked at on the disk."""
+    """The numbers of the data set that `options` choose; only image folders are read from the disk."""
     name = name_of(options)
     if name != "folder":
         found = known()[name]
@@ -200,7 +200,7 @@ def hold_out(options: DataOptions, found: DatasetInfo) -> float:
 
 
 def check_crop_overlap(options: DataOptions, found: DatasetInfo) -> None:
-    """Refuse `--crop-overlap` where nothing could come of it; images that are made up are not cropped at all."""
+    """Refuse `--crop-overlap` where it has no effect; generated images are not cropped at all."""
     if not options.crop_overlap or options.generated_data or options.synthetic_data:
         return
     crop, folder = options.train_crop or found.default_crop, data_dir(options)
@@ -221,7 +221,7 @@ def check_crop_overlap(options: DataOptions, found: DatasetInfo) -> None:
 
 
 def _counted(found: DatasetInfo, options: DataOptions) -> DatasetInfo:
-    """Images in the files of a folder that was named: a copy cut short counts as what it is."""
+    """`found` with the number of images in the named folder's files: a truncated copy counts what it holds."""
     folder = data_dir(options)
     if folder is None or options.generated_data or options.synthetic_data:
         return found
@@ -233,7 +233,7 @@ def _counted(found: DatasetInfo, options: DataOptions) -> DatasetInfo:
 
 
 def _as_on_disk(base: DatasetInfo, folder: Path | None, hold_out: float) -> DatasetInfo:
-    """The folder's own counts and classes: ImageNet may be a subset. Without files, what `base` says."""
+    """`base` with the folder's own counts and classes, as ImageNet may be a subset; unchanged without files."""
     if folder is None or not folder.is_dir():
         return base
     records = tfrecord_dataset.find_folder(folder)

@@ -41,7 +41,7 @@ class Identity:
         return dataclasses.asdict(self) | {"class_names": list(self.class_names)}
 
     def check(self, stored: Mapping[str, Any]) -> None:
-        """Refuse to go on with other data than those of `stored`, as `to_json` made it."""
+        """Refuse to resume with data other than `stored`, the output of `to_json`."""
         check_classes(stored.get("class_names", ()), self.class_names)
         known = stored.get("fingerprint", "")
         if not known or not self.fingerprint or known == self.fingerprint:

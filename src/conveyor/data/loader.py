@@ -1,8 +1,8 @@
 """Batches prepared ahead by threads, delivered in order.
 
-The consumer itself schedules: each `next()` tops the queue up to `prefetch` batches and waits for the first one. So
-nothing runs further ahead than that, there is no thread that could be left hanging, and what a loader thread raises
-comes out of `next()` as it was raised.
+The consumer does the scheduling: each `next()` fills the queue up to `prefetch` batches and waits for the first one. So
+at most `prefetch` batches are in work, no scheduler thread can be left running, and an exception of a loader thread is
+raised unchanged by `next()`.
 """
 
 import dataclasses
@@ -159,7 +159,7 @@ class _Assembly:
             self._fail(error)
 
     def dropped(self, task: "Future[None]") -> None:
-        """A chunk that will never run (the pool was shut down) leaves no consumer waiting."""
+        """Cancel the batch when a chunk will never run (the pool was shut down), so that no consumer waits for it."""
         if task.cancelled():
             with self._lock:
                 if not self.result.done():

@@ -54,18 +54,18 @@ def completed(options: Options) -> Options:
     """`options` with the file that `--pretrained` means as `--weights`, a new head where the classes differ, its model."""
     asked = options.model
     if asked.pretrained is None or asked.weights is not None:
-        return _for_a_short_run(options)
+        return _for_fine_tuning(options)
     file = find(asked.pretrained, asked.weights_dir, download=options.data.download)
     changes: dict[str, object] = {"weights": str(file.absolute()), "replace_head": True}
     bare = asked.pretrained.rpartition("/")[2]
     model = sources.timm_model(bare) or catalogue.canonical(bare.partition(".")[0])
     if asked.model is None and model is not None:
         changes["model"] = model
-    return _for_a_short_run(options.replace(**changes))
+    return _for_fine_tuning(options.replace(**changes))
 
 
-def _for_a_short_run(options: Options) -> Options:
-    """What a family prescribes for long training and a fine-tuning of some hundred updates would suffer from.
+def _for_fine_tuning(options: Options) -> Options:
+    """Options without the family's settings for long training that harm a fine-tuning of some hundred updates.
 
     Norm statistics that move by 1 % per update would end as mostly those of other images; features that are dropped at
     random (dropout, drop connect) cost accuracy as long as the network has not seen the images often.
@@ -92,7 +92,7 @@ def find(name: str, weights_dir: str | None = None, *, download: bool = True) ->
     address = name.startswith(("https://", "http://"))
     if not address and (not re.fullmatch(r"(?:[A-Za-z0-9-]+/)?[A-Za-z0-9][A-Za-z0-9._-]*", name) or ".." in name):
         raise UserError(f"--pretrained {name}: there is no such file, and a name has letters, digits, '.', '_' and '-'")
-    for found in _here(name, weights_dir):
+    for found in _local_copies(name, weights_dir):
         return found
     put = Path(weights_dir).expanduser() if weights_dir is not None else cache_folder() / "weights"
     by_hand = (
@@ -110,7 +110,7 @@ def find(name: str, weights_dir: str | None = None, *, download: bool = True) ->
         raise UserError(f"cannot fetch the weights {name} from {_addresses(name)[0]} ({reason}): {by_hand}") from None
 
 
-def _here(name: str, weights_dir: str | None) -> Iterator[Path]:
+def _local_copies(name: str, weights_dir: str | None) -> Iterator[Path]:
     """Copies on this machine, the nearest first."""
     full = _full(name)
     folders = [cache_folder() / "weights", *([] if weights_dir is None else [Path(weights_dir).expanduser()])]

@@ -1,4 +1,4 @@
-"""The network of a run and what it sees: one answer for training, validation, inference, requests, planning. No torch."""
+"""The network of a run and its input: one definition for training, validation, inference and planning. No torch."""
 
 from dataclasses import dataclass
 
@@ -84,7 +84,7 @@ def _normalization(options: Options, info: DatasetInfo | None, name: str) -> str
 def completed_subject(
     options: Options, info: DatasetInfo | None, own: str | None = None
 ) -> tuple[Options, Subject, tuple[str, ...]]:
-    """The options with what the source of their weights uses, their subject, and what to tell the user about both."""
+    """The options with what the source of their weights uses, their subject, and notes for the user about both."""
     told: tuple[str, ...] = ()
     if own is None:
         options, told = sources.completed(
@@ -100,7 +100,7 @@ def planned(options: Options) -> Subject:
 
 
 def info_without_files(options: Options) -> DatasetInfo:
-    """The data set of a trained model; its files may not be where the model is used, then the options say enough."""
+    """The data set of a trained model; where its files are absent, the numbers come from the options."""
     try:
         return catalogue.info(options.data)
     except UserError:

@@ -38,7 +38,7 @@ class Report:
 
 
 def verify(folder: Path, *, decode: bool = True, threads: int = 4) -> Report:
-    """Look at everything in `folder`: one of the small sets, TFRecord files or class folders, whichever it holds."""
+    """Check everything in `folder`: one of the small sets, TFRecord files or class folders, whichever it holds."""
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder: name the one that holds the data")
     for source in SOURCES.values():
@@ -70,7 +70,7 @@ def check_image(data: bytes) -> str | None:
 
 
 def _named(copy: Copy) -> Copy:
-    """MNIST and Fashion-MNIST have the same file names: the folder's name or the content tells which it is."""
+    """MNIST and Fashion-MNIST have the same file names: they are told apart by the folder's name or the content."""
     if copy.source.name != "mnist" or copy.layout == "tfds":
         return copy
     fashion = SOURCES["fashion-mnist"]
@@ -85,7 +85,7 @@ def _verify_copy(copy: Copy) -> Report:
     source = copy.source
     known = catalogue.known()[source.name]
     report = Report(source.name, copy.folder, classes=known.num_classes, files=len(copy.files))
-    # What others prepared has no checksum of its own: each record has, and is checked when it is read.
+    # Files prepared by TensorFlow Datasets have no checksum; their records have, checked when they are read.
     expected = {"plain": source.files, "python": source.python_files}.get(copy.layout, {})
     with track(len(copy.files), "Verify", unit="files") as bar:
         for name, path in copy.files.items():
@@ -169,7 +169,7 @@ def _check(store: FolderStore | RecordStore, index: int, classes: int, decode: b
 
 
 def _all(store: FolderStore | RecordStore, classes: int, decode: bool, threads: int, label: str) -> list[str]:
-    """What speaks against the samples of `store`, in order, several checked at a time."""
+    """The problems of the samples of `store`, in order, several checked at a time."""
     found = []
     with ThreadPoolExecutor(threads) as pool, track(len(store), f"Verify {label}") as bar:
         for first in range(0, len(store), 1024):

@@ -38,7 +38,7 @@ class Accuracy:
 
     @property
     def is_finite(self) -> bool:
-        """Whether the model gave answers at all; without them the figures would read as an accuracy of 0 %."""
+        """Whether the loss is finite; otherwise the figures would read as an accuracy of 0 %."""
         return math.isfinite(self.loss)
 
     def record(self, name: str, update: int, epoch: float) -> dict[str, Any]:
@@ -83,7 +83,7 @@ def validate(
 
     `on_batch(batch, logits)` sees each batch's valid part, to collect mistakes.
     """
-    # One row for each batch of the whole set: the sum does not depend on who counted which.
+    # One row for each batch of the whole set: the sum does not depend on which worker counted which batch.
     totals = torch.zeros(num_batches, TALLY, dtype=torch.float64, device=world.device)
     confusion = torch.zeros(
         num_classes**2 if num_classes <= CONFUSION_CLASSES else 0, dtype=torch.int64, device=world.device

@@ -1,4 +1,4 @@
-"""Which classes are taken for which, and the images that the network is most surely wrong about."""
+"""Which classes are confused, and the images with the most confident wrong answers."""
 
 import json
 import shutil
@@ -37,7 +37,7 @@ class Mistakes:
         self.kept: list[Mistake] = []
 
     def see(self, batch: Batch, logits: Tensor) -> None:
-        """Look at the valid part of a batch."""
+        """Collect the mistakes in the valid part of a batch."""
         if batch.images.dtype != torch.uint8 or batch.images.numel() == 0:
             return
         logits = logits.cpu()

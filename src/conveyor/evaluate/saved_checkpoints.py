@@ -21,7 +21,7 @@ def records(
 ) -> Iterator[tuple[dict[str, Any], State]]:
     """Validate the checkpoints in their order, each `repeat` times; every worker runs this in step.
 
-    One whose answers are not finite is named and passed over; with `strict` it is an error, like a damaged one.
+    One whose answers are not finite is reported and skipped; with `strict` it is an error, like a damaged one.
     """
     for path, state in store.readable(paths, strict=strict):
         model = validation.loaded(state)

@@ -57,7 +57,7 @@ def add_infer_precision(parser: argparse._ActionsContainer, *, default: str = "a
 
 
 def asked_precision(arguments: argparse.Namespace) -> AskedPrecision:
-    """The wanted in a command's arguments, as far as the command has them."""
+    """The `AskedPrecision` in a command's arguments, as far as the command has them."""
     names = {field.name for field in dataclasses.fields(AskedPrecision)}
     given = {name: value for name, value in vars(arguments).items() if name in names}
     return AskedPrecision(

@@ -50,7 +50,7 @@ class Classifier(nn.Module):
         return result
 
     def predict(self, images: Any) -> Prediction | list[Prediction]:
-        """What the network says of an image: label, probability, and those of all classes.
+        """The prediction for an image: label, probability, and those of all classes.
 
         An image is a file (its path, or its bytes), a PIL image, or an 8-bit array [H, W, C] or [H, W] of any size; it is
         resized and cropped as in validation. A list, a folder or an array [N, H, W, C] gives a list of results, where a

@@ -138,7 +138,7 @@ def export(
 def compare(model: Source, stored: Engine, batch: int | None) -> Comparison:
     """The stored model against the one in memory.
 
-    Random, black and white images; with a free batch also a second batch size, since a fixed one may hide in a graph.
+    Random, black and white images; with a free batch also a second batch size, as a graph may hold a fixed one.
     """
     shape = model.preprocessing.image_shape
     everything = np.random.default_rng(0).integers(0, 256, (5, *shape), dtype=np.uint8)
@@ -196,7 +196,7 @@ def _write_torch(graph: ServingGraph, loaded: Loaded, file: Path, batch: int | N
 
 
 def _stored(loaded: Loaded, file: Path, form: str, batch: int | None, precision: str) -> Engine:
-    """The written model as whoever opens it will see it."""
+    """The written model, opened by the library that its format is for."""
     if form == "saved-model":
         from conveyor.infer.saved_model import SavedModelEngine
 
@@ -206,7 +206,7 @@ def _stored(loaded: Loaded, file: Path, form: str, batch: int | None, precision:
 
 
 def _stored_source(loaded: Loaded, file: Path, form: str, batch: int | None) -> Source:
-    """The written file as an engine of ours will see it."""
+    """The written file as the source of an engine."""
     if form == "torch":
         again = copy.deepcopy(loaded.module)
         assert again is not None

@@ -46,7 +46,7 @@ class ServingGraph(nn.Module):
             deviation = (x - mean).square().mean(dim=(1, 2, 3), keepdim=True).sqrt()
             x = (x - mean) / deviation.clamp_min(self.smallest_deviation)
         else:
-            # x * scale + shift, said as a norm over (0, 1): engines do that in one pass instead of two.
+            # x * scale + shift, expressed as a norm over (0, 1): engines do that in one pass instead of two.
             x = nn.functional.batch_norm(x, self.zero, self.one, self.scale, self.shift, eps=0.0)
         if self.copies > 1:
             x = torch.cat([x] * self.copies, 1)

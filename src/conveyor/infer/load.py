@@ -40,7 +40,7 @@ def load(path: str | Path, checkpoint: str | int | None = None, own: "nn.Module 
         return _load_export(path)
     if numbered:
         return _load_export(path / numbered[-1], name=path.resolve().name)
-    from conveyor.checkpoint import choice, store  # brings torch, which an ONNX or OpenVINO file does not need
+    from conveyor.checkpoint import choice, store  # imports torch, which an ONNX or OpenVINO file does not need
 
     found, state = store.load_chosen(path, which)
     options = Options.from_mapping(_known_options(state.options), where=str(found))

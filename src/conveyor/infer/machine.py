@@ -33,7 +33,7 @@ class OtherWork:
 
 
 def is_quiet(others: float, cores: int) -> bool:
-    """Whether `others` cores of foreign work leave a measurement trustworthy."""
+    """Whether a measurement can be trusted while other processes use `others` cores."""
     return others <= min(max(QUIET_SHARE * cores, 0.1), 0.5)
 
 

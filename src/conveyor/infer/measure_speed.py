@@ -24,7 +24,7 @@ REPEAT_SECONDS = 1.0
 
 
 def applies(options: Options) -> bool:
-    """Whether a validation has no real images and runs on the processor, so that only its speed means anything."""
+    """Whether a validation has no real images and runs on the processor, so that only its speed has a meaning."""
     if not (options.data.generated_data or options.data.synthetic_data) or options.layout.device == "cuda":
         return False
     if options.layout.device == "cpu":

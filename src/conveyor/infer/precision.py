@@ -1,6 +1,6 @@
 """`--infer-precision`: the numbers that a model answers in, chosen by its speed and by its accuracy on real images.
 
-`fit` is the one way from a loaded model and a wanted to a source and an engine; every command goes through it.
+`fit` gives the source and the engine for a loaded model and an `AskedPrecision`; every command uses it.
 """
 
 import dataclasses
@@ -24,7 +24,7 @@ CHECK_BATCH = 32
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Fit:
-    """The source and the engine that answer, what was measured, and what there is to say about it."""
+    """The chosen source and engine, the measurements behind the choice, and notes for the user."""
 
     source: Source
     engine: str
@@ -78,7 +78,12 @@ def fit(
         raise UserError(f"{loaded.name} is an int8 export, its float32 numbers are gone: use the run it came from")
     if asked in ("float32", source.precision):
         choice = auto.choose(dataclasses.replace(source, precision=asked), batch=batch, threads=threads, engine=engine)
-        return Fit(dataclasses.replace(source, precision=asked), choice.engine, _told(loaded, asked), (choice.text(),))
+        return Fit(
+            dataclasses.replace(source, precision=asked),
+            choice.engine,
+            _stored_measurements(loaded, asked),
+            (choice.text(),),
+        )
     try:
         data = data or Data.of(loaded, wanted)
     except UserError as error:
@@ -91,8 +96,8 @@ def fit(
     return _Search(loaded, wanted, data, batch, threads, engine, fixed, say).run(asked)
 
 
-def _told(loaded: Loaded, precision: str) -> dict[str, Any]:
-    """What an export's maker measured of its own precision."""
+def _stored_measurements(loaded: Loaded, precision: str) -> dict[str, Any]:
+    """The measurements that an export holds of its own precision."""
     measured = loaded.spec.get("measured")
     return dict(measured) if isinstance(measured, dict) and precision != "float32" else {}
 

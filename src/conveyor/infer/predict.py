@@ -26,7 +26,7 @@ Picture: TypeAlias = "str | Path | bytes | Image.Image | NDArray[np.uint8]"
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Prediction:
-    """What the network says of one image, or in `error` why it could not be asked."""
+    """The prediction for one image, or in `error` the reason why there is none."""
 
     file: str
     """Empty for what was no file."""

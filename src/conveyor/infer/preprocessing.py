@@ -1,4 +1,4 @@
-"""What happens to an image before the network sees it, as plain numbers that travel with a model. No torch here."""
+"""The preparation of an image for the network, as plain numbers that are stored with a model. No torch here."""
 
 import dataclasses
 from collections.abc import Mapping

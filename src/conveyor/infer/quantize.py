@@ -36,15 +36,15 @@ def int8_file(
     )
     folder = cache_folder() / "int8" / key
     if not (folder / FILE).is_file():
-        _forget(folder.parent)
+        _remove_oldest(folder.parent)
         with folder_at_once(folder) as made:
             run_apart(source, images, batch, out=str(made / FILE), bits=bits, kept=list(kept))
     os.utime(folder)
     return folder / FILE
 
 
-def _forget(folder: Path) -> None:
-    """Make room for one more."""
+def _remove_oldest(folder: Path) -> None:
+    """Remove the least recently used models, so that one more fits."""
     known = sorted(folder.glob("*"), key=lambda each: each.stat().st_mtime) if folder.is_dir() else []
     for old in known[: max(0, len(known) - MOST_KEPT + 1)]:
         shutil.rmtree(old, ignore_errors=True)
@@ -59,8 +59,8 @@ def ranked_layers(source: Source, images: NDArray[np.uint8], batch: int | None) 
 def run_apart(source: Source, images: NDArray[np.uint8], batch: int | None, **order: Any) -> str:
     """`quantize_process` in a process of its own; returns what it prints.
 
-    The quantiser imports half a framework, speaks to the root logger and has been seen to damage the heap of its process,
-    which then crashes much later and elsewhere; should it crash, the caller gets a sentence.
+    The quantiser imports a large framework, writes to the root logger and has been seen to damage the heap of its
+    process, which then crashes later and elsewhere; if it crashes, the caller gets a `UserError`.
     """
     with scratch.folder("int8") as folder:
         np.save(folder / "images.npy", images)

@@ -1,4 +1,4 @@
-"""`python -m conveyor.infer.quantize_process ORDER`: one model file to 8 bits, away from the process that asked for it."""
+"""`python -m conveyor.infer.quantize_process ORDER`: one model file to 8 bits, in a process of its own."""
 
 import json
 import logging
@@ -27,7 +27,7 @@ def main(text: str) -> int:
     order = json.loads(text)
     images = np.load(order["images"], allow_pickle=False)
     try:
-        next(parts_of(images, order["batch"]))  # too few images are told before anything is read
+        next(parts_of(images, order["batch"]))  # too few images are reported before anything is read
         file = prepared(Path(order["file"]), Path(order["images"]).with_name("prepared.onnx"))
         from conveyor.infer.sensitivity import correct_biases, layer_errors
 
@@ -103,4 +103,4 @@ if __name__ == "__main__":
         print(f"{type(error).__name__}: {' '.join(str(error).split())[:300]}", file=sys.stderr)
         code = 1
     sys.stderr.flush()
-    os._exit(code)  # the file is written: nothing of the libraries' own endings is of use
+    os._exit(code)  # the file is written: the libraries' exit handlers are skipped

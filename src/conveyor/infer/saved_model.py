@@ -57,7 +57,7 @@ def write_saved_model(onnx_file: Path, folder: Path) -> None:
 
 
 class SavedModelEngine(Engine):
-    """The stored signature, to compare it. Only for what was just written: a foreign graph may touch files."""
+    """The stored signature, to compare it. Only for what was just written: a graph from elsewhere may touch files."""
 
     name = "tensorflow"
 

@@ -1,4 +1,4 @@
-"""What 8-bit numbers do to each layer: which lose most, to stay in float when the accuracy gate fails, and what can be mended."""
+"""Errors of 8-bit layers: which are largest, to keep these in float when the accuracy check fails; corrected biases."""
 
 import dataclasses
 from collections.abc import Iterator, Sequence
@@ -23,7 +23,7 @@ def layer_errors(file: Path, images: NDArray[np.uint8], batch: int | None) -> li
 
     With q rounding to 256 steps between the smallest and largest value of a tensor, and to 255 for each output channel of
     weights, a layer y = f(x, w) becomes q(f(q(x), q(w))); its error is the mean over channels of |y' - y|^2 / |y|^2. A mean
-    over channels, since a faint channel may decide as much as a loud one.
+    over channels, since a channel of small values may matter as much as one of large values.
     """
     found = []
     for layer in _layers(onnx.load(str(file)), _spread(images, batch)):
@@ -61,7 +61,7 @@ def _spread(images: NDArray[np.uint8], batch: int | None) -> NDArray[np.uint8]:
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class _Layer:
-    """A convolution or dense layer, its weights, and what goes in and comes out for some images."""
+    """A convolution or dense layer, its weights, and its inputs and outputs for some images."""
 
     node: Any
     w: torch.Tensor

@@ -11,9 +11,9 @@ REPEATS = 3
 
 
 def now() -> float:
-    """The processor time of this process when it has one thread, which others disturb least; else the wall clock's.
+    """The clock of measurements, in seconds: wall time, or with one thread the processor time of this process.
 
-    It says nothing about the passes of an accelerator.
+    Other programs disturb processor time least. Neither measures the passes of an accelerator.
     """
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
@@ -39,7 +39,7 @@ def timed(run: Callable[..., Any], *inputs: Any, clock: Callable[[], float] = no
 def backward_seconds(
     outputs: Sequence[Tensor], gradients: Sequence[Tensor | None], clock: Callable[[], float] = now
 ) -> float:
-    """Seconds of the backward pass from `outputs`; those that want no gradient are passed over."""
+    """Seconds of the backward pass from `outputs`; those without a gradient are skipped."""
     wanted = [(one, gradient) for one, gradient in zip(outputs, gradients, strict=True) if one.requires_grad]
     return timed(
         torch.autograd.backward, [one for one, _ in wanted], [gradient for _, gradient in wanted], clock=clock
@@ -65,7 +65,7 @@ def unit_seconds(graph: fx.GraphModule, images: Tensor, repeats: int = REPEATS) 
 
 
 class _Clock(fx.Interpreter):
-    """Runs the model unit by unit and looks at the time in between."""
+    """Runs the model unit by unit and reads the clock in between."""
 
     def passes(self, images: Tensor) -> tuple[dict[str, float], dict[str, float]]:
         """Seconds of each node in one forward and one backward pass."""

@@ -1,7 +1,7 @@
 """What this machine's processor is: its name and the instructions that it has, read once from the system. No torch here.
 
 `has("avx512_bf16")` asks for an instruction set by the system's name (Linux: the words of `flags` in /proc/cpuinfo, such as
-avx2, avx512f, avx512_bf16, avx512_vnni, amx_tile, amx_bf16, amx_int8). Where the system tells nothing, nothing is there.
+avx2, avx512f, avx512_bf16, avx512_vnni, amx_tile, amx_bf16, amx_int8). Where the system does not say, the answer is no.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ FEATURES = {
     "avx_vnni": "VNNI", "amx_bf16": "AMX-BF16", "amx_int8": "AMX-INT8", "asimd": "NEON", "bf16": "BF16",
     "asimddp": "dot product", "i8mm": "I8MM",
 }  # fmt: skip
-"""The system's words for what speeds depend on, and ours."""
+"""The system's names of features that speeds depend on, and ours."""
 FULL_WEIGHTS = {"VNNI", "AMX-INT8", "dot product", "I8MM"}
 """Instructions that add four products of 8-bit numbers in 32 bits; without them pairs are added in 16 bits, and saturate."""
 BFLOAT16 = {"BF16", "AMX-BF16"}

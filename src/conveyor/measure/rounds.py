@@ -1,8 +1,8 @@
 """Several programs measured in one run: each in a process of its own, in alternating rounds, warm-up never timed.
 
 A contestant is a command that reads one JSON request a line from standard input (`{"steps": n}`) and answers with one
-JSON line (`{"seconds": s, "images": n}`); its first line, printed when it is ready and warm, is `{"ready": true}`, with
-the `versions` of its libraries if it likes.
+JSON line (`{"seconds": s, "images": n}`); its first line, printed when it is ready and warm, is `{"ready": true}`,
+optionally with the `versions` of its libraries.
 A contestant that cannot run here says `{"unavailable": "why"}` and is listed as such, never silently left out.
 """
 
@@ -24,13 +24,13 @@ GRACE_SECONDS = 5.0
 START_SHARE = 0.7
 """Of a limited time: what may be spent on starting and warming up."""
 FIRST_ROUNDS, FAR_BEHIND = 2, 0.8
-"""After so many rounds a rival slower than this part of the best one is out."""
+"""After this many rounds a rival slower than this share of the best rate is not run again."""
 NO_TIME = "left out for want of time"
 
 
 @dataclass(frozen=True, slots=True)
 class Contestant:
-    """A program that takes part."""
+    """A program to measure."""
 
     name: str
     command: Sequence[str]
@@ -73,7 +73,7 @@ class Session:
         if contestant.first:
             self._write(contestant.first)
         self.ready = self._answer(start_seconds)
-        """Its first words, with what it has to tell about itself."""
+        """Its first line, with the versions of its libraries."""
 
     def ask(self, request: dict[str, Any], seconds: float = ROUND_SECONDS) -> dict[str, Any]:
         """The contestant's answer to any request that it knows."""
@@ -83,7 +83,7 @@ class Session:
     def close(self) -> None:
         """End the process; its pipes are closed when their readers have seen the end."""
         with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
-            # No more requests: one that started workers of its own ends them first.
+            # The end of its input asks it to end: it may have to end workers of its own first.
             if self.process.stdin is not None:
                 self.process.stdin.close()
             self.process.wait(GRACE_SECONDS)
@@ -103,7 +103,7 @@ class Session:
             self.process.stdin.flush()
         except BrokenPipeError:
             self.close()
-            raise UnavailableError(self._last_words()) from None
+            raise UnavailableError(self._last_error()) from None
 
     def _read(self) -> None:
         assert self.process.stdout is not None
@@ -117,7 +117,7 @@ class Session:
             self.errors = [*self.errors[-20:], line.rstrip()]
 
     def _answer(self, seconds: float) -> dict[str, Any]:
-        """The next JSON line; other output (a library's chatter) is passed over."""
+        """The next JSON line; other output (of libraries) is ignored."""
         while True:
             try:
                 line = self.lines.get(timeout=seconds)
@@ -127,7 +127,7 @@ class Session:
             if line is None:
                 self.process.wait()
                 self.close()
-                raise UnavailableError(self._last_words())
+                raise UnavailableError(self._last_error())
             if not line.startswith("{"):
                 continue
             answer: dict[str, Any] = json.loads(line)
@@ -136,23 +136,23 @@ class Session:
                 raise UnavailableError(str(answer["unavailable"]))
             return answer
 
-    def _last_words(self) -> str:
+    def _last_error(self) -> str:
         words = [line for line in self.errors if line.strip()]
         return words[-1].strip() if words else f"it ended with code {self.process.returncode}"
 
 
 @dataclass(slots=True)
 class Match:
-    """Images per second of every contestant, round by round, and who could not take part."""
+    """Images per second of every contestant, round by round, and the reasons of those that could not run."""
 
     rates: dict[str, list[float]]
     absent: dict[str, str]
     steps: int = 0
-    """Of a round, as the time allowed."""
+    """Steps of a round, as many as the time allows."""
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
-    """What each of them said of its libraries."""
+    """The versions that each contestant gave of its libraries."""
     answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """What each of them said of each of its rounds."""
+    """The answer of each contestant in each of its rounds."""
 
 
 def play(
@@ -168,15 +168,15 @@ def play(
 ) -> Match:
     """Start all contestants, then let them run in turn; idle ones wait on a pipe and use no core.
 
-    `threads` are told to the libraries of all (None: they are not); `more` goes into every request.
+    `threads` is set for the libraries of all contestants (None: it is not set); `more` goes into every request.
 
     With `seconds` steps and then rounds are lowered so that all end in about this time, but there are two rounds at
-    least; a contestant for whose start no time is left is absent. One of the `rivals` that is far behind the best of them
-    is spared the later rounds.
+    least; a contestant for whose start no time is left is absent. One of the `rivals` that is far slower than the best
+    of them is left out of later rounds.
     """
     match = Match({}, {}, steps)
     sessions: list[Session] = []
-    spared: set[str] = set()
+    dropped: set[str] = set()
     started = time.monotonic()
 
     def start(contestant: Contestant) -> None:
@@ -204,12 +204,12 @@ def play(
             begun, ended = ended, time.monotonic()
             if number >= FIRST_ROUNDS and seconds is not None and 2 * ended - begun > started + seconds:
                 break  # another round like the last one would be too long
-            # Every other round runs backwards, so that a machine that slows down favours nobody.
+            # Every other round runs in reverse order, so that a machine that slows down favours none.
             for session in sessions if number % 2 == 0 else reversed(sessions):
-                # Once spared, always: the rounds of two programs are compared by their numbers.
+                # Left out for good: the rounds of two programs are compared by their numbers.
                 if session.name in rivals and not still_in(match.rates, session.name, rivals):
-                    spared.add(session.name)
-                if session.name in spared:
+                    dropped.add(session.name)
+                if session.name in dropped:
                     continue
                 answer = _round(session, match.steps, match, more)
                 if answer is not None:
@@ -254,7 +254,7 @@ def fitting_steps(seconds: float, step_seconds: float, rounds: int, steps: int) 
 
 
 def still_in(rates: Mapping[str, Sequence[float]], name: str, rivals: Sequence[str]) -> bool:
-    """Whether another round of this rival could change anything: it is not far behind the best of them.
+    """Whether another round of this rival could change the result: it is not far slower than the best of them.
 
     >>> rates = {"fast": [9.0, 10.0], "slow": [5.0, 5.0], "late": [5.0]}
     >>> [name for name in rates if still_in(rates, name, list(rates))]

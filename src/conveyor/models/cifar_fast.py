@@ -24,8 +24,8 @@ PATCH_MOMENTS = {
 }
 """Second moments of CIFAR-10's normalised pixels for two channels, at the offsets (0, 0), (0, 1), (1, 0), (1, 1).
 
-Measured on the first 5,000 training images and averaged over mirrored offsets, as photographs hardly tell them apart. The
-whitening made of them leaves correlations of at most 0.022 between the filters' answers.
+Measured on the first 5,000 training images and averaged over mirrored offsets, as those of photographs are nearly
+symmetric. The whitening made of them leaves correlations of at most 0.022 between the filters' outputs.
 """
 WHITENING_EPSILON = 5e-4
 

@@ -1,4 +1,4 @@
-"""A model seen for a while as something else: a copy of its own, a copy without weights, a model in evaluation mode."""
+"""Copies and modes of a model: an independent copy, a copy without weights, evaluation mode for a while."""
 
 import copy
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from torch import nn
 
 
 def apart(model: nn.Module) -> nn.Module:
-    """A copy without process groups: what it computes concerns nobody else."""
+    """A copy without process groups: its passes communicate with no other worker."""
     twin: nn.Module = copy.deepcopy(model, _without_groups(model))
     return twin
 
@@ -34,7 +34,7 @@ def _without_groups(model: nn.Module) -> dict[int, Any]:
 
 @contextmanager
 def evaluating(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode inside, every module's own mode again afterwards."""
+    """Evaluation mode inside; afterwards every module's own mode is restored."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -16,7 +16,7 @@ _OUT_OF_PLACE: dict[Callable[..., Any], Callable[..., Any]] = {
     operator.imul: operator.mul,
     operator.itruediv: operator.truediv,
 }
-# Layers and methods that may hand on their input itself, or a view of it.
+# Layers and methods that may return their input itself, or a view of it.
 _MAY_ALIAS = (nn.Identity, nn.Dropout, nn.Dropout2d, nn.Flatten, nn.Unflatten, Stochastic)
 _VIEWS = {"view", "reshape", "flatten", "unflatten", "squeeze", "unsqueeze", "permute", "transpose", "contiguous"}
 
@@ -51,7 +51,7 @@ def trace_graph(model: nn.Module) -> fx.Graph:
 
 
 def is_number(node: fx.Node) -> bool:
-    """Whether the node gives no tensor but a shape, a type or arithmetic on such: it is made anew where it is wanted."""
+    """Whether the node gives a shape, a type or arithmetic on such, and no tensor: computed where needed."""
     if node.op == "call_method":
         return node.target in ("size", "dim", "numel")
     if node.op != "call_function":

@@ -78,7 +78,7 @@ class ConvNormAct(nn.Module):
 
 
 class MobileNetV3(nn.Module):
-    """Stem, blocks, 1x1 convolution; then the mean, and only behind it the wide layer, which costs little there."""
+    """Stem, blocks, 1x1 convolution; then the mean, and after it the wide layer, which costs little on one pixel."""
 
     def __init__(
         self,

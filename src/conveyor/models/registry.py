@@ -58,7 +58,7 @@ def build(
     known = [key for key in parameters if key not in ("num_classes", "in_channels", "image_size", "norm")]
     for key in given:
         if key not in known and not open_ended:
-            # Others of its parameters are what its name stands for, and no options.
+            # Its other parameters are fixed by the model's name and are no options.
             choices = [field.name for field in dataclasses.fields(ModelOptions) if field.name in known]
             raise UserError(f"{name} has no option {key!r}{did_you_mean(key, choices)}.")
     arguments = {**defaults, **given}

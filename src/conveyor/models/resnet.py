@@ -19,8 +19,8 @@ from conveyor.models.layers.norms import NormChoice, norm_act
 class Design:
     """What a ResNet's blocks have in common.
 
-    shortcut: what stands beside a block: A zero padding, B a projection (1x1 convolution and norm) where the shape
-    changes, C a projection on every block. project_first: with B also on the first block of the first stage.
+    shortcut: what is added to a block's result: A zero padding, B a projection (1x1 convolution and norm) where the
+    shape changes, C a projection on every block. project_first: with B also on the first block of the first stage.
     inner_factor: the bottleneck's inner width in units of the plain one (2 for ResNeXt 32x4d).
     """
 

@@ -1,8 +1,9 @@
-"""Whose weights a file holds, and what its makers computed with that no tensor says. No torch unless a file needs it.
+"""The origin of a weights file, and its makers' settings that no tensor holds. No torch unless a file needs it.
 
-Told by the tensors' names (torchvision, efficientnet_pytorch), by `config.json` beside the file (timm on the Hugging Face
-hub) and by the name of the file or its folder (timm). Norm epsilon and padding belong to the network: options that
-contradict them are refused. Size, crop, interpolation, mean and deviation are how its makers validated: options win.
+Recognised by the tensors' names (torchvision, efficientnet_pytorch), by `config.json` beside the file (timm on the
+Hugging Face hub) and by the name of the file or its folder (timm). Norm epsilon and padding belong to the network:
+options that contradict them are refused. Size, crop, interpolation, mean and deviation are how its makers validated:
+options win.
 """
 
 import json
@@ -20,7 +21,7 @@ from conveyor.options.units import normalization
 CONFIG = "config.json"
 LARGEST_CONFIG = 1 << 20
 _OWN_MARKS = ("manifest", "export.json")
-"""Beside weights that this program wrote."""
+"""Files that stand beside weights written by this program."""
 _TIMM = re.compile(
     r"(?P<tf>tf_)?(?P<arch>efficientnet_(?:b[0-7]|lite[0-4])|mobilenetv3_(?:small|large)_100|mobilenetv2_100"
     r"|resnet(?:10|14|18|26|34|50|101|152)|resnext(?:50|101)_32x[48]d)(?=$|[._-])"
@@ -32,7 +33,7 @@ _EPSILON_MATTERS = ("efficientnet", "mobilenet_v3")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Who made the weights, and what for; None where nothing is said."""
+    """The maker of the weights and their settings; None where unknown."""
 
     maker: str
     model: str | None = None
@@ -43,7 +44,7 @@ class Source:
     """Options by name: image_size, validation_resize, interpolation, normalization."""
     notes: tuple[str, ...] = ()
     doubt: str = ""
-    """What to add by hand, when nothing tells who made weights that two libraries make differently."""
+    """Options to add by hand, when the origin is unknown and two libraries compute this model differently."""
 
 
 def completed(options: Options, *, photographs: bool) -> tuple[Options, tuple[str, ...]]:
@@ -89,7 +90,7 @@ def completed(options: Options, *, photographs: bool) -> tuple[Options, tuple[st
 
 
 def identify(path: Path, model: str | None) -> Source | None:
-    """Whose weights `path` holds, as far as it matters to `model`; None where nothing tells."""
+    """The source of the weights at `path`, as far as it matters to `model`; None where unknown."""
     tensors = _tensor_names(path) if _matters(model) else []
     if any(name.startswith("features.") for name in tensors):
         small = (catalogue.canonical(model or "") or "").endswith(("b0", "b1", "b2", "b3", "b4"))
@@ -140,7 +141,7 @@ def _unknown(path: Path, tensors: list[str], config: dict[str, Any] | None) -> S
 
 
 def _weights(options: Options) -> Path | None:
-    """The file that the options start or validate with; a run and its checkpoints know their own options."""
+    """The file that the options start or validate with; None for a run or checkpoint, which hold their own."""
     if options.run.checkpoint_path is not None:
         path = Path(options.run.checkpoint_path)
         return path if path.is_file() and not (path.parent / "manifest").exists() else None
@@ -180,7 +181,7 @@ def _config(path: Path) -> dict[str, Any] | None:
 
 
 def _validation(config: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """The options that `pretrained_cfg` (or, of older files, the document itself) means, and what it says in vain."""
+    """The options that `pretrained_cfg` (in older files the document itself) means, and notes on what is ignored."""
     stated = config.get("pretrained_cfg") or config
     found: dict[str, Any] = {}
     notes = []

@@ -1,7 +1,7 @@
 """A user's own models: registered from Python, or in files and modules that the user named.
 
 `--model nets.py:small` and the variable CONVEYOR_MODELS (`nets.py,package.module`) name such code. A run folder names it
-too, but there it is imported only if the user named it as well: opening a folder that somebody sent executes nothing.
+too, but there it is imported only if the user named it as well: opening a received folder executes no code.
 """
 
 import importlib.util
@@ -45,7 +45,7 @@ def registered() -> dict[str, Factory]:
 
 
 def admit(model: str | None) -> None:
-    """The user asked for `model`: if that is code (`nets.py:small`), it may be imported, here and in workers started here."""
+    """Allow the import of the user's `model` if it is code (`nets.py:small`), here and in workers started here."""
     if model is None or ":" not in model:
         return
     source = _full(model.rpartition(":")[0])

@@ -38,7 +38,7 @@ def read_state(path: str | Path, *, outline: bool = False) -> dict[str, Tensor]:
             return _shapes(path) if outline else _tensors(path)
         content = torch.load(path, map_location="meta" if outline else "cpu", weights_only=True)
     except Exception as error:  # a damaged file can fail anywhere in the reader
-        told = _told(error)
+        told = _first_line(error)
         raise UserError(f"{path} is no safetensors file or plain torch state dict ({told}).") from error
     return _unwrap(content, path)
 
@@ -57,8 +57,8 @@ def _shapes(path: Path) -> dict[str, Tensor]:
         return {name: torch.empty(file.get_slice(name).get_shape(), device="meta") for name in file.keys()}  # noqa: SIM118
 
 
-def _told(error: Exception) -> str:
-    """The reader's own first line. torch's, about what is not plain tensors, advises to run the file's code instead."""
+def _first_line(error: Exception) -> str:
+    """First line of a reader's error; replaced where torch advises to run the code in the file."""
     if "weights_only" in str(error):
         return "it holds other things than tensors"
     return (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -86,7 +86,7 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor], where: str, replac
             found.setdefault(name, own[name])
     model.load_state_dict({**found, **{name: own[name] for name in fresh}})
     if fresh:
-        _start_small(model.get_submodule(head))
+        _scale_down(model.get_submodule(head))
     _note_differences(model, state)
     return fresh
 
@@ -112,11 +112,11 @@ def head_name(model: nn.Module) -> str:
 
 
 @torch.no_grad()
-def _start_small(head: nn.Module) -> None:
+def _scale_down(head: nn.Module) -> None:
     """Scale a new head's weights down until none exceeds 1 / sqrt(inputs), and clear its bias.
 
     Some families draw them within 1 / sqrt(classes): with few classes the logits would be random and large, and the first
-    updates would spoil the features that were loaded. Not zero: a ReLU behind the head (SqueezeNet) would stay closed.
+    updates would spoil the loaded features. Not zero: a ReLU behind the head (SqueezeNet) would pass no gradient.
     """
     assert isinstance(head, nn.Linear | nn.Conv2d)
     if head.weight.is_meta:
@@ -150,7 +150,7 @@ def _unwrap(content: object, path: Path) -> dict[str, Tensor]:
 
 
 def _fitted(tensor: Tensor, like: Tensor) -> Tensor:
-    """A dense weight as the 1x1 convolution it equals, and zeros for input channels that the file does not know."""
+    """A dense weight as the 1x1 convolution it equals, and zeros for input channels that the file does not have."""
     if tensor.dim() == 2 and like.dim() == 4 and like.shape[2:] == (1, 1) and tensor.shape == like.shape[:2]:
         return tensor[:, :, None, None]
     if tensor.dim() == like.dim() == 4 and tensor.shape[1] == 3 and 3 < like.shape[1] <= 4:

@@ -1,7 +1,7 @@
-"""Averages of weights: one that runs along with training, and those of finished checkpoints.
+"""Averages of weights: one that is updated during training, and those of saved checkpoints.
 
 Batch-norm statistics belong to the weights they were taken with. An average of weights therefore carries the same
-average of their running mean and variance; copying the newest statistics beside averaged weights would be wrong.
+average of their running mean and variance; using the newest statistics with averaged weights would be wrong.
 Integers (counters) are not averaged: the newest counts.
 """
 
@@ -18,8 +18,8 @@ from conveyor.numerics import foreach
 class Ema:
     """V = d V + (1 - d) w after every update, for parameters and norm statistics, in float32.
 
-    The decay starts small, d_t = min(d, t / (9 + t)) in update t = 1, 2, ..., so that the first updates do not keep the
-    random weights alive. The average starts as a copy of the model.
+    The decay starts small, d_t = min(d, t / (9 + t)) in update t = 1, 2, ..., so that the random initial
+    weights lose their share quickly. The average starts as a copy of the model.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -49,7 +49,7 @@ class Ema:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Continue from stored averages; names of other stages are passed over."""
+        """Continue from stored averages; names of other stages are ignored."""
         for name, average in self._averages.items():
             if name not in state:
                 raise UserError(f"the checkpoint has no average of {name!r}: resume without --ema-decay")

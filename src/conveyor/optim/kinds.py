@@ -31,7 +31,7 @@ def excluded(named_parameters: Iterable[tuple[str, "Tensor"]], patterns: Sequenc
 
 
 def freeze(named_parameters: Iterable[tuple[str, "nn.Parameter"]], patterns: Sequence[str]) -> None:
-    """Leave a gradient to the parameters that `patterns` mean, and to no others; without patterns nothing changes."""
+    """Let only the parameters that `patterns` mean require gradients; without patterns nothing changes."""
     parameters = dict(named_parameters)
     for pattern in patterns:
         if not excluded(parameters.items(), (pattern,)):

@@ -45,8 +45,8 @@ class Muon(Moments):
 
     A filter [out, in, ...] is the matrix [out, in x ...]. Filters of one shape go through the iteration together.
 
-    `normalize` first scales each filter to the norm sqrt(rows), that of an orthogonal step: behind a norm the length of
-    a filter means nothing, and the rate then is the relative size of a step.
+    `normalize` first scales each filter to the norm sqrt(rows), that of an orthogonal step: a norm behind
+    the filter cancels its length, so the rate is then the relative size of a step.
     """
 
     momentum: float

@@ -172,7 +172,7 @@ class Optimizer:
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
-        """Take over state; names of other stages are passed over, one that is missing is an error."""
+        """Load state; names of other stages are ignored, a missing one is an error."""
         missing = [name for _, name, _ in self._named_state() if name not in state]
         if missing:
             raise UserError(
@@ -192,7 +192,7 @@ class Optimizer:
 
     @torch.no_grad()
     def load_masters(self, state: Mapping[str, Tensor]) -> None:
-        """Take over the float32 masters that `state` holds, and nothing else: the rule begins anew."""
+        """Load only the float32 masters of `state`: the rule's own state starts again."""
         for parameter, name, own in self._named_state():
             if name.startswith("master/") and name in state:
                 own.copy_(state[name])
@@ -259,7 +259,7 @@ def _factors(parameters: Sequence[tuple[str, Tensor]], pairs: Sequence[str]) -> 
 
 
 def make_rule(chosen: OptimizerOptions, global_batch: int = 1) -> Rule:
-    """The rule of the parameters that need no special care (with lars and muon: by momentum)."""
+    """The rule of ordinary parameters; with lars and muon it is momentum."""
     epsilon = chosen.optimizer_epsilon
     if chosen.nesterov and chosen.optimizer not in ("momentum", "muon"):
         raise UserError(f"--nesterov is a form of momentum, not of {chosen.optimizer}: choose --optimizer momentum")
@@ -287,7 +287,7 @@ def _lars(chosen: OptimizerOptions, *, decay: float, adapted: bool) -> Lars:
 
 
 def _laid_out_like(gradient: Tensor, weight: Tensor) -> Tensor:
-    """The gradient with the weight's strides: fused kernels walk through memory and trust that both agree."""
+    """The gradient with the weight's strides: fused kernels run over memory and assume equal strides."""
     if gradient.stride() == weight.stride() and gradient.dtype == weight.dtype:
         return gradient
     return torch.empty_like(weight).copy_(gradient)

@@ -15,7 +15,7 @@ from conveyor.options.units import Duration, format_fraction, frequency
 TRUE_WORDS = ("true", "yes", "on", "1", "t", "y")
 FALSE_WORDS = ("false", "no", "off", "0", "f", "n")
 LARGEST = 2**64
-"""Whole numbers beyond this are nobody's intention, and longer than Python prints."""
+"""Larger whole numbers are refused: they are mistakes, and Python may refuse to print them."""
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ def _convert(item: type, value: Any, about: About) -> Any:
 
 
 def to_bool(value: Any) -> bool:
-    """Truth in all the spellings people use; anything else is an error, not a guess."""
+    """A boolean in any of the common spellings; anything else is an error, not a guess."""
     if isinstance(value, bool):
         return value
     word = str(value).strip().lower()

@@ -23,9 +23,9 @@ class About:
     changes_result: bool = True
     """False for options that say where or how a run runs, never what it computes."""
     aliases: tuple[str, ...] = ()
-    """Other names that people know the option by; understood everywhere, written nowhere."""
+    """Other common names of the option; accepted as input, never written."""
     read: Callable[[str], object] | None = None
-    """Of a text with a form (`30min`, `25MiB`): what reads it later, called at once so that a mistake costs no run."""
+    """Parser of a text with a form (`30min`, `25MiB`), called when the option is set to find mistakes early."""
 
 
 def option(default: Any, doc: str, **about: Any) -> Any:

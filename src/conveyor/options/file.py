@@ -48,16 +48,17 @@ def parse(text: str, where: str) -> Any:
         line = f", line {mark.line + 1}" if mark is not None else ""
         problem = getattr(error, "problem", None) or str(error).splitlines()[0]
         raise UserError(f"{where}{line} is not valid YAML: {problem}") from None
-    except (ValueError, OverflowError) as error:  # numbers and dates that there are not
+    except (ValueError, OverflowError) as error:  # impossible numbers and dates
         raise UserError(f"{where} is not valid YAML: {str(error)[:200]}") from None
 
 
 @functools.cache
 def _loader() -> Any:
-    """YAML's safe loader with two more refusals: a key given twice, which plain YAML drops in silence, and a text that grows.
+    """YAML's safe loader with two more refusals: a key given twice, which plain YAML accepts, and too many values.
 
-    An alias costs three letters and stands for all that its anchor holds: ten lines of ten aliases each are 10^10 values,
-    which merging (`<<`), printing or comparing would make. So each value knows what it holds when every alias is a copy.
+    An alias takes three letters and stands for all values of its anchor: ten lines of ten aliases each are 10^10
+    values, which merging (`<<`), printing or comparing would create. So for each node the values are counted as if
+    every alias were a copy.
     """
     import yaml
 

@@ -45,7 +45,7 @@ ELSEWHERE = {
     "--warmup-epochs": "--warmup 5ep",
     "--workers": "--loader-threads, or --layout for the processes of a run",
 }
-"""Names of the field that mean several things, or one that is said otherwise here."""
+"""Other programs' flags without one exact counterpart here, and what to suggest instead."""
 
 
 class _HelpAll(argparse.Action):
@@ -113,7 +113,7 @@ class Parser(argparse.ArgumentParser):
         raise UserError(self._friendly(message))
 
     def _flags(self) -> set[str]:
-        """The long options; those of the sub-command in use too, because what it does not know is reported here."""
+        """The long options; those of the sub-command in use too, because its unknown options are reported here."""
         flags = {flag for action in self._actions for flag in action.option_strings if flag.startswith("--")}
         for action in self._actions:
             if isinstance(action, argparse._SubParsersAction):
@@ -142,7 +142,7 @@ class Parser(argparse.ArgumentParser):
 
 
 class _Given(argparse.Action):
-    """Stores a value in `namespace.given`, so that what the user typed is told from what is only a default."""
+    """Stores a value in `namespace.given`, so that what the user typed can be distinguished from a default."""
 
     def __call__(
         self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None

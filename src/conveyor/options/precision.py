@@ -13,7 +13,7 @@ SHORT = {"bf16": "bfloat16", "fp16": "float16"}
 
 
 def check_short(asked: Mapping[str, Any]) -> None:
-    """Refuse a short spelling beside another half type, both given at once."""
+    """Refuse a short spelling together with another half type."""
     half = SHORT.get(asked.get("precision", ""))
     if half is not None and asked.get("half_type", half) != half:
         raise UserError(
@@ -47,7 +47,7 @@ class PrecisionOptions:
     fp_exceptions: bool = option(False, "Stop at the first value that is not finite and name the layer.")
 
     def __post_init__(self) -> None:
-        """A short spelling is read once, here; nobody else knows it."""
+        """Expand a short spelling here, so that other code sees only the long form."""
         half = SHORT.get(self.precision)
         if half is not None:
             object.__setattr__(self, "precision", "16.32")

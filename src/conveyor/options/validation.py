@@ -63,11 +63,11 @@ def typed_flag(name: str, value: object) -> str:
 
 
 def notes_about(given: Iterable[tuple[str, Iterable[str]]]) -> list[str]:
-    """Notes about what was given in vain; `given` has each option as it was typed, and ours that it turns into."""
-    vain = [(flag, set(names)) for flag, names in given]
-    vain = [(flag, names) for flag, names in vain if names and not any(map(has_effect, names))]
-    records = [flag for flag, names in vain if names <= OF_RECORDS]
-    updates = [flag for flag, names in vain if not names <= OF_RECORDS]
+    """Notes about options without effect; `given` has each flag as typed, and the options of ours that it sets."""
+    unused = [(flag, set(names)) for flag, names in given]
+    unused = [(flag, names) for flag, names in unused if names and not any(map(has_effect, names))]
+    records = [flag for flag, names in unused if names <= OF_RECORDS]
+    updates = [flag for flag, names in unused if not names <= OF_RECORDS]
     found = [f"{', '.join(updates)}: a validation makes no updates, they have no effect"] if updates else []
     return found + (
         [f"{', '.join(records)}: a validation prints a table and writes validation.csv, they have no effect"]

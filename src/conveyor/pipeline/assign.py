@@ -24,11 +24,11 @@ class Part:
 
 
 def assign(num_stages: int, depth: int, schedule: str = "gpipe", mapping: Sequence[int] = ()) -> list[Part]:
-    """Deal the stages of a model to the `depth` workers of a lane, in the order in which a sample meets them.
+    """Assign the stages of a model to the `depth` workers of a lane, in the order of the forward pass.
 
     Without a mapping each worker gets neighbouring stages (as even as can be), or, for the looped schedules, every
     depth-th part. A mapping names a worker for each stage; when it names more workers than there are, neighbouring
-    ones are folded together. Neighbouring stages of one worker become one part: nothing is sent between them.
+    ones are merged. Neighbouring stages of one worker become one part: nothing is sent between them.
     """
     if not 1 <= depth <= num_stages:
         raise UserError(
@@ -71,9 +71,9 @@ def is_looped(parts: Sequence[Part], depth: int) -> bool:
 
 
 def steps(num_micro_batches: int, depth: int, schedule: str) -> list[int]:
-    """How the micro-batches of an update are dealt to calls of the schedule.
+    """How the micro-batches of an update are divided among calls of the schedule.
 
-    sequential runs one at a time. The interleaved schedules want a multiple of the depth, or fewer than that: the rest
+    sequential runs one at a time. The interleaved schedules need a multiple of the depth, or fewer than that: the rest
     goes into a call of its own.
     """
     if schedule == "sequential":

@@ -14,7 +14,7 @@ MULTIPLY_ADDS_PER_BYTE = 32.0
 """What sending a byte to the next worker costs, in multiply-adds: about 40 G/s computed and 1.2 GB/s sent per core."""
 
 SECONDS_PER_BYTE = 8e-10
-"""The same in seconds, beside measured costs: an activation and its gradient both travel."""
+"""The same in seconds, beside measured costs: an activation and its gradient are both sent."""
 
 MULTIPLY_ADDS_PER_ACTIVATION_BYTE = 4.0
 """What a norm, an activation or an addition costs per byte it writes: those units have no multiply-adds to count."""

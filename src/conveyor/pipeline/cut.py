@@ -20,7 +20,7 @@ class Stage(nn.Module):
     """A run of consecutive units: takes and returns tuples of live tensors, in the order of their making.
 
     The layers' attribute names are those of the whole model, so `named_parameters` and `state_dict` give full names. A
-    tensor that only later stages need is handed through. The last stage returns a tuple of the model's output alone.
+    tensor that only later stages need is passed through. The last stage returns a tuple of the model's output alone.
     """
 
     def __init__(self, module: fx.GraphModule, number: int, units: range) -> None:
@@ -46,7 +46,7 @@ def cut(model: nn.Module, points: Sequence[int]) -> list[Stage]:
 
     stage n's outputs are stage n + 1's inputs; composed they equal the model bit for bit, forward and backward. An
     operation that overwrites its input in the model does so in a stage only where the stage itself made that tensor:
-    what was received may be another worker's buffer, or still wanted by the stage before for its backward pass.
+    what was received may be another worker's buffer, or still needed by the stage before for its backward pass.
     """
     graph = trace_graph(model)
     nodes = tensor_nodes(graph)
@@ -109,7 +109,7 @@ def _stage(
     copies: dict[fx.Node, fx.Node] = {node: graph.placeholder(node.name) for node in received}
 
     def copied(node: fx.Node) -> fx.Node:
-        """The copy of a node; attributes and numbers are copied into each stage that wants them."""
+        """The copy of a node; attributes and numbers are copied into each stage that needs them."""
         if node not in copies:
             for argument in node.all_input_nodes:
                 if argument.op == "get_attr" or is_number(argument):
@@ -120,14 +120,14 @@ def _stage(
     for node in nodes:
         copied(node)
     graph.output(tuple(copies[node] for node in sent))
-    spared = _spare_received(model, graph)
+    replaced = _keep_received(model, graph)
     _fuse_norms(model, graph)
     parts: dict[str, Any] = {
         str(node.target): operator.attrgetter(str(node.target))(model)
         for node in graph.nodes
         if node.op in ("call_module", "get_attr")
     }
-    module = fx.GraphModule({**parts, **spared}, graph)
+    module = fx.GraphModule({**parts, **replaced}, graph)
     return Stage(module, index, units)
 
 
@@ -148,7 +148,7 @@ def _fuse_norms(model: nn.Module, graph: fx.Graph) -> None:
             between, norm = norm, norm.prev
             residual = between.args[1]
         layer = model.get_submodule(str(norm.target)) if norm.op == "call_module" else None
-        # Nothing else may want what comes out in between.
+        # The results in between must have no other user.
         chain = [norm, *([between] if between is not None else []), act]
         linked = all(list(one.users) == [other] and other.args[0] is one for one, other in pairwise(chain))
         if not (type(layer) is BatchNorm and layer.fused and linked and len(norm.args) == 1):
@@ -160,7 +160,7 @@ def _fuse_norms(model: nn.Module, graph: fx.Graph) -> None:
             graph.erase_node(node)
 
 
-def _spare_received(model: nn.Module, graph: fx.Graph) -> dict[str, nn.Module]:
+def _keep_received(model: nn.Module, graph: fx.Graph) -> dict[str, nn.Module]:
     """Make the operations that would overwrite a received tensor write to new memory; returns the changed layers."""
     replaced: dict[str, nn.Module] = {}
     for node in graph.nodes:

@@ -20,10 +20,11 @@ Loss = Callable[[Tensor, int], Tensor]
 class Pipeline:
     """All stages of a model on the workers of one lane; this worker keeps only its own.
 
-    `stages` are the stages of the whole model in order (tuples in, tuples out), `parts` says who runs which; `group`
-    holds the lane's workers in order. `on_forward(part, number)` and `on_backward(part, number)` follow each pass of a micro-batch
-    through one of this worker's parts, the latter when its weights have their gradients. Shapes are fixed by tracing on the meta device, so the library never makes a dry
-    run of a stage on uninitialised memory.
+    `stages` are the stages of the whole model in order (tuples in, tuples out), `parts` says which worker runs
+    which; `group` holds the lane's workers in order. `on_forward(part, number)` and `on_backward(part, number)` are
+    called after each pass of a micro-batch through one of this worker's parts, the latter when its weights have their
+    gradients. Shapes are found by tracing on the meta device, so the library never makes a dry run of a stage on
+    uninitialised memory.
     """
 
     def __init__(
@@ -57,10 +58,10 @@ class Pipeline:
         self.holds_first, self.holds_last = 0 in self.wagons, last in self.wagons
         self._ended: set[int] = set()
         self._sends: list[tuple[Tensor, Any]] = []
-        """What `forward` sent last, and is kept until it has arrived."""
+        """Tensors that `forward` sent last, kept until they have arrived."""
 
     def release_others(self) -> None:
-        """Let go of the other workers' layers; twins without memory stay, for tracing shapes."""
+        """Free the other workers' layers; copies on the meta device stay, for tracing shapes."""
         own = {stage for index in self.mine for stage in self.parts[index].stages}
         self._stages = [stage if number in own else weightless(stage) for number, stage in enumerate(self._stages)]
 
@@ -80,7 +81,7 @@ class Pipeline:
             for stage in stages:
                 stage.context, stage.first_micro_batch = context, done
                 stage.on_forward, stage.on_backward = self._on_forward, self._on_backward
-                stage.on_last_backward = self._last_backward if number == len(calls) - 1 else _nothing
+                stage.on_last_backward = self._last_backward if number == len(calls) - 1 else _no_hook
             schedule.conveyor_loss.function = loss
             if self.holds_first:
                 self.wagons[0].fetch = fetch
@@ -144,7 +145,7 @@ class Pipeline:
         if key not in self._schedules:
             shapes = self.shapes(images, dtype)
             stages = [self._stage(index, shapes) for index in self.mine]
-            loss = _LateLoss()
+            loss = _DeferredLoss()
             schedule = make_schedule(self.schedule, self.parts, stages, self.depth, count, loss)
             schedule.conveyor_loss = loss
             self._schedules[key] = (schedule, stages)
@@ -167,8 +168,8 @@ class Pipeline:
         )
 
 
-class _LateLoss:
-    """The schedule wants its loss function when it is made; ours closes over the update's targets."""
+class _DeferredLoss:
+    """A loss that is set later: a schedule takes its loss at construction, ours depends on the update's targets."""
 
     function: Loss
 
@@ -176,5 +177,5 @@ class _LateLoss:
         return self.function(output, int(number.item()))
 
 
-def _nothing(index: int) -> None:
-    """A call of the schedule that is not the update's last."""
+def _no_hook(index: int) -> None:
+    """The hook of a call of the schedule that is not the update's last: does nothing."""

@@ -19,7 +19,7 @@ class Wagon(nn.Module):
     """Consecutive stages as one module between two boundaries.
 
     The first one takes a number, int64 [1], and fetches that micro-batch's images itself: they need not be prepared
-    before they are wanted, nor glued together only to be split again. The last one returns the logits.
+    before they are needed, nor concatenated only to be split again. The last one returns the logits.
     """
 
     def __init__(self, stages: Sequence[nn.Module], is_first: bool, is_last: bool, copies: bool = False) -> None:

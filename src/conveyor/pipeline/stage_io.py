@@ -1,7 +1,7 @@
 """What crosses a cut: tensors as the next worker can receive them.
 
 gloo sends contiguous memory only, and a channels_last tensor is not contiguous in its own order of dimensions. Its
-NHWC view is, without a copy: images travel as [N, H, W, C] and are viewed back on arrival, gradients likewise.
+NHWC view is, without a copy: images are sent as [N, H, W, C] and are viewed back on arrival, gradients likewise.
 """
 
 from collections.abc import Iterable, Sequence
@@ -45,12 +45,12 @@ class _Arrive(torch.autograd.Function):
 
 
 def depart(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """Tensors of a stage as they travel."""
+    """Tensors of a stage in the form in which they are sent."""
     return tuple(cast(Tensor, _Depart.apply(one)) for one in tensors)
 
 
 def arrive(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """Tensors as they travelled, in the form that the network uses."""
+    """Received tensors in the form that the network uses."""
     return tuple(cast(Tensor, _Arrive.apply(one)) for one in tensors)
 
 
@@ -77,7 +77,7 @@ def trace_shapes(stages: Sequence[nn.Module], images: Sequence[int], dtype: torc
 
 
 def wire_example(tensors: Iterable[Tensor]) -> tuple[Tensor, ...]:
-    """Meta tensors with the shapes in which `tensors` travel; floating ones carry gradients back."""
+    """Meta tensors with the shapes in which `tensors` are sent; floating ones require gradients."""
     return tuple(
         torch.empty(
             [one.shape[axis] for axis in TO_WIRE] if one.dim() == 4 else list(one.shape),

@@ -1,1 +1,1 @@
-"""Planning: what a model costs, where to cut it, how to lay it out, and what a cluster would make of it."""
+"""Planning: what a model costs, where to cut it, how to lay it out, and a simulation of a cluster."""

@@ -31,7 +31,7 @@ class _Recorder(fx.Interpreter):
         super().__init__(fx.GraphModule(model, trace_graph(model)), garbage_collect_values=False)
         self.sizes: dict[str, float] = {}
         self._node = ""
-        # Storages are told apart by address, so none may be freed while we count.
+        # Storages are identified by address, so none may be freed while we count.
         self._alive: list[Tensor] = list(model.parameters())
         self._seen = {_address(parameter) for parameter in model.parameters()}
 

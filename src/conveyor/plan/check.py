@@ -107,7 +107,7 @@ def measure(options: Options, about: Subject, one: Proposal, updates: int = UPDA
         except subprocess.TimeoutExpired:
             raise UserError(f"layout {one.layout} did not finish {updates} updates in {LIMIT_SECONDS} s") from None
         if done.returncode:
-            # A run that the system killed for want of memory says nothing.
+            # A run that the system killed for lack of memory prints nothing.
             words = (done.stderr.strip() or done.stdout.strip()).splitlines() or [
                 f"it ended with code {done.returncode}"
             ]

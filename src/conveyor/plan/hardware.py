@@ -52,7 +52,7 @@ class Hardware:
 
     @property
     def overlaps(self) -> bool:
-        """Whether gradients travel while the device computes; on a CPU the exchange takes the core that would compute."""
+        """Whether gradients are sent while the device computes; on a CPU the exchange occupies the computing core."""
         return self.cores == 0
 
     def replace(self, **changes: object) -> "Hardware":

@@ -1,7 +1,7 @@
 """The cost of each unit, measured on this machine: every unit inside passes for the shares, whole passes for the sum.
 
 With one thread the clock is the processor time of this process, which other programs disturb least.
-Looking at the time between units costs some itself, so the times of the units are scaled to the time of the whole forward
+Reading the clock between units takes time itself, so the times of the units are scaled to the time of the whole forward
 and backward pass. Two batch sizes give `fixed + per_image * batch`.
 
 The passes are those of a run: norms fused with what follows them, the model whole or as the stages of a pipeline hold it.
@@ -152,7 +152,7 @@ def passes(
 ) -> dict[str, tuple[float, float]]:
     """Seconds of the forward and of the backward pass of one micro-batch: medians, the variants in turn, after a warm-up.
 
-    `ahead` forward passes are done before a backward pass gets its turn, as in a pipeline, where a micro-batch's tensors
+    `ahead` forward passes are done before a backward pass, as in a pipeline, where a micro-batch's tensors
     have left the cache by then.
     """
     seconds: dict[str, list[tuple[float, float]]] = {name: [] for name in variants}

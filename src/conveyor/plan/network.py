@@ -39,7 +39,7 @@ class Network:
     devices_per_host: int
 
     def shared(self, groups: int) -> "Network":
-        """What each of `groups` reductions finds that run at once, one per stage: as many devices less, a share of the link."""
+        """The network of each of `groups` concurrent reductions (one per stage): its share of devices and link."""
         outer = Link(self.outer.bandwidth / groups, self.outer.latency)
         return Network(self.inner, outer, max(1, self.devices_per_host // groups))
 
@@ -78,8 +78,8 @@ def ring_by_steps(
 ) -> npt.NDArray[np.float64]:
     """When each worker has the result, if worker i joins the ring at `ready[..., i]` and sends at `bandwidth[i]`.
 
-    Step by step: in each of the 2 (p - 1) steps a worker can go on when it has its own and its neighbour's last chunk.
-    A late worker or a slow link therefore delays only those that wait for it, and in the end everyone. Leading axes are
+    Step by step: in each of the 2 (p - 1) steps a worker continues when it has its own and its neighbour's last chunk.
+    A late worker or a slow link therefore delays first those that wait for it, finally all. Leading axes are
     independent rings, simulated at once.
     """
     workers = ready.shape[-1]

@@ -41,7 +41,7 @@ def cost_model(
     """The units' costs: estimated, or measured here with `workers` - 1 further busy processes.
 
     Measured times are those of a worker with its share of the cores as threads: plan with `as_measured(hardware)`. With
-    `global_batch` they know how many micro-batches a lane has to run together.
+    `global_batch` they hold for the number of micro-batches that a lane runs together.
     """
     from conveyor.numerics.precision import Precision
     from conveyor.plan import estimate
@@ -132,7 +132,7 @@ def wanted(options: Options, devices: int, memory: float | None, given: Containe
     if batch.recompute:
         recompute = tuple("stage" if name == "stage" else "block" for name in batch.recompute[:1])
     elif batch.pipeline_schedule == "zero-bubble":
-        recompute = ("none",)  # it runs the backward pass in two parts, which recomputation does not survive
+        recompute = ("none",)  # it runs the backward pass in two parts, which recomputation does not support
     return Wanted(
         devices=devices,
         global_batch=total,

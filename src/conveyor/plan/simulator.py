@@ -1,4 +1,4 @@
-"""A cluster that is not here: the updates of a run on it, simulated pass by pass and message by message.
+"""Simulation of a cluster: the updates of a run on it, pass by pass and message by message.
 
 Every update, each device's passes are stretched by a random factor (stragglers); all replicas run their timetables; the
 replicas of each stage then reduce their gradients, the ring step by step, so that a late replica delays those that wait

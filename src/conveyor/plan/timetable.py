@@ -1,4 +1,4 @@
-"""The timetable of a pipeline: who runs which pass when, for given pass times.
+"""The timetable of a pipeline: start and end of every pass of every stage, for given pass times.
 
 Orders of the passes of stage s of S with M micro-batches (F forward, B backward):
     gpipe        F0 .. F(M-1), B0 .. B(M-1)

@@ -37,7 +37,7 @@ from conveyor.world.world import World, validation_device
 
 @dataclass(frozen=True, slots=True)
 class Own:
-    """What a caller from Python brings along instead of naming it."""
+    """Objects that a Python caller passes instead of naming them in options."""
 
     model: nn.Module | None = None
     train_data: Dataset | None = None
@@ -57,7 +57,7 @@ def make_prepare(spec: RunSpec, world: World, device: torch.device | None = None
 
 
 def make_session(spec: RunSpec, world: World, own: Own, state: State | None, prepare: Prepare) -> Session:
-    """The run in memory, standing where `state` was saved."""
+    """The run in memory, at the update at which `state` was saved."""
     options, timing = spec.options, Timing()
     identity = Identity.of(options.data, spec.data)
     if state is not None:
@@ -117,7 +117,7 @@ def _lane_and_updater(
 
 
 def _release(session: Session, prepare: Prepare, frozen: Collection[str]) -> None:
-    """Train the parameters called `frozen` too, as if the run were restored here; the optimiser begins anew.
+    """Train the parameters called `frozen` too, as if the run were restored here; the optimiser's state starts again.
 
     A stage of a pipeline is cut out of the whole model again: what crosses its boundaries depends on what is trained.
     """
@@ -143,7 +143,7 @@ def _release(session: Session, prepare: Prepare, frozen: Collection[str]) -> Non
 def make_feed(
     spec: RunSpec, world: World, own: Own, prepare: Prepare, start_update: int, reads_data: bool = True
 ) -> AbstractContextManager[Iterator[Batch]]:
-    """This lane's micro-batches from `start_update` on; none for a worker that only sees what other stages send."""
+    """This lane's micro-batches from `start_update` on; none for a worker that only receives from other stages."""
     if not reads_data:
         return nullcontext(iter(()))
     options = spec.options

@@ -1,4 +1,4 @@
-"""Stages that the run leaves to us: cut by measured cost, once, and then kept with the run's options."""
+"""Automatic stages: cut by measured cost, once, and then kept with the run's options."""
 
 import itertools
 from pathlib import Path
@@ -17,14 +17,14 @@ MEASURED_BATCH = 8
 
 
 def is_automatic(spec: RunSpec) -> bool:
-    """Whether stages run in workers of their own and nobody has said where they begin."""
+    """Whether stages run in workers of their own and no option says where they begin."""
     return spec.layout.depth > 1 and spec.options.batch.splits in ((), ("auto",))
 
 
 def choose(spec: RunSpec, folder: Path | None, device: torch.device) -> tuple[tuple[str, ...], str]:
     """The first layer of each further stage, and a note for the user.
 
-    A run that goes on keeps the stages that it has: its folder knows them. Otherwise one process measures every unit
+    A resumed run keeps its stages, which are stored in its folder. Otherwise one process measures every unit
     with the run's threads; on an accelerator the units' multiply-adds and bytes stand in for a measurement.
     """
     stages, options = spec.topology.stages, spec.options.batch

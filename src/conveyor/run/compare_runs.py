@@ -1,4 +1,4 @@
-"""Where two runs part: the first log point whose weights differ, and the first tensor in a checkpoint of both."""
+"""Where two runs first differ: the first log point with other weights, the first tensor in a checkpoint of both."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,12 +13,12 @@ from conveyor.errors import UserError
 from conveyor.monitor.csvfile import CsvFile
 
 TIMES = {"images_per_second", "update_seconds", "seconds", "data_wait", "memory_mib", "peak_share"}
-"""Columns that tell how fast a run was, not what it computed."""
+"""Columns about how fast a run was, not what it computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """What two runs have in common, and where they part first."""
+    """What two runs have in common, and where they first differ."""
 
     log_points: int
     checkpoints: int
@@ -31,7 +31,7 @@ class Comparison:
         return self.update is None
 
     def sentence(self) -> str:
-        """`identical: ...`, or where they part."""
+        """`identical: ...`, or where they first differ."""
         seen = f"{_count(self.log_points, 'log point')} and {_count(self.checkpoints, 'checkpoint')} compared"
         return (
             f"identical ({seen})" if self.identical else f"different from update {self.update} on: {self.what} ({seen})"
@@ -39,7 +39,7 @@ class Comparison:
 
 
 def compare(one: Path, other: Path) -> Comparison:
-    """Compare what two run folders recorded; log points and checkpoints that only one of them has are passed over."""
+    """Compare what two run folders recorded; log points and checkpoints that only one of them has are ignored."""
     logs = [_log_points(run) for run in (one, other)]
     saved = [{int(path.name): path for path in store.numbered(run)} for run in (one, other)]
     points, updates = sorted(logs[0].keys() & logs[1].keys()), sorted(saved[0].keys() & saved[1].keys())

@@ -1,4 +1,4 @@
-"""A run in words, before it starts (no torch here)."""
+"""Text about a run before it starts (no torch here)."""
 
 from conveyor.errors import UserError
 from conveyor.monitor.records import many
@@ -53,7 +53,7 @@ def _validation(spec: RunSpec) -> str:
 
 
 def opening_lines(spec: RunSpec, parameters: int, precision: str) -> list[str]:
-    """What a run says when it starts."""
+    """The lines that a run prints when it starts."""
     topology = spec.topology
     what = f"{spec.model_name} ({parameters:,} parameters, {precision}) on {spec.data.name}"
     length = f"{many(spec.updates_total, 'update')} of {many(topology.global_batch, 'image')}"

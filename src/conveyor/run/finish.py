@@ -21,7 +21,7 @@ from conveyor.training.stopping import Reason
 
 
 class Result(TypedDict):
-    """How a run ended; plain values, so that it travels from a worker to whoever started it."""
+    """How a run ended; plain values, so that a worker can send it to the process that started it."""
 
     folder: str
     updates: int
@@ -94,7 +94,7 @@ def _write_files(session: Session, folder: Path, validation: Validation | None) 
 
 
 def _last_record(session: Session, result: Result) -> dict[str, Any]:
-    """What the observers hear at the end."""
+    """The last record for the observers."""
     record: dict[str, Any] = {
         "updates": session.update,
         "epochs": session.epoch,

@@ -1,4 +1,4 @@
-"""The run folder: its name, its options, what it may not be."""
+"""The run folder: its name, its options, and which folders are refused."""
 
 import os
 import time

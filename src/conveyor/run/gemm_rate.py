@@ -1,7 +1,8 @@
 """The machine's float32 GEMM rate, and training throughput as a share of it.
 
 The rate is measured a few times for about 0.2 s and remembered in the user's cache folder. A convolution is a matrix
-product, so it is the roof, but for those 3x3 kernels that need fewer multiplications (`numerics/native/winograd.c`).
+product, so this is the upper limit, except for 3x3 kernels that need fewer multiplications
+(`numerics/native/winograd.c`).
 """
 
 import hashlib
@@ -25,7 +26,7 @@ from conveyor.training.meter import wait_for
 SIZE = 1024
 SECONDS = 0.2
 ENOUGH = 5
-"""Measurements after which the best of them stands."""
+"""Number of measurements after which the best of them is final."""
 
 
 def gemm_rate(device: torch.device, threads: int = 0) -> float:
@@ -48,7 +49,7 @@ def gemm_rate(device: torch.device, threads: int = 0) -> float:
 
 
 def _known(path: Path) -> dict[str, tuple[float, int]]:
-    """Machine key -> best rate so far, number of measurements; a damaged or older file is as good as none."""
+    """Machine key -> best rate so far, number of measurements; a damaged or older file counts as empty."""
     try:
         return {key: (float(rate), int(times)) for key, (rate, times) in parse_json(path.read_text()).items()}
     except (OSError, ValueError, AttributeError, TypeError):

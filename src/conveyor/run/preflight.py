@@ -109,7 +109,7 @@ def _check_weights(model: "nn.Module", spec: RunSpec) -> None:
 
 
 def _stored(spec: RunSpec) -> "State | None":
-    """The checkpoint that the run would go on from."""
+    """The checkpoint that the run would continue from."""
     from conveyor.checkpoint import store
     from conveyor.run import folder as rundir
     from conveyor.run.start import resumed

@@ -1,4 +1,4 @@
-"""Batch-norm statistics taken anew, for weights that were never trained as they are (averages)."""
+"""Recomputed batch-norm statistics, for weights that were not trained themselves (averages)."""
 
 import dataclasses
 
@@ -21,7 +21,7 @@ def recompute_statistics(state: State, batches: int) -> dict[str, Tensor]:
         raise UserError(f"--recompute-statistics {batches}: give at least 1 micro-batch")
     options = stored_options(None, state.options).replace(layout="1x1", device="cpu", ema_decay=None)
     spec, world = resolve(options), World.single()
-    # As long as it takes: a short run may have seen fewer micro-batches.
+    # Long enough for `batches`: a short run may have seen fewer micro-batches.
     length = dataclasses.replace(spec.length, updates_total=max(spec.updates_total, batches))
     spec = spec.replace(length=length)
     model = build_model.place_model(build_model.build_model(spec, state=state), spec, world.device)

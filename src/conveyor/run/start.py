@@ -18,8 +18,8 @@ from conveyor.world.world import World
 
 
 def starting_state(spec: RunSpec, folder: Path, world: World) -> State | None:
-    """The state to go on from; None for a new run. What lost workers handed over is newer than any checkpoint."""
-    # A machine that joins has not started before; all workers must take the same way.
+    """The state to continue from; None for a new run. State handed over by the workers is newer than any checkpoint."""
+    # A machine that joins has not started before, but all workers must take the same branch.
     times = max(world.of_all(restarts.starts()))
     if not times:
         return _saved_state(spec, folder, world)
@@ -30,9 +30,9 @@ def starting_state(spec: RunSpec, folder: Path, world: World) -> State | None:
 
 
 def _counted(state: State, folder: Path, world: World, times: int) -> State:
-    """Take note of the start, the job's number `times`, and of the updates that are done again."""
+    """Count the starts (`times` of this job so far) and the updates that are done again in `state.progress`."""
     progress = state.progress
-    # Workers that died together handed nothing over: what is at hand may be older than the newest log point.
+    # Workers that died together handed nothing over: the state may be older than the newest log point.
     attempted = max(int(progress.get("attempted", 0)), _last_logged(folder, world))
     repeated = int(progress.get("updates_repeated", 0)) + max(0, attempted - state.update)
     job, before = progress.get("job", ["", 0])
@@ -48,7 +48,7 @@ def begun_anew(folder: Path, world: World) -> tuple[int, int]:
 
 
 def _last_logged(folder: Path, world: World) -> int:
-    """The newest update with a log point: what came after it left no trace, so repeated updates may be a few more."""
+    """The newest update with a log point: later updates are not recorded, so a few more may be repeated."""
     rows = CsvFile(folder / "metrics.csv", (), "update").read() if world.is_main else []
     return int(world.broadcast_object(max((int(row["update"]) for row in rows), default=0)))
 
@@ -79,7 +79,7 @@ def _choose(spec: RunSpec, folder: Path) -> tuple[Path, State] | None:
 
 
 def with_stored_threads(spec: RunSpec, state: State | None) -> RunSpec:
-    """A run that goes on keeps its number of threads: library kernels add up in an order that depends on it."""
+    """A resumed run keeps its number of threads: library kernels add up in an order that depends on it."""
     stored = None if state is None else state.progress.get("threads")
     if not isinstance(stored, int) or spec.options.layout.threads is not None or stored == spec.layout.threads:
         return spec
@@ -87,20 +87,20 @@ def with_stored_threads(spec: RunSpec, state: State | None) -> RunSpec:
 
 
 def resumed(spec: RunSpec, folder: Path) -> tuple[Path, State]:
-    """The checkpoint that the run in `folder` goes on from, unless the options would change what it has computed."""
+    """The checkpoint from which the run in `folder` is resumed; options that would change its updates are refused."""
     path, state = store.load_newest(folder)
     stored = stored_options(folder, state.options)
-    # A run that goes on has its weights already: what it once began with may be gone.
+    # A resumed run has its weights already: the file that it started with may be gone.
     asked = rundir.resolved_options(spec, folder).replace(weights=stored.model.weights)
     if spec.num_classes == spec.data.num_classes:
-        # Another number of class folders is told by name, when the data are compared.
+        # Another number of class folders is reported by name, when the data are compared.
         asked = asked.replace(num_classes=stored.model.num_classes)
     check_past(stored, asked)
     return path, state
 
 
 def check_fits(state: State, spec: RunSpec) -> None:
-    """The clock of the checkpoint must be the clock of the run."""
+    """Refuse a checkpoint with another number of updates per epoch than the run, or from after the run's end."""
     stored = state.progress.get("updates_per_epoch")
     if stored != spec.updates_per_epoch:
         raise UserError(

@@ -14,7 +14,7 @@ from conveyor.options.validation import without_updates
 from conveyor.topology import Topology
 
 FREE_SECTIONS = ("length", "schedule")
-"""Sections that shape the future only: how long, and the learning rate from here on."""
+"""Sections that affect later updates only: the length, and the learning rate from here on."""
 
 
 REPLACED = (
@@ -35,7 +35,7 @@ def may_change(name: str) -> bool:
 
 
 def overridden(stored: Options, overrides: Mapping[str, Any]) -> Options:
-    """`stored` with what the user changed; an option that would change the past is refused."""
+    """`stored` with what the user changed; an option that would change updates already made is refused."""
     changed = stored.updated(overrides)
     for given, replaced in REPLACED:
         if given in overrides and replaced not in overrides:
@@ -45,7 +45,7 @@ def overridden(stored: Options, overrides: Mapping[str, Any]) -> Options:
 
 
 def check_past(stored: Options, now: Options) -> None:
-    """Refuse to go on with the run of `stored` as `now` if that would change what it has already computed."""
+    """Refuse to resume the run of `stored` with `now` if that would change what it has already computed."""
     before, after = stored.flat(), now.flat()
     # Where the stages are cut changes no bit, and a layout of depth 1 has stored no names; how many they are counts.
     same_stages = _stages(stored) == _stages(now)

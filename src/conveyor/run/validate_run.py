@@ -31,7 +31,7 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
         if note != said:
             _logger.warning("note: %s", note)
     with using_threads(spec.layout.threads):
-        # The model first: weights that do not fit are told before the images are looked for.
+        # The model first: weights that do not fit are reported before the images are searched.
         model = None if spec.options.run.checkpoint_path else build_model.build_model(spec, own=own.model)
         validation = make_validation(spec, world, own, make_prepare(spec, world))
         if validation is None:

@@ -95,12 +95,12 @@ def _run(
         if session.reason is Reason.FOLDER_GONE:
             rescue(session, folder)
         if session.reason is Reason.START_AGAIN:
-            # A peer that is still being sent its copies must not find this worker gone.
+            # This worker must not exit before its peers have received their copies.
             world.barrier()
             raise restarts.StartedAgain
         result = finish(session, folder, validation, observers, signals.received)
     except BaseException:
-        # What is written now would make a removed folder anew.
+        # Writing now would create a removed folder again.
         for observer in [] if events.folder_is_gone() else observers:
             reason = Reason.START_AGAIN if session.reason is Reason.START_AGAIN else Reason.FAILED
             observer.end({"updates": session.update, "seconds": session.stopping.seconds, "reason": reason})

@@ -1,4 +1,4 @@
-"""What a run is refused for before anything is started, and what its user is told: one sentence each."""
+"""Checks of a run before anything is started, and notes for its user: one sentence each."""
 
 from importlib.util import find_spec
 
@@ -42,7 +42,7 @@ def check_span(span: int, topology: Topology) -> None:
 
 
 def check_averages(options: Options, events: HostEvents) -> None:
-    """Averages are made after the last update: what cannot be made is better said before the first."""
+    """Refuse averages that cannot be made: before the first update, since they are made after the last."""
     asked = options.events
     if (asked.average_last or asked.average_decay) and asked.training and events.updates_per_checkpoint == 0:
         flag = "--average-last" if asked.average_last else "--average-decay"
@@ -50,7 +50,7 @@ def check_averages(options: Options, events: HostEvents) -> None:
 
 
 def idle_lanes(lanes: int, group: int, options: Options) -> str:
-    """A word about lanes without work: there are fewer groups of `group` slots than lanes, and none is cut."""
+    """A note about lanes without work: there are fewer groups of `group` slots than lanes, and none is cut."""
     if not lanes:
         return ""
     smaller = group > options.model.bn_span
@@ -115,7 +115,7 @@ def dropped_images(data: DatasetInfo, topology: Topology, length: Length, option
 
 
 def few_images(options: Options, data: DatasetInfo, *, own: bool) -> list[str]:
-    """The advice to fine-tune, where training from nothing cannot go far."""
+    """The advice to fine-tune, where there are too few images for training from random weights."""
     begun = options.model.weights or options.run.checkpoint_path or own or options.run.resume == "auto"
     if begun or data.name != "folder" or data.train_images >= FEW_IMAGES or not options.events.training:
         return []
@@ -125,6 +125,6 @@ def few_images(options: Options, data: DatasetInfo, *, own: bool) -> list[str]:
 
 
 def random_weights(options: Options) -> str | None:
-    """What has to be said first where nothing trained is validated."""
+    """The note for a validation of untrained weights."""
     trained = options.events.training or options.run.checkpoint_path or options.model.weights
     return None if trained else "random weights are validated: no checkpoint is given"

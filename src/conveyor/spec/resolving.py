@@ -38,7 +38,7 @@ def resolve(
     options.check()
     data = info or datasets.info(options.data)
     options, about, told = completed_subject(options, data, model_name)
-    made_up = _made_up(options, data)
+    made_up = _generated_images(options, data)
     data = dataclasses.replace(data, validation_images=min(data.validation_images, made_up or data.validation_images))
     checks.check_data(options, data)
     checks.check_trackers(options)
@@ -166,8 +166,8 @@ def _machine(options: Options) -> Machine:
     return dataclasses.replace(machine, accelerators=len(options.layout.device_ids) or machine.accelerators)
 
 
-def _made_up(options: Options, data: DatasetInfo) -> int:
-    """Images to validate on while training on noise, which repeats a few: each once. 0: as many as the data set has."""
+def _generated_images(options: Options, data: DatasetInfo) -> int:
+    """Validation images of a run on generated images: each distinct one once. 0: as many as the data set has."""
     asked = options.data
     if not (asked.generated_data or asked.synthetic_data) or asked.max_validation_images or not options.events.training:
         return 0

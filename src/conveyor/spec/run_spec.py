@@ -40,7 +40,7 @@ class RunSpec:
     validation_batch: int
     validation_replicas: int
     cuts_spans: bool = False
-    """Lanes may share a batch-norm span: on accelerators, which promise no equal bits and should not stand idle."""
+    """Lanes may share a batch-norm span: on accelerators, which do not guarantee equal bits and should not be idle."""
     notes: tuple[str, ...] = ()
     half: "HalfChoice | None" = None
     """How CPUs compute in half precision; measured when the run starts, then kept."""

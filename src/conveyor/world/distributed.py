@@ -1,7 +1,7 @@
-"""The world of several processes: what `world.world.World` promises, over torch.distributed.
+"""The world of several processes: the interface of `world.world.World` over torch.distributed.
 
 Rank = lane * depth + stage. Groups: the lanes of each stage (gradients, statistics), the stages of each lane (norms,
-states, the pipeline's traffic), everyone (tallies), and for a batch-norm span that is cut the lanes that share it.
+states, the pipeline's traffic), all workers (tallies), and for a batch-norm span that is cut the lanes that share it.
 Every worker makes all groups in the same order, as torch.distributed demands.
 """
 
@@ -29,7 +29,7 @@ PROOF_SECONDS = timedelta(minutes=1)
 
 
 class Meeting(Protocol):
-    """What brought the workers together, and ends with their world."""
+    """The rendezvous of the workers; it is closed with their world."""
 
     key: bytes
     """Known to the workers of this job alone."""
@@ -159,7 +159,7 @@ class ProcessWorld(World):
                 if given is None
                 else given[name].detach().to("cpu").contiguous()
             )
-            # Bytes travel: no backend has to know the type. Empty tensors have nothing to send.
+            # Sent as bytes: no backend has to support the type. Empty tensors have nothing to send.
             if tensor.numel():
                 dist.broadcast(tensor.view(-1).view(torch.uint8), source, group=group)
             found[name] = tensor
@@ -189,7 +189,7 @@ class ProcessWorld(World):
 
 
 def _mine(rank: int, teams: list[list[int]], key: bytes) -> Any:
-    """Make a group of each team; return the one that `rank` is in (None stands for a team of everyone or of one)."""
+    """Make a group of each team; return the one that `rank` is in (None stands for a team of all workers or of one)."""
     found = None
     for number, team in enumerate(teams):
         group = dist.new_group(team)
@@ -202,8 +202,8 @@ def _mine(rank: int, teams: list[list[int]], key: bytes) -> Any:
 def know_each_other(rank: int, team: Sequence[int], group: Any, key: bytes) -> None:
     """Every two members of a group prove to each other that they belong to the job.
 
-    gloo takes whoever connects to its port first for the worker it waits for. A stranger who was faster cannot know
-    HMAC(key, from, to), and cannot ask the true worker for it either: that one's connection is the one left waiting.
+    gloo accepts the first connection to its port as the worker that it expects. Another process that connects first
+    does not know HMAC(key, from, to), and cannot relay it from the true worker, whose own connection is not accepted.
     """
 
     def proof(source: int, target: int) -> Tensor:
@@ -225,7 +225,7 @@ def know_each_other(rank: int, team: Sequence[int], group: Any, key: bytes) -> N
 
 
 def _sum(tensors: Sequence[Tensor], group: Any) -> None:
-    """All tensors of one type and device travel as one."""
+    """Sum tensors over a group; those of one type and device are sent as one."""
     kinds: dict[tuple[torch.dtype, torch.device], list[Tensor]] = {}
     for tensor in tensors:
         kinds.setdefault((tensor.dtype, tensor.device), []).append(tensor)

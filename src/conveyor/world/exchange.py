@@ -37,7 +37,7 @@ class Exchange:
         self._nodes = [node for parts in self._parts for node in parts]
         self._plain = [len(parts) for parts in self._parts] == [1, 1]
         self._on_gpu = device.type == "cuda"
-        # gloo waits on the host, so the second half of an exchange needs somebody who waits for the first.
+        # gloo waits on the host, so the second half of an exchange needs a thread that waits for the first.
         self._waiter = None if self._plain or self._on_gpu else ThreadPoolExecutor(1, "exchange")
 
     def begin(self, parts: Tensor) -> Pending:
@@ -72,7 +72,7 @@ class Exchange:
         return total
 
     def _swap(self, outgoing: list[tuple[int, Tensor]], incoming: list[tuple[int, Tensor]]) -> None:
-        """Send to and receive from other lanes; empty tensors do not travel."""
+        """Send to and receive from other lanes; empty tensors are not sent."""
         messages = [
             dist.P2POp(kind, tensor, self._ranks[lane], self._group, TAG)
             for kind, list_ in ((dist.isend, outgoing), (dist.irecv, incoming))

@@ -16,7 +16,7 @@ from conveyor.world.exchange import Exchange, Pending
 
 
 class Bucket:
-    """Some parameters whose gradients travel together."""
+    """Parameters whose gradients are sent together."""
 
     def __init__(self, parameters: list[nn.Parameter], section: int, leaves: int) -> None:
         self.parameters, self.section = parameters, section

@@ -1,4 +1,4 @@
-"""Whether the workers of a job were started before, told by the variables of whoever started them (no torch here)."""
+"""Whether the workers of a job were started before, from the launcher's environment variables (no torch here)."""
 
 import os
 from collections.abc import Mapping
@@ -22,7 +22,7 @@ def starts(environment: Mapping[str, str] = os.environ) -> int:
 
 
 def goes_on(environment: Mapping[str, str] = os.environ) -> bool:
-    """Whether these workers take up what others left: after a death, or when machines may come and go."""
+    """Whether these workers continue an earlier start of the job: after a death, or when machines may come and go."""
     return starts(environment) > 0 or environment.get("CONVEYOR_ELASTIC") == "1"
 
 

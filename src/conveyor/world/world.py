@@ -1,4 +1,4 @@
-"""All communication between the workers of a run: the loop talks to a `World` and to nothing else.
+"""All communication between the workers of a run: the training loop uses a `World` and nothing else.
 
 A run has `lanes x depth` workers. Worker (lane, stage) has rank = lane * depth + stage. Two directions matter:
 
@@ -26,7 +26,7 @@ from conveyor.world.gradients import GradientSum
 
 
 class World:
-    """Who this worker is, and how it talks to the others."""
+    """The rank of this worker, and its communication with the others."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Bringing a small data set here: find a copy, else fetch it; of many workers one fetches while the others wait."""
+"""Obtain a small data set: find a copy, else fetch it; of many workers one fetches while the others wait."""
 
 import contextlib
 import fcntl
@@ -89,7 +89,7 @@ def exclusive(path: Path, longest_wait: float = _LONGEST_WAIT) -> Iterator[None]
 
 
 def _unpack(archive: Path, source: Source, folder: Path) -> None:
-    """Only the files we know, by their last name, as plain files: nothing else in an archive is looked at."""
+    """Unpack only the known files, by base name, as plain files: other members of an archive are ignored."""
     wanted = {*source.files, "batches.meta.txt", "fine_label_names.txt", "coarse_label_names.txt"}
     try:
         with tarfile.open(archive, "r:gz") as tar:

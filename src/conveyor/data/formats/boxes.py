@@ -94,7 +94,7 @@ def read_boxes(path: Path) -> NamedBoxes:
 
 
 def boxes_of(features: Mapping[str, Value]) -> Boxes:
-    """The boxes of a decoded Example that have an area; ValueError when its lists do not belong together."""
+    """The boxes of a decoded Example that have an area; ValueError when its lists differ in length."""
     columns = [features.get(name, ()) for name in FEATURES]
     if len({len(column) for column in columns}) > 1:
         raise ValueError("its bounding boxes lack some of their sides")
@@ -103,9 +103,9 @@ def boxes_of(features: Mapping[str, Value]) -> Boxes:
 
 
 def has_boxes(folder: Path) -> bool:
-    """Whether images below `folder` have boxes: by the presence of the CSV file, or by a look into TFRecord files.
+    """Whether images below `folder` have boxes: by the presence of the CSV file, or by reading some TFRecord examples.
 
-    Of many records, 200 spread over the files are looked at, up to the first with a box; of ImageNet's every second has one.
+    Of many records, 200 spread over the files are read, up to the first with a box; of ImageNet's every second has one.
     """
     records = tfrecord_dataset.find_folder(folder)
     if records is None:
@@ -118,7 +118,7 @@ def has_boxes(folder: Path) -> bool:
                 if len(boxes_of(decode_example(read_record(path, offset, length), wanted))):
                     return True
             except ValueError:
-                continue  # it is named when its turn to be read comes
+                continue  # a damaged record is reported when it is read
     return False
 
 
@@ -127,7 +127,7 @@ def covered(
 ) -> npt.NDArray[np.bool_]:
     """Which of the crops [B, T, 4] (left, top, right, bottom in pixels) of B images hold `share` of an object, [B, T].
 
-    One object is enough; an image without any has nothing to hold, so all its crops do.
+    One object is enough; every crop of an image without objects passes.
     """
     counts = np.array([0 if boxes is None else len(boxes) for boxes in objects], np.int64)
     found = np.repeat((counts == 0)[:, None], crops.shape[1], 1)

@@ -1,4 +1,4 @@
-"""Fetching a file: in pieces that survive an interruption, checked before it gets its name. No torch."""
+"""Fetch a file: an interrupted download is continued, and the file gets its name after its check. No torch."""
 
 import hashlib
 import http.client
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 _PIECE = 1 << 18
 _TIMEOUT = 30.0
 ATTEMPTS = 4
-"""Tries per address; each goes on where the last one broke off."""
+"""Tries per address; each continues where the last one stopped."""
 
 
 def fetch(download: Download, mirrors: Sequence[str], folder: Path, *, pause: float = 1.0) -> Path:
@@ -62,7 +62,7 @@ def fetch(download: Download, mirrors: Sequence[str], folder: Path, *, pause: fl
 
 
 def md5_of(path: Path) -> str:
-    """MD5 of a file: the publishers' checksum, against accidents, not against forgery."""
+    """MD5 of a file: the publishers' checksum, which detects damage but not tampering."""
     with open(path, "rb") as file:
         return hashlib.file_digest(file, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
 

@@ -56,7 +56,8 @@ def scan(root: Path, hold_out: float = 1.0, *, empty_classes: bool = False) -> L
 
     Of a folder that has its classes directly, without train/ and validation/, the share `hold_out` of each class is for
     validation (evenly spread over the sorted files), the rest for training; with 1 it is a set to validate on.
-    Class folders without a training image are refused, unless `empty_classes` is true. The scan is remembered as long as the class folders are unchanged: three callers of a run share one walk.
+    Class folders without a training image are refused, unless `empty_classes` is true. The result is cached as long as
+    the class folders are unchanged: three callers of a run share one scan.
     """
     resolved = root.resolve()
     if not resolved.is_dir():
@@ -68,7 +69,7 @@ def scan(root: Path, hold_out: float = 1.0, *, empty_classes: bool = False) -> L
 
 
 def _refuse_empty(listing: Listing) -> None:
-    """A folder without images would be a class that nothing is ever trained on, and move the numbers of those after it."""
+    """Refuse class folders without images: nothing would train these classes, and later class numbers would shift."""
     filled = {label for _, label in listing.files["train"]}
     empty = [name for number, name in enumerate(listing.classes) if number not in filled]
     if empty:
@@ -138,14 +139,14 @@ def _has_image(folder: Path) -> bool:
 def _images_below(root: Path, folder: Path) -> list[str]:
     found = []
     for current, children, names in os.walk(folder, followlinks=True):
-        children[:] = sorted(name for name in children if not _leads_back(Path(current, name)))
+        children[:] = sorted(name for name in children if not _is_cyclic_link(Path(current, name)))
         relative = Path(current).relative_to(root)
         found += [str(relative / name) for name in names if name.lower().endswith(IMAGE_SUFFIXES)]
     return sorted(found)
 
 
-def _leads_back(folder: Path) -> bool:
-    """Whether a link leads to a folder that it lies in: followed, every image would count dozens of times."""
+def _is_cyclic_link(folder: Path) -> bool:
+    """Whether a link points to a folder that contains it: following it would count every image many times."""
     return folder.is_symlink() and folder.parent.resolve().is_relative_to(folder.resolve())
 
 

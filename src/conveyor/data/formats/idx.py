@@ -16,7 +16,7 @@ LARGEST = 1 << 28
 
 
 def read_idx(path: Path) -> npt.NDArray[np.uint8]:
-    """The array of unsigned bytes in an idx file; a short, long or foreign file is an error that names it."""
+    """The array of unsigned bytes in an idx file; a file of another length or format is an error that names it."""
     content = read_maybe_zipped(path)
     if len(content) < 4 or content[:2] != b"\0\0":
         raise UserError(f"{path} is not an idx file: it does not begin with two zero bytes")

@@ -92,7 +92,7 @@ def count_images(copy: Copy) -> dict[str, int] | None:
                 with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
                     counts[key] += int.from_bytes(file.read(8)[4:], "big")
             except (OSError, EOFError, zlib.error):
-                return None  # damaged: whoever reads the file says so
+                return None  # damaged: reported when the file is read
     return counts if all(counts.values()) else None
 
 

@@ -87,7 +87,7 @@ class GeneratedDataset(MemoryDataset):
 
 
 class SyntheticDataset:
-    """Stands for images that the device makes itself: batches carry no pixels, so nothing is read or transferred."""
+    """Placeholder for images generated on the device: batches carry no pixels, so nothing is read or transferred."""
 
     chunk = 0
 

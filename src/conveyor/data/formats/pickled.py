@@ -1,8 +1,8 @@
 """Reads the few things that CIFAR's pickled batches hold, without running anything that a pickle asks for.
 
-A pickle is a program for a small stack machine that can call any function. Here every name that it may speak of stands for
-an inert description of ours (an array of bytes, its type, encoded bytes), every other name is an error, and the operations
-are looked at before any is done: a hostile file can do nothing but be refused.
+A pickle is a program for a small stack machine that can call any function. Here every allowed name is mapped
+to an inert class of ours (an array of bytes, its type, encoded bytes), every other name is an error, and all opcodes
+are checked before one is executed: a hostile file can only be refused.
 """
 
 import io
@@ -23,11 +23,11 @@ BINSTRING SHORT_BINSTRING STRING BINBYTES SHORT_BINBYTES BINBYTES8 BINUNICODE SH
 LONG_BINPUT PUT MEMOIZE BINGET LONG_BINGET GET APPENDS APPEND LIST SETITEMS DICT SETITEM TUPLE TUPLE1 TUPLE2 TUPLE3
 GLOBAL STACK_GLOBAL REDUCE BUILD
 """
-"""Operations that build plain values, and those that speak of names."""
+"""Opcodes that build plain values, and those that refer to names."""
 
 
 class _RefusedError(Exception):
-    """The file does what a CIFAR batch never does."""
+    """The file uses an operation that a CIFAR batch does not need."""
 
 
 class _Dtype:
@@ -106,12 +106,12 @@ def read_pickled(path: Path) -> Any:
 
 
 def _check(content: bytes) -> None:
-    """Refuse other operations than those that build plain values, and places in the memo that a file does not need."""
+    """Refuse opcodes that do not build plain values, and memo indices beyond what a file needs."""
     allowed = _ALLOWED.split()
     for count, (opcode, argument, _) in enumerate(pickletools.genops(content)):
         if opcode.name not in allowed:
             raise _RefusedError(f"the operation {opcode.name}")
-        # The standard reader takes memory for all places below the highest one.
+        # The standard unpickler allocates all memo entries below the highest index.
         if opcode.name in ("PUT", "BINPUT", "LONG_BINPUT") and int(argument or 0) > count:
             raise _RefusedError("a place in the memo that is out of order")
 

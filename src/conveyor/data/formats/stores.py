@@ -64,7 +64,7 @@ class FolderStore:
 
 
 def _size(path: Path) -> int:
-    """Bytes of a file; 0 for a link that leads nowhere, which is named when its turn to be read comes."""
+    """Bytes of a file; 0 for a broken link, which is reported when it is read."""
     try:
         return path.stat().st_size
     except OSError:

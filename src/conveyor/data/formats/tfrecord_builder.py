@@ -121,7 +121,7 @@ def features_of(path: Path, label: int, class_name: str, options: BuildOptions) 
         data = _as_jpeg(image)
     elif not jpeg.is_complete(data):
         raise BadImageError("the file ends too early")
-    else:  # its bytes are kept, orientation included: readers that do not know it see the stored sides
+    else:  # its bytes are kept, orientation included: readers that ignore it get the stored rows and columns
         height, width = header.height, header.width
     features: dict[str, Value] = {
         "image/encoded": [data],

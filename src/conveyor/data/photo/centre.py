@@ -18,7 +18,7 @@ VALIDATION_RATIO = 256 / 224
 def resized_side(options: DataOptions, size: int) -> int:
     """Shorter side before a central crop of `size`."""
     if options.validation_resize is not None:
-        # Progressive sizes are smaller than what the option speaks of; never less than the crop itself.
+        # The option is meant for the full size; with progressive sizes it may be less than the crop.
         return max(size, options.validation_resize)
     return int(size * VALIDATION_RATIO)
 

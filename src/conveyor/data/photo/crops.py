@@ -36,9 +36,9 @@ class CropRule:
     size: int
     min_area: float
     resize: int
-    """Shorter side to which the image is thought to be resized before the crop."""
+    """Shorter side of the resize before the crop, which is not carried out but enters the box."""
     overlap: float = 0.0
-    """Share of an object that a random crop should hold; 0: it is not looked at."""
+    """Share of an object that a random crop should hold; 0: no condition."""
     bicubic: bool = False
     """How the crop is resized: central ones as `--interpolation` says, random ones always bilinearly."""
 
@@ -56,7 +56,7 @@ class CropRule:
         return cls("centre", size, 0.0, resized_side(options, size), bicubic=options.interpolation == "bicubic")
 
     def boxes(self, heights: Floats, widths: Floats, draws: Floats | None) -> Floats:
-        """Boxes [B, 4] for images of the given sizes; `draws` from `draw`, None for modes without chance."""
+        """Boxes [B, 4] for images of the given sizes; `draws` from `draw`, None for deterministic modes."""
         if self.mode == "none":
             return np.stack([np.zeros_like(widths), np.zeros_like(heights), widths, heights], 1)
         if self.mode == "centre":
@@ -115,7 +115,7 @@ class CropRule:
     def _first_draws(
         self, seed: int, epoch: int, samples: Indices, heights: Sequence[int], widths: Sequence[int]
     ) -> Sequence[Box]:
-        """What `boxes` and `draw` give, without their cost per call."""
+        """The first boxes, as `boxes` and `draw` give them, without their overhead per call."""
         if self.mode == "resized":
             key = keyed.state_of(seed, "box", epoch)
             return [

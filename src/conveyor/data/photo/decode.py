@@ -19,9 +19,9 @@ from conveyor.data.photo.resize import bicubic_into, resize_into
 Pixels = npt.NDArray[np.uint8]
 
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM")
-"""What is read, whatever a file's name says; the many exotic decoders of the library stay closed."""
+"""Formats that are read, recognised by content and not by file name; Pillow's other decoders are disabled."""
 FULL_SIZE = 1 << 30
-"""A size to which no picture is reduced."""
+"""An output size so large that no picture is reduced while it is decoded."""
 LARGEST_PIXELS = 1 << 28
 """Images beyond this many pixels are taken for damaged or hostile."""
 
@@ -56,7 +56,7 @@ class Encoded:
 
     @classmethod
     def of_picture(cls, picture: Image.Image) -> "Encoded":
-        """A picture that somebody has opened or made already; its EXIF orientation counts as a file's does."""
+        """From a Pillow image; its EXIF orientation is applied as that of a file."""
         made = cls.__new__(cls)
         made.data, made.image, made.header = b"", picture, None
         made.width, made.height = picture.size
@@ -85,7 +85,7 @@ class Encoded:
     def _crop_into(self, out: Pixels, stored: tuple[int, int, int, int], bicubic: bool) -> float:
         if not bicubic and self.header is not None and fused.crop_into(out, self.data, self.header, stored):
             return 0.0
-        # A cubic filter sees every pixel: nothing is reduced while it is decoded.
+        # The bicubic filter needs the full resolution: no reduction while decoding.
         pixels = self._crop(stored, FULL_SIZE if bicubic else out.shape[0], out.shape[2])
         started = time.perf_counter()
         (bicubic_into if bicubic else resize_into)(out, pixels)
@@ -105,19 +105,19 @@ class Encoded:
         return self._by_pillow(stored, channels)
 
     def _open_by_pillow(self) -> None:
-        """PNG and the like under any name, CMYK, odd JPEGs: slower, but Pillow understands them."""
+        """PNG and the like under any name, CMYK, unusual JPEGs: opened by Pillow, which is slower."""
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 self.image = Image.open(io.BytesIO(self.data), formats=FORMATS)
         except Image.DecompressionBombError as error:
             raise TooLargeError(_reason(error)) from None
-        except Exception as error:  # its parsers raise whatever they stumble over
+        except Exception as error:  # Pillow's parsers raise exceptions of any type
             raise BadImageError(_reason(error)) from None
         stored = self.image.size
         if self.header is None:
             self.width, self.height = stored
-            # TIFF is upright already: Pillow turns it, by its own tag once XMP is out of the way.
+            # TIFF is upright already: Pillow rotates it by its own tag, once XMP is removed.
             self.image.info.pop("xmp", None)
             if self.image.format == "PNG":
                 self.orientation = exif.orientation_of_png(self.data)

@@ -1,7 +1,7 @@
 """EXIF orientation: how the stored rows and columns of a photograph lie in the upright picture. No torch.
 
 The field is read from the bytes (JPEG's APP1 segment, PNG's eXIf chunk, WebP's EXIF chunk), without decoding a pixel;
-anything damaged counts as upright. XMP is not looked at. TIFF files are turned by Pillow.
+anything damaged counts as upright. XMP is ignored. TIFF files are rotated by Pillow.
 """
 
 import struct

@@ -121,7 +121,7 @@ def _handle(found: ctypes.CDLL) -> _Handle:
 
 
 def _works(found: ctypes.CDLL) -> bool:
-    """Whether part of a small picture comes out as it does from the other decoder."""
+    """Whether part of a small picture is decoded to the same pixels as by the other decoder."""
     handle = _Handle(found)
     if handle.pointer is None:
         return False

@@ -1,6 +1,6 @@
 """Shift, mirror and normalise a batch on the CPU in one pass, by a C function compiled on first use.
 
-The results are the same to the bit as those of `geometry` and `Normalization`, which serve everywhere else.
+The results are the same to the bit as those of `geometry` and `Normalization`, which are used everywhere else.
 """
 
 import ctypes

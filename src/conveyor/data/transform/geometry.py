@@ -27,8 +27,8 @@ def draw(seed: int, epoch: int, samples: Tensor) -> Tensor:
 class PerEpoch:
     """`compute(epoch, samples)`, of which each sample's row depends on nothing else, for a whole set when an epoch begins.
 
-    For a small batch the arithmetic of a few dozen numbers costs nothing, but each of its steps does; a look-up is one
-    step. Sets too large for that (or `count` 0) are computed batch by batch.
+    For a small batch the cost is that of the calls, not of the arithmetic on a few dozen numbers; a look-up is one
+    call. Sets too large for that (or `count` 0) are computed batch by batch.
     """
 
     LARGEST = 1 << 20
@@ -44,7 +44,7 @@ class PerEpoch:
         table = self._tables.get(epoch)
         if table is None:
             table = self._compute(epoch, torch.arange(self._count))
-            # Batches of the epoch before may still be on their way.
+            # Batches of the previous epoch may still be in the queue.
             self._tables = {epoch: table, **dict(list(self._tables.items())[:1])}
         try:
             first, second = (None if rows is None else rows.index_select(0, samples) for rows in table)
@@ -61,8 +61,8 @@ def shifts(draws: Tensor, padding: int) -> Tensor:
 def flip_mask(mode: str, draws: Tensor, seed: int, epoch: int, samples: Tensor) -> Tensor:
     """Which samples are mirrored, bool [B].
 
-    `random`: a fair coin for each (epoch, sample). `alternating`: the coin is tossed once per sample and turned over in
-    every epoch, so two neighbouring epochs show both sides.
+    `random`: probability 1/2 for each (epoch, sample). `alternating`: drawn once per sample and inverted every
+    epoch, so two neighbouring epochs show both sides.
     """
     if mode == "random":
         return draws[:, 2] < 0.5
@@ -154,7 +154,7 @@ def _windows_on_cpu(
     )
     chosen = plain[np.arange(batch), rows, columns].reshape(batch, height, width, channels)
     if mask is not None and mask.any():
-        # torch turns rows of pixels faster than numpy, numpy copies images faster than torch.
+        # torch reverses rows of pixels faster than numpy, numpy copies images faster than torch.
         chosen[mask] = torch.from_numpy(chosen[mask]).flip(2).numpy()
     return chosen
 

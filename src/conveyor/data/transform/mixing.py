@@ -74,7 +74,7 @@ class Mixing:
         if skip < self.cutmix_skip_probability:
             return 1.0
         if self.cutmix_draw == "exponential":
-            # One number serves both coins: what is left of it after the first is uniform again.
+            # One uniform number decides twice: rescaled to the range above the first threshold it is uniform again.
             rest = self.cutmix_skip_probability
             skip = (skip - rest) / (1 - rest)
             if skip < 1.55 * self.cutmix_lambda - 0.96:
@@ -131,7 +131,7 @@ def mixup_factors(alpha: float, seed: int, epoch: int, samples: Tensor) -> Tenso
 
 
 def _log_gamma(alpha: float, seed: int, epoch: int, samples: Tensor, which: int) -> Tensor:
-    """ln G, G ~ Gamma(alpha), float64 [B], by Marsaglia and Tsang's method for alpha + 1, brought down by U^(1/alpha).
+    """ln G, G ~ Gamma(alpha), float64 [B], by Marsaglia and Tsang's method for alpha + 1, times U^(1/alpha).
 
     A fixed number of attempts (each succeeds with at least 95 %) replaces the rejection loop: no synchronisation. The
     logarithm keeps small alpha exact, where G itself would underflow.

@@ -24,7 +24,7 @@ class Normalization:
     """`scale` and `shift` per channel, or `per_image` standardisation.
 
     imagenet, cifar, numbers: (x/255 - mean)/std, so scale = 1/(255 std), shift = -mean/std. mean: x - channel mean.
-    centred: (x - 127)/128, which 8-bit arithmetic likes: EfficientNet-Lite was trained so. unit: x/255. none: x.
+    centred: (x - 127)/128, suited to 8-bit arithmetic: EfficientNet-Lite was trained so. unit: x/255. none: x.
     per-image: (x - m)/max(s, 1/sqrt(n)) with mean m, deviation s and number n of the image's values; the floor keeps a
     uniform image finite.
     """

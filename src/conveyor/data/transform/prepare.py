@@ -1,7 +1,7 @@
 """From a batch of 8-bit images to the network's input: crop, flip, augment, normalise, mix, all batched.
 
 One function serves both places: with `--normalize-on host` the loader threads run it (`on_host`), otherwise it runs on
-the device after the 8-bit images have travelled there. The results are the same.
+the device after the 8-bit images were copied there. The results are the same.
 """
 
 import dataclasses
@@ -63,7 +63,7 @@ class Prepare:
         return self._to_network(batch.images), Target(batch.labels, batch.mixed)
 
     def on_host(self, train: bool) -> Transform | None:
-        """What the loader threads should do to each batch; None when the 8-bit images travel as they are."""
+        """What the loader threads should do to each batch; None when the 8-bit images are transferred as they are."""
         if self._data.synthetic_data:
             return None
         if self._data.normalize_on == "host" or (self._mixes_on_host() and train):
@@ -107,7 +107,7 @@ class Prepare:
         return dataclasses.replace(batch, images=images, prepared=True)
 
     def _in_one_pass(self, batch: Batch, train: bool) -> bool:
-        """Whether nothing but shifts, mirroring and normalisation is to be done, by a machine that has it as one step."""
+        """Whether only shifts, mirroring and normalisation are needed, and `augment` can do them in one pass."""
         if self._cuts_boxes(train) or (train and self._data.augment != "none"):
             return False
         size = self.size(batch.epoch, train)
@@ -135,7 +135,7 @@ class Prepare:
         return geometry.resize(images, size)
 
     def _is_varied(self, train: bool) -> bool:
-        """Whether random crops and flips are wanted: in training, and in validation when it is to look alike."""
+        """Whether crops and flips are random: in training, and in validation with `--validation-transform train`."""
         return train or self._data.validation_transform == "train"
 
     def _cuts_boxes(self, train: bool) -> bool:
@@ -187,7 +187,7 @@ class Prepare:
         return images.permute(0, 3, 1, 2).contiguous(memory_format=torch.channels_last)
 
     def _make_synthetic(self, batch: int, size: int) -> tuple[Tensor, Target]:
-        """Normal images and labels in 0..C-2, made once on the device and used again and again."""
+        """Normal images and labels in 0..C-2, made once on the device and reused for every batch."""
         if (batch, size) not in self._synthetic:
             generator = keyed.generator(self._seed, "synthetic", batch, size, device=self.device)
             shape = (batch, size, size, self.channels)

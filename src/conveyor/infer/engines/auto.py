@@ -1,4 +1,4 @@
-"""`--engine auto`: measure the engines for this model, batch and number of cores, and remember the winner.
+"""`--engine auto`: measure the engines for this model, batch and number of cores, and remember the fastest.
 
 Several sources, the same model in several precisions, are measured in the same rounds.
 """
@@ -61,7 +61,7 @@ class Choice:
         return min(found.items(), key=lambda entry: entry[1]) if found else None
 
     def text(self) -> str:
-        """One line: what was chosen, against what, and whether it will be asked again."""
+        """One line: what was chosen, against what, and whether it will be measured again."""
         what = (
             f"engine {self.engine} for batch {self.batch} on {self.threads} {'core' if self.threads == 1 else 'cores'}"
         )
@@ -119,9 +119,9 @@ def choose(
 def measure(engines: dict[str, Engine], batch: int, seconds: float = SECONDS) -> dict[str, float]:
     """Milliseconds of a batch by engine: the middle of its share of each round, times the least round.
 
-    The engines take turns, and every other round runs backwards, so that a machine whose speed drifts favours nobody: what
-    counts is how they compare within a round. The time goes to those that are close to each other: one that is far behind
-    after two rounds has had its chance.
+    The engines run in turn, and every other round in reverse order, so that a machine whose speed drifts favours none:
+    times are compared within a round. One that is far slower than the best after two rounds is not run again, so that
+    the time goes to those that are close to each other.
     """
     shape = next(iter(engines.values())).image_shape
     images = np.random.default_rng(0).integers(0, 256, (batch, *shape), dtype=np.uint8)
@@ -150,7 +150,7 @@ def _runs(name: str, engine: Engine, images: NDArray[np.uint8]) -> bool:
     """Whether it gives an answer, which also warms it up; one that does not is named and left out."""
     try:
         engine(images)
-    except Exception as error:  # as in `_open_all`: the others can still serve
+    except Exception as error:  # as in `_open_all`: the other engines can still be used
         _warn(name, error)
         return False
     return True
@@ -162,7 +162,7 @@ def _warn(name: str, error: Exception) -> None:
 
 
 def compared(taken: dict[str, list[float]], racing: list[str]) -> dict[str, float]:
-    """One time for each candidate from those of the rounds; of those that left the race, the least.
+    """One time for each candidate from those of the rounds; of those that were dropped, the least.
 
     >>> compared({"a": [10.0, 24.0, 16.0], "b": [15.0, 20.0, 24.0], "c": [30.0, 31.0]}, ["a", "b"])
     {'a': 10.0, 'b': 15.0, 'c': 30.0}
@@ -188,7 +188,7 @@ def _open_all(candidates: dict[str, tuple[Source, str]], batch: int, threads: in
             engines[label] = open_named(source, name, batch=batch, threads=threads)
         except UserError:
             raise
-        except Exception as error:  # a converter's own exception types are many; the others can still serve
+        except Exception as error:  # a converter's own exception types are many; the other engines can still be used
             _warn(label, error)
     if not engines:
         raise UserError(f"none of the engines {', '.join(candidates)} can run this model: see the messages above")
@@ -196,7 +196,7 @@ def _open_all(candidates: dict[str, tuple[Source, str]], batch: int, threads: in
 
 
 def _key(sources: Sequence[Source], candidates: Sequence[str], batch: int, threads: int) -> str:
-    """Everything the winner depends on: structure of the model, batch, cores, processor, versions of the engines."""
+    """Everything the choice depends on: structure of the model, batch, cores, processor, versions of the engines."""
     machine = f"{processor().name} {' '.join(processor().features)} x{os.cpu_count()}"
     parts: list[Any] = [list(candidates), batch, threads, machine]
     parts += [version(name) for name in ("torch", "onnxruntime", "openvino")]

@@ -1,4 +1,4 @@
-"""A serving graph as ONNX, the common road to ONNX Runtime and OpenVINO."""
+"""Conversion of a serving graph to ONNX, which ONNX Runtime and OpenVINO both read."""
 
 import contextlib
 import logging
@@ -51,7 +51,7 @@ def example_input(graph: ServingGraph, batch: int | None) -> tuple[torch.Tensor,
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """The exporter speaks of torchvision's absence and of its own deprecations: of no use to whoever exports a model."""
+    """Silence the exporter's warnings about a missing torchvision and its own deprecations: no user can act on them."""
     logger = logging.getLogger("torch.onnx")
     before = logger.level
     logger.setLevel(logging.ERROR)

@@ -24,7 +24,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Engine(abc.ABC):
-    """Bytes in, logits out: `engine(images uint8 [N, H, W, C]) -> float32 [N, K]`. No decoding below this line.
+    """Bytes in, logits out: `engine(images uint8 [N, H, W, C]) -> float32 [N, K]`. Engines never decode files.
 
     Any N is accepted; one that was named when the engine was opened is fastest.
     """
@@ -108,7 +108,7 @@ def open_engine(
 ) -> Engine:
     """An engine for `model`, made for `batch` images at a time on `threads` cores (all when none is given).
 
-    `spin=False` lets waiting threads sleep instead of burning the cores that other processes need.
+    `spin=False` lets waiting threads sleep instead of spinning on cores that other processes need.
     """
     if engine not in ENGINES:
         raise UserError(f"there is no engine {engine!r}{did_you_mean(engine, ENGINES)}")

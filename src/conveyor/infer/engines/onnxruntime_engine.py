@@ -46,8 +46,8 @@ class OnnxRuntimeEngine(Engine):
 class PerCoreEngine(Engine):
     """Every core takes the next image of the batch and runs the whole network on it alone.
 
-    No core waits for another inside a layer, and what a layer hands on is small enough to stay in the core's cache:
-    ahead for networks of many light layers, such as EfficientNet. All cores share one session and its weights.
+    No core waits for another inside a layer, and a layer's output is small enough to stay in the core's cache: faster
+    for networks of many light layers, such as EfficientNet. All cores share one session and its weights.
     """
 
     name = "onnxruntime-per-core"
@@ -62,7 +62,7 @@ class PerCoreEngine(Engine):
         left = iter(range(len(images)))
 
         def work() -> None:
-            for index in left:  # shared by all threads: whoever is free takes the next image
+            for index in left:  # shared by all threads: a free thread takes the next image
                 answers[index] = self._session(images[index : index + 1])
 
         if self._pool is None or len(images) == 1:

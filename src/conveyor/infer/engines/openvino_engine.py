@@ -1,4 +1,4 @@
-"""OpenVINO on the CPU, compiled anew for each batch size because fixed shapes are faster."""
+"""OpenVINO on the CPU, compiled for each batch size because fixed shapes are faster."""
 
 import threading
 from typing import Any

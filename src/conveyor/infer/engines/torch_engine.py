@@ -1,4 +1,4 @@
-"""The engine that is always there: PyTorch eager, batch norms folded, channels last."""
+"""The engine that needs no further library: PyTorch eager, batch norms folded, channels last."""
 
 import numpy as np
 import torch

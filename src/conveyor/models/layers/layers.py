@@ -13,7 +13,7 @@ class Block(nn.Module):
 
 
 class _SpatialMean(torch.autograd.Function):
-    """Mean over height and width whose gradient is handed back as a broadcast view.
+    """Mean over height and width whose gradient is returned as a broadcast view.
 
     torch's own would write it out in NCHW order, and all layers before would then work on the wrong memory format.
     """

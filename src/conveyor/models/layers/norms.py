@@ -39,7 +39,7 @@ class BatchNorm(nn.BatchNorm2d):
     (mean, unbiased variance, 1) is added to (pending_mean, pending_var, pending_count). The running statistics do not
     move, so any number of micro-batches, in any order and on any worker, gives the same statistics after `commit`.
     With `span_group` (a process group) the moments are those of all its members' batches together. When several
-    micro-batches stand one behind the other in x (`Key.norm_batches`), each is normalised by itself.
+    micro-batches are concatenated in x (`Key.norm_batches`), each is normalised by itself.
 
     `stable`: statistics of float32 values whatever the input's type. The kernels already take the variance in a
     second pass over the deviations from the mean.
@@ -127,9 +127,14 @@ class BatchNorm(nn.BatchNorm2d):
 def _of_flat(x: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
     """norm(x), where maps of one pixel are given to it as [N, C].
 
-    The memory of [N, C, 1, 1] may be called channels_last or not, and PyTorch's norms add up in another order for each
-    name. Which name it has changes on the way to another worker. Other maps are not viewed: the gradient of a view copies
-    a channels-last tensor.
+    <<<<<<< HEAD
+        The memory of [N, C, 1, 1] may be called channels_last or not, and PyTorch's norms add up in another order for each
+        name. Which name it has changes on the way to another worker. Other maps are not viewed: the gradient of a view copies
+        a channels-last tensor.
+    =======
+        [N, C, 1, 1] is contiguous and channels_last at once, and PyTorch's norms add up in another order for each format.
+        Which of the two its strides say can change when it is sent to another worker.
+    >>>>>>> words-b
     """
     if isinstance(x, Proxy) or x.shape[2:].numel() != 1:
         return norm(x)
@@ -138,7 +143,7 @@ def _of_flat(x: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"none": lambda y: y, "relu": F.relu_, "silu": F.silu}
 FUSED_ACTIVATIONS: dict[type[nn.Module], str] = {nn.ReLU: "relu", nn.SiLU: "silu"}
-"""Activations that a batch norm can do itself, by the name it knows them under."""
+"""Activations that the fused batch norm supports, with its name for each."""
 _KINDS = {**FUSED_ACTIVATIONS, nn.Identity: "none"}
 
 
@@ -173,8 +178,8 @@ class GroupNorm(nn.GroupNorm):
     """Group norm: moments over the H, W and C/groups values of each group of each image.
 
     `stable` subtracts the mean of float32 values first; torch's kernel for channels_last takes the variance as
-    E[x^2] - E[x]^2, which loses everything when the mean is large beside the deviation. The norm does not see what is
-    subtracted, so no gradient needs to flow through it.
+    E[x^2] - E[x]^2, which loses all digits when the mean is far larger than the deviation. Subtracting a constant
+    does not change the norm's result, so no gradient needs to flow through it.
     """
 
     def __init__(
@@ -243,7 +248,7 @@ class NormChoice:
 
 
 def batch_norms(model: nn.Module | Sequence[BatchNorm]) -> Sequence[BatchNorm]:
-    """The batch norms of a model; a list of them stays what it is."""
+    """The batch norms of a model; a list of them is returned unchanged."""
     if not isinstance(model, nn.Module):
         return model
     return [module for module in model.modules() if isinstance(module, BatchNorm)]
@@ -273,7 +278,7 @@ def commit(model: nn.Module | Sequence[BatchNorm]) -> None:
     gathered = [norm.pending_mean for norm in norms] + [norm.pending_var for norm in norms]
     tracked = [norm.num_batches_tracked for norm in norms]
     if counts[0].device.type == "cpu":
-        # Numbers on the host are at hand, and lists of numbers take the short way through the kernels.
+        # On the host reading the counts needs no synchronisation, and number arguments are faster than tensors.
         numbers = torch.cat(counts).tolist()
         moved = [norm.momentum * min(number, 1.0) for norm, number in zip(norms, numbers, strict=True)]
         foreach.mul_(running, [1.0 - share for share in moved] * 2)

@@ -13,7 +13,7 @@ __all__ = ["DropConnect", "Dropout", "Key", "Stochastic", "current", "keyed", "n
 
 
 class Stochastic(nn.Module):
-    """A layer that drops at random in training. `label` tells the layers of a model apart; `name_layers` sets it."""
+    """A layer that drops at random in training. `label` identifies the layer in its model; `name_layers` sets it."""
 
     def __init__(self, rate: float) -> None:
         super().__init__()
