@@ -1,5 +1,6 @@
 """A worker that dies costs at most one update, and the run ends with the bits of an undisturbed one."""
 
+import contextlib
 import json
 import random
 import signal
@@ -42,8 +43,21 @@ def lose_a_worker(
         assert job.poll() is None, "the job has ended"
         time.sleep(0.02)
     time.sleep(draw.random() * 0.3)
-    workers = [one for one in psutil.Process(job.pid).children(recursive=True) if word in " ".join(one.cmdline())]
+    # The workers may just be being started again after the death before.
+    while not (workers := living(job, word)):
+        assert time.monotonic() < until, "there are no workers"
+        assert job.poll() is None, "the job has ended"
+        time.sleep(0.02)
     draw.choice(workers).send_signal(signal.SIGKILL)
+
+
+def living(job: "subprocess.Popen[bytes]", word: str) -> list[psutil.Process]:
+    """The processes below `job` whose command holds `word`; one that has ended has no command."""
+    found = []
+    for one in psutil.Process(job.pid).children(recursive=True):
+        with contextlib.suppress(psutil.Error):
+            found += [one] if word in " ".join(one.cmdline()) else []
+    return found
 
 
 def check(place: Path, layout: str, updates: int, deaths: list[int], seed: int, *more: str) -> None:

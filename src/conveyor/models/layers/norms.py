@@ -127,14 +127,9 @@ class BatchNorm(nn.BatchNorm2d):
 def _of_flat(x: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
     """norm(x), where maps of one pixel are given to it as [N, C].
 
-    <<<<<<< HEAD
-        The memory of [N, C, 1, 1] may be called channels_last or not, and PyTorch's norms add up in another order for each
-        name. Which name it has changes on the way to another worker. Other maps are not viewed: the gradient of a view copies
-        a channels-last tensor.
-    =======
-        [N, C, 1, 1] is contiguous and channels_last at once, and PyTorch's norms add up in another order for each format.
-        Which of the two its strides say can change when it is sent to another worker.
-    >>>>>>> words-b
+    [N, C, 1, 1] is contiguous and channels_last at once, and PyTorch's norms add up in another order for each format.
+    Which of the two its strides say can change when it is sent to another worker. Other maps are not viewed: the gradient
+    of a view copies a channels-last tensor.
     """
     if isinstance(x, Proxy) or x.shape[2:].numel() != 1:
         return norm(x)
