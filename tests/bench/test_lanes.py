@@ -8,6 +8,7 @@ import pytest
 from conveyor.bench import lanes
 from conveyor.bench.lanes import Work, ideal_seconds, measure, serve
 from conveyor.errors import UserError
+from conveyor.layout import usable_cores
 from conveyor.spec import resolve
 from conveyor.world.world import World
 
@@ -48,3 +49,10 @@ def test_a_layout_answers_until_there_are_no_more_requests(
 def test_lanes_need_cores() -> None:
     with pytest.raises(UserError, match="two cores"):
         measure(WORK, 1, rounds=1, updates=1)
+
+
+@pytest.mark.conformance
+@pytest.mark.skipif(usable_cores() < 2, reason="needs two cores")
+def test_three_layouts_are_measured_beside_each_other() -> None:
+    record = measure(WORK, 2, rounds=1, updates=1)
+    assert {"1x1 rate", "2x1 rate", "1x2 rate", "overhead of lanes", "share of ideal"} <= record.results.keys()

@@ -141,10 +141,11 @@ def serve(spec: RunSpec, world: World) -> None:
                 return functools.partial(_stage_seconds, spec, job.lane)
             if world.lanes == 1:
                 return float
-            # The same lane in a world whose reductions do nothing.
-            silent = World(world.rank, world.size, world.lane, world.lanes, 0, 1, world.device)
-            same = make_session(spec, silent, Own(), None, prepare)
-            feed = stack.enter_context(make_feed(spec, silent, Own(), prepare, 0))
+            # As many slots as this lane has, in a world of one worker: nothing is exchanged.
+            share = replace(spec.topology, accumulation=spec.topology.accumulation // world.lanes)
+            own, single = spec.replace(topology=share), World.single(world.device)
+            same = make_session(own, single, Own(), None, prepare)
+            feed = stack.enter_context(make_feed(own, single, Own(), prepare, 0))
             return functools.partial(_updates, same, feed, folder)
 
         for steps, alone in _requests(world):
