@@ -105,7 +105,7 @@ def measure(
 
     `seconds` limits the time it takes, by dropping steps, rounds and, last, programs.
     """
-    found = [each for each in contestants(setting, threads) if not only or each.name in (OURS, OURS_IN_ONE, *only)]
+    found = [each for each in contestants(setting, threads) if not only or each.name in (*ALL_OURS, *only)]
     has_half = any(each.name == OURS_HALF for each in found)
     products = {"threads": threads, "products": 5}
     found[1:1] = [
