@@ -64,9 +64,9 @@ def test_a_run_that_moves_to_another_machine_ends_in_equal_files(
 @pytest.mark.timeout(600)
 def test_a_killed_run_goes_on_from_the_store(bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     address = f"{bucket}/killed"
-    same = [*RUN, "--epochs=12", "--layout=2x1", "--accumulation=2", "--updates-per-checkpoint=10"]
+    same = [*RUN, "--epochs=5", "--accumulation=2", "--updates-per-checkpoint=5"]
     often = "import sys; from conveyor import cli; from conveyor.remote import mirror; mirror.INTERVAL = 0.2; sys.exit(cli.main())"
-    command = [sys.executable, "-c", often, "train", *same, f"--run-dir={address}"]
+    command = [sys.executable, "-c", often, "train", *same, "--layout=2x1", f"--run-dir={address}"]
     job = subprocess.Popen(command, env={**os.environ, "CONVEYOR_CACHE": str(tmp_path / "dead")}, start_new_session=True)
     store, deadline = Store(address), time.monotonic() + 240
     while sum(name.endswith("/manifest") for name in store.versions()) < 2:
@@ -76,7 +76,7 @@ def test_a_killed_run_goes_on_from_the_store(bucket: str, tmp_path: Path, monkey
     os.killpg(job.pid, signal.SIGKILL)
     job.wait(30)
     on("new", tmp_path, monkeypatch)
-    assert main(["restore", address, "--layout=1x1"]) == 0
+    assert main(["restore", address]) == 0
     alone = tmp_path / "alone"
     assert main(["train", *same, f"--run-dir={alone}"]) == 0
     assert differences(fetched(address, tmp_path / "there"), alone) == []
