@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.exact import differences
 
 import conveyor
 from conveyor.cli import main
 from conveyor.remote import is_address
 from conveyor.remote.store import Store
-from tests.exact import differences
 
 RUN = ["--model=resnet8", "--data=digits", "--layout=1x1", "--threads=1", "--micro-batch-size=16", "--updates-per-epoch=10",
        "--updates-per-log=5", "--validation", "--no-tensorboard", "--quiet"]  # fmt: skip
@@ -67,7 +67,9 @@ def test_a_killed_run_goes_on_from_the_store(bucket: str, tmp_path: Path, monkey
     same = [*RUN, "--epochs=5", "--accumulation=2", "--updates-per-checkpoint=5"]
     often = "import sys; from conveyor import cli; from conveyor.remote import mirror; mirror.INTERVAL = 0.2; sys.exit(cli.main())"
     command = [sys.executable, "-c", often, "train", *same, "--layout=2x1", f"--run-dir={address}"]
-    job = subprocess.Popen(command, env={**os.environ, "CONVEYOR_CACHE": str(tmp_path / "dead")}, start_new_session=True)
+    job = subprocess.Popen(
+        command, env={**os.environ, "CONVEYOR_CACHE": str(tmp_path / "dead")}, start_new_session=True
+    )
     store, deadline = Store(address), time.monotonic() + 240
     while sum(name.endswith("/manifest") for name in store.versions()) < 2:
         assert job.poll() is None
@@ -76,7 +78,7 @@ def test_a_killed_run_goes_on_from_the_store(bucket: str, tmp_path: Path, monkey
     os.killpg(job.pid, signal.SIGKILL)
     job.wait(30)
     on("new", tmp_path, monkeypatch)
-    assert main(["restore", address]) == 0
+    assert main(["restore", address, "--layout=1x1"]) == 0
     alone = tmp_path / "alone"
     assert main(["train", *same, f"--run-dir={alone}"]) == 0
     assert differences(fetched(address, tmp_path / "there"), alone) == []
@@ -88,7 +90,14 @@ def test_data_on_a_store(bucket: str, tmp_path: Path) -> None:
         file = tmp_path / f"{index}.png"
         Image.fromarray(np.full((40, 40, 3), 10 * index, np.uint8)).save(file)
         store.upload(f"{'dark' if index < 12 else 'light'}/{index}.png", file)
-    options = {"model": "resnet8", "image_size": 32, "micro_batch_size": 4, "updates": 3, "layout": "1x1", "quiet": True}
+    options = {
+        "model": "resnet8",
+        "image_size": 32,
+        "micro_batch_size": 4,
+        "updates": 3,
+        "layout": "1x1",
+        "quiet": True,
+    }
     run = conveyor.train(data_dir=f"{bucket}/photos", run_dir=str(tmp_path / "run"), **options)
     assert run.options.data.data_dir == f"{bucket}/photos", "any machine finds them"
     local = fetched(f"{bucket}/photos", tmp_path / "photos")
