@@ -13,6 +13,7 @@ from conveyor.errors import UserError, did_you_mean
 from conveyor.files import parse_json
 from conveyor.monitor.csvfile import CsvFile
 from conveyor.monitor.records import readable_time
+from conveyor.options.parser import add
 
 HELP = "List the runs in a folder; sort, filter and delete them."
 SORTS = ("time", "accuracy", "name", "seconds")
@@ -37,9 +38,7 @@ class Row:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="*", default=["runs"], metavar="DIR", help="Folders of runs, or runs. [runs]")
-    parser.add_argument(
-        "--sort", default="time", metavar=f"{{{','.join(SORTS)}}}", help="Order, best or newest last. [time]"
-    )
+    add(parser, "--sort", "time", f"{{{','.join(SORTS)}}}", "Order, best or newest last.")
     parser.add_argument(
         "--filter", nargs="+", default=[], metavar="WORD", help="Only runs whose line holds all of these words."
     )

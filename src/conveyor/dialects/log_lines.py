@@ -95,7 +95,11 @@ class PyTorch(DialectStyle):
         "classification_loss_avg": "classification_loss", "classification_loss_batch": "classification_loss_batch",
         "smoothing_loss_avg": "smoothing_loss", "smoothing_loss_batch": "smoothing_loss_batch", "loss_scaling": "loss_scale",
     }  # fmt: skip
-    validation_columns = {"validation_epoch": "epoch", "validation_iteration": "update", "validation_accuracy": "accuracy"}
+    validation_columns = {
+        "validation_epoch": "epoch",
+        "validation_iteration": "update",
+        "validation_accuracy": "accuracy",
+    }
 
     def values(self, record: Record) -> Values:
         found = super().values(record)
