@@ -9,7 +9,7 @@ All four print lines that match the patterns of the original benchmark files, an
 
 import os
 
-from conveyor.monitor.log_style import LogStyle, Values
+from conveyor.monitor.log_style import LogStyle, Values, columns
 from conveyor.monitor.memory import peak_resident
 from conveyor.monitor.records import Record
 
@@ -32,21 +32,20 @@ class TensorFlow1(DialectStyle):
     log_lines = (
         "step: {step:6d}, iteration: {update:6d}, epoch: {epoch:6.2f}, lr: {lr:6.4g}, loss: {loss:6.3f}, "
         "top-1 accuracy: {accuracy:6.3f} %, throughput: {images_per_second:6.2f} samples/sec, "
-        "time: {update_seconds:8.6f} s/it, total_time: {seconds:8.1f} s",
+        "time: {update_seconds:8.6f} s/it, total_time: {seconds:8.1f} s"
     )
     validation_lines = (
         "{name} iteration: {update:6d}, epoch: {epoch:6.2f}, throughput: {images_per_second:6.2f} samples/sec, "
-        "time: {seconds:8.6f} s, {optional}top-1 accuracy: {accuracy:6.3f} %",
+        "time: {seconds:8.6f} s, {optional}top-1 accuracy: {accuracy:6.3f} %"
     )
-    training_columns = {
-        "step": "step", "iteration": "update", "epoch": "epoch", "lr": "lr", "loss_batch": "loss_batch", "loss_avg": "loss",
-        "train_acc_batch": "accuracy_batch", "train_acc_avg": "accuracy", "it_time": "update_seconds",
-        "img_per_sec": "images_per_second", "total_time": "seconds",
-    }  # fmt: skip
-    validation_columns = {
-        "name": "name", "iteration": "update", "epoch": "epoch", "val_acc": "accuracy", "val_time": "seconds",
-        "val_size": "images", "img_per_sec": "images_per_second", "latency": "latency_avg_ms",
-    }  # fmt: skip
+    training_columns = columns(
+        "step iteration=update epoch lr loss_batch loss_avg=loss train_acc_batch=accuracy_batch "
+        "train_acc_avg=accuracy it_time=update_seconds img_per_sec=images_per_second total_time=seconds"
+    )
+    validation_columns = columns(
+        "name iteration=update epoch val_acc=accuracy val_time=seconds val_size=images "
+        "img_per_sec=images_per_second latency=latency_avg_ms"
+    )
 
     def values(self, record: Record) -> Values:
         found = super().values(record)
@@ -60,18 +59,18 @@ class TensorFlow2(DialectStyle):
 
     log_lines = (
         "batch {update}: [throughput: {images_per_second:.2f} samples/sec, epoch: {epoch:.2f}, "
-        "%CPU_memory: {memory:.2f}, lr: {lr:.6g}, loss: {loss:.4f}, training_accuracy: {fraction:.4f} %{scale}]",
+        "%CPU_memory: {memory:.2f}, lr: {lr:.6g}, loss: {loss:.4f}, training_accuracy: {fraction:.4f} %{scale}]"
     )
     validation_lines = (
         "validation of epoch {epoch:.2f}: [validation_accuracy: {fraction:.4f} %, "
-        "validation_throughput: {images_per_second:.2f} img/sec]",
+        "validation_throughput: {images_per_second:.2f} img/sec]"
     )
-    end_lines = ("time to train: {seconds:.2f} s",)
-    training_columns = {
-        "batch": "update", "throughput": "images_per_second", "epoch": "epoch", "%CPU_memory": "memory", "lr": "lr",
-        "loss": "loss", "training_accuracy": "fraction", "loss_scaling_factor": "loss_scale?", "iteration": "update",
-    }  # fmt: skip
-    validation_columns = {"name": "name", "iteration": "update", "epoch": "epoch", "validation_accuracy": "fraction"}
+    end_lines = "time to train: {seconds:.2f} s"
+    training_columns = columns(
+        "batch=update throughput=images_per_second epoch %CPU_memory=memory lr loss training_accuracy=fraction "
+        "loss_scaling_factor=loss_scale? iteration=update"
+    )
+    validation_columns = columns("name iteration=update epoch validation_accuracy=fraction")
 
     def values(self, record: Record) -> Values:
         found = super().values(record)
@@ -82,24 +81,19 @@ class TensorFlow2(DialectStyle):
 
 class PyTorch(DialectStyle):
     log_lines = (
-        "Epoch {epoch:.2f}, iteration {update}, learning rate {lr:.6g}",
-        "loss: {loss:.4f}",
-        "accuracy: {accuracy:.2f} %",
-        "throughput: {images_per_second:.2f} samples/sec",
+        "Epoch {epoch:.2f}, iteration {update}, learning rate {lr:.6g}\n"
+        "loss: {loss:.4f}\n"
+        "accuracy: {accuracy:.2f} %\n"
+        "throughput: {images_per_second:.2f} samples/sec"
     )
-    validation_lines = ("Validation of epoch {epoch:.2f}", "accuracy: {accuracy:.2f} %", "{latencies}")
-    training_columns = {
-        "loss_avg": "loss", "loss_batch": "loss_batch", "epoch": "epoch", "iteration": "update",
-        "train_accuracy_avg": "accuracy", "train_accuracy_batch": "accuracy_batch", "learning_rate": "lr",
-        "train_img_per_sec": "images_per_second", "validation_accuracy": "last_validation?",
-        "classification_loss_avg": "classification_loss", "classification_loss_batch": "classification_loss_batch",
-        "smoothing_loss_avg": "smoothing_loss", "smoothing_loss_batch": "smoothing_loss_batch", "loss_scaling": "loss_scale",
-    }  # fmt: skip
-    validation_columns = {
-        "validation_epoch": "epoch",
-        "validation_iteration": "update",
-        "validation_accuracy": "accuracy",
-    }
+    validation_lines = "Validation of epoch {epoch:.2f}\naccuracy: {accuracy:.2f} %\n{latencies}"
+    training_columns = columns(
+        "loss_avg=loss loss_batch epoch iteration=update train_accuracy_avg=accuracy "
+        "train_accuracy_batch=accuracy_batch learning_rate=lr train_img_per_sec=images_per_second "
+        "validation_accuracy=last_validation? classification_loss_avg=classification_loss "
+        "classification_loss_batch smoothing_loss_avg=smoothing_loss smoothing_loss_batch loss_scaling=loss_scale"
+    )
+    validation_columns = columns("validation_epoch=epoch validation_iteration=update validation_accuracy=accuracy")
 
     def values(self, record: Record) -> Values:
         found = super().values(record)
@@ -113,19 +107,16 @@ class PopArt(DialectStyle):
     log_lines = (
         "Training: step: {step}, epoch: {epoch:.2f}, lr: {lr:.6g}, loss: {loss:.4f}, accuracy: {accuracy:.2f} %, "
         "img/sec: {images_per_second:.2f}, throughput: {images_per_second:.2f} samples/sec, "
-        "step time: {step_seconds:.4f} s, device time: {device_seconds:.4f} s",
+        "step time: {step_seconds:.4f} s, device time: {device_seconds:.4f} s"
     )
     validation_lines = (
-        "Validation: epoch: {epoch:.2f}, img/sec: {images_per_second:.2f}, accuracy: {accuracy:.2f} %, loss: {loss:.4f}",
+        "Validation: epoch: {epoch:.2f}, img/sec: {images_per_second:.2f}, accuracy: {accuracy:.2f} %, loss: {loss:.4f}"
     )
-    training_columns = {
-        "step": "step", "iteration": "update", "epoch": "epoch", "lr": "lr", "loss": "loss", "accuracy": "accuracy",
-        "img_per_sec": "images_per_second", "step_time": "step_seconds", "device_time": "device_seconds",
-    }  # fmt: skip
-    validation_columns = {
-        "name": "name", "iteration": "update", "epoch": "epoch", "img_per_sec": "images_per_second",
-        "accuracy": "accuracy", "loss": "loss",
-    }  # fmt: skip
+    training_columns = columns(
+        "step iteration=update epoch lr loss accuracy img_per_sec=images_per_second step_time=step_seconds "
+        "device_time=device_seconds"
+    )
+    validation_columns = columns("name iteration=update epoch img_per_sec=images_per_second accuracy loss")
 
     def values(self, record: Record) -> Values:
         found = super().values(record)

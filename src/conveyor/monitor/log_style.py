@@ -1,10 +1,15 @@
 """Another form of the log lines and CSV columns, for scripts that read a run's output. Styles are added by `conveyor.hooks`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from conveyor import hooks
 from conveyor.monitor.records import Record
+
+
+def columns(text: str) -> Mapping[str, str]:
+    """CSV columns and the values that they show: `step iteration=update`; `=NAME?` may be empty."""
+    return {column: name or column for column, _, name in (word.partition("=") for word in text.split())}
 
 
 class Values(dict[str, Any]):
@@ -17,12 +22,10 @@ class Values(dict[str, Any]):
 class LogStyle:
     """The lines and columns of a program's log, as templates over `values`; a line without any text is not printed."""
 
-    log_lines: Sequence[str] = ()
-    validation_lines: Sequence[str] = ()
-    end_lines: Sequence[str] = ()
-    training_columns: Mapping[str, str] = {}
-    """CSV column -> the name of its value; `NAME?` leaves the cell empty when there is none."""
-    validation_columns: Mapping[str, str] = {}
+    log_lines = ""
+    validation_lines = ""
+    end_lines = ""
+    training_columns = validation_columns = columns("")
     update_column = "iteration"
 
     def __init__(self) -> None:
@@ -58,9 +61,8 @@ class LogStyle:
     def validation_row(self, record: Record) -> Record:
         return self._row(self.validation_columns, record)
 
-    def _lines(self, templates: Sequence[str], record: Record) -> list[str]:
-        values = self.values(record)
-        return [line for template in templates if (line := template.format_map(values))]
+    def _lines(self, template: str, record: Record) -> list[str]:
+        return [line for line in template.format_map(self.values(record)).splitlines() if line]
 
     def _row(self, columns: Mapping[str, str], record: Record) -> Record:
         values = self.values(record)
