@@ -9,7 +9,7 @@ from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.monitor import timeline
-from conveyor.monitor.profile import NoProfiler, Profiler, make_profiler
+from conveyor.monitor.profile import TorchProfiler, make_profiler
 from conveyor.options.run import RunOptions
 
 FIRST_UPDATE = 1
@@ -21,10 +21,10 @@ class Watch:
     """The recorder of a worker: a timeline if `record` is on, a profile unless its level is off."""
 
     def __init__(
-        self, folder: Path, worker: int = 0, *, record: bool = False, profiler: Profiler | None = None
+        self, folder: Path, worker: int = 0, *, record: bool = False, profiler: TorchProfiler | None = None
     ) -> None:
         self._folder, self._worker, self._record = folder, worker, record
-        self._profiler = profiler or NoProfiler()
+        self._profiler = profiler
         self._update = 0
         self._slot = 0
         self._spans_before = 0
@@ -51,7 +51,8 @@ class Watch:
     def _end_update(self) -> None:
         self._update += 1
         self._slot = 0
-        self._profiler.step()
+        if self._profiler is not None:
+            self._profiler.step()
         if self._record and self._update == FIRST_UPDATE:
             timeline.start(self._worker)
             self._spans_before = 0
@@ -68,7 +69,8 @@ class Watch:
 
     def close(self) -> None:
         """The run is over: write what there is."""
-        self._profiler.close()
+        if self._profiler is not None:
+            self._profiler.close()
         if not self._done:
             self._write()
 
@@ -85,5 +87,6 @@ def make_watch(run: RunOptions, folder: Path, worker: int, module: Any, *, on_cp
                 f"cannot make the folder {where} for profiles ({problem.strerror}): see --profile-dir"
             ) from None
     profiler = make_profiler(run.profile, where, worker)
-    profiler.attach(module)
+    if profiler is not None:
+        profiler.attach(module)
     return Watch(folder, worker, record=on_cpu, profiler=profiler)
