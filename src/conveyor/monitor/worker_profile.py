@@ -17,7 +17,7 @@ LAST_UPDATE = 3
 """Updates whose spans are kept, counted from 0: the first one allocates and is not like the others."""
 
 
-class Watch:
+class WorkerProfile:
     """The recorder of a worker: a timeline if `record` is on, a profile unless its level is off."""
 
     def __init__(
@@ -75,7 +75,7 @@ class Watch:
             self._write()
 
 
-def make_watch(run: RunOptions, folder: Path, worker: int, module: Any, *, on_cpu: bool) -> Watch:
+def make_worker_profile(run: RunOptions, folder: Path, worker: int, module: Any, *, on_cpu: bool) -> WorkerProfile:
     """The recorder of a worker; no timeline on accelerators, where the host's clock says little about the passes."""
     where = Path(run.profile_dir) if run.profile_dir is not None else folder / "profile"
     if run.profile != "off" and run.profile_dir is not None:
@@ -89,4 +89,4 @@ def make_watch(run: RunOptions, folder: Path, worker: int, module: Any, *, on_cp
     profiler = make_profiler(run.profile, where, worker)
     if profiler is not None:
         profiler.attach(module)
-    return Watch(folder, worker, record=on_cpu, profiler=profiler)
+    return WorkerProfile(folder, worker, record=on_cpu, profiler=profiler)

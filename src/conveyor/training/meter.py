@@ -10,7 +10,7 @@ from torch import Tensor
 
 from conveyor import tree
 from conveyor.monitor.memory import peak_resident
-from conveyor.monitor.worker_profile import Watch
+from conveyor.monitor.worker_profile import WorkerProfile
 from conveyor.training.loss import LOSS, SAMPLES, TALLY, TOP1
 from conveyor.tree import Dealt
 from conveyor.world.world import World
@@ -25,7 +25,7 @@ class Timing:
     def __init__(self) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
         self._last = time.perf_counter()
-        self.watch: Watch | None = None
+        self.watch: WorkerProfile | None = None
         """Hears of every phase, for the timeline and the profile."""
 
     def begin(self) -> None:
