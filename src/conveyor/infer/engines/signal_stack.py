@@ -14,7 +14,7 @@ from collections.abc import Iterator
 class _Stack(ctypes.Structure):
     """stack_t of Linux: address, flags, size."""
 
-    _fields_ = [("ss_sp", ctypes.c_void_p), ("ss_flags", ctypes.c_int), ("ss_size", ctypes.c_size_t)]  # noqa: RUF012
+    _fields_ = [("ss_sp", ctypes.c_void_p), ("ss_flags", ctypes.c_int), ("ss_size", ctypes.c_size_t)]
 
 
 @contextlib.contextmanager
