@@ -7,6 +7,7 @@ two workers could choose differently, and so could the same worker after a resta
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -14,8 +15,8 @@ import torch
 @contextlib.contextmanager
 def gpu_arithmetic(*, tf32: bool) -> Iterator[None]:
     """The rules above during the block; a caller from Python gets its own back."""
-    products, convolutions, cudnn = torch.backends.cuda.matmul, torch.backends.cudnn.conv, torch.backends.cudnn
-    before = products.fp32_precision, convolutions.fp32_precision, cudnn.benchmark, cudnn.deterministic
+    cudnn: Any = torch.backends.cudnn
+    before = torch.backends.cuda.matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.benchmark, cudnn.deterministic
     _set(*("tf32" if tf32 else "ieee",) * 2, False, True)
     try:
         yield
@@ -24,6 +25,6 @@ def gpu_arithmetic(*, tf32: bool) -> Iterator[None]:
 
 
 def _set(products: str, convolutions: str, benchmark: bool, deterministic: bool) -> None:
+    cudnn: Any = torch.backends.cudnn
     torch.backends.cuda.matmul.fp32_precision = products
-    torch.backends.cudnn.conv.fp32_precision = convolutions
-    torch.backends.cudnn.benchmark, torch.backends.cudnn.deterministic = benchmark, deterministic
+    cudnn.conv.fp32_precision, cudnn.benchmark, cudnn.deterministic = convolutions, benchmark, deterministic

@@ -83,9 +83,10 @@ class Prepare:
         if self.device.type == "cpu":
             return batch
         # The samples' numbers stay: what is drawn from them is drawn on the host, which then need not wait for the device.
-        moved = {name: self._copied(getattr(batch, name)) for name in ("images", "labels")}
         terms = batch.mixed and [(self._copied(y), self._copied(w)) for y, w in batch.mixed]
-        return dataclasses.replace(batch, **moved, mixed=terms)
+        return dataclasses.replace(
+            batch, images=self._copied(batch.images), labels=self._copied(batch.labels), mixed=terms
+        )
 
     def _copied(self, tensor: Tensor) -> Tensor:
         return tensor.to(self.device, non_blocking=True)
