@@ -212,6 +212,8 @@ class TrainOptions(TypedDict, total=False):
     [1]"""
     saturate: bool
     """Clamp to the largest half value instead of infinity."""
+    tf32: bool
+    """On a GPU: operands of float32 products rounded to TF32, several times as fast; without it float32 is float32."""
     fp_exceptions: bool
     """Stop at the first value that is not finite and name the layer."""
     optimizer: Literal["sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "muon"]

@@ -17,6 +17,7 @@ from conveyor.monitor.fault_tolerant import FaultTolerantObserver
 from conveyor.monitor.observers import LOG, make_observers
 from conveyor.monitor.progress import say
 from conveyor.monitor.worker_profile import make_worker_profile
+from conveyor.numerics.gpu_arithmetic import gpu_arithmetic
 from conveyor.numerics.native import build
 from conveyor.numerics.precision import Precision
 from conveyor.numerics.threads import using_threads
@@ -48,7 +49,7 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
     with lock or contextlib.nullcontext(), Signals() as signals:
         state = starting_state(spec, folder, world)
         spec = with_stored_threads(spec, state)
-        with using_threads(spec.layout.threads):
+        with using_threads(spec.layout.threads), gpu_arithmetic(tf32=spec.options.precision.tf32):
             return _run(spec, world, own, folder, state, signals, lock)
 
 
