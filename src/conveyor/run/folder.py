@@ -10,6 +10,7 @@ from conveyor.checkpoint.store import listing
 from conveyor.errors import UserError
 from conveyor.files import free_name, read_object, write_atomically
 from conveyor.options import Options
+from conveyor.remote.data import absolute
 from conveyor.spec import OWN_MODEL, RunSpec
 
 OPTIONS = "options.yml"
@@ -66,7 +67,7 @@ def resolved_options(spec: RunSpec, folder: Path) -> Options:
         "run_dir": os.fspath(folder),
     }
     if spec.options.data.data_dir is not None:
-        changes["data_dir"] = str(Path(spec.options.data.data_dir).expanduser().absolute())
+        changes["data_dir"] = absolute(spec.options.data.data_dir)
     if spec.model_name != OWN_MODEL:
         changes["model"] = spec.model_name
     if spec.options.length.updates is None:
