@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 
 from conveyor.data.formats.boxes import FEATURES, BoxTable, NamedBoxes, boxes_of
-from conveyor.data.formats.folders import Listing
+from conveyor.data.formats.listing import Listing
 from conveyor.data.formats.tfrecord import index_files, read_record
 from conveyor.data.formats.tfrecord_example import decode_example
 from conveyor.data.photo.encoded import Fetched, Store
@@ -23,7 +23,7 @@ _SAMPLED_FILES = 200
 
 
 class FolderStore:
-    """One file per image, one folder per class; with `boxes`, those of the objects in them, by the files' names."""
+    """One file per image, of class folders or a list; with `boxes`, those of the objects in them, by the files' names."""
 
     def __init__(self, listing: Listing, split: str, boxes: NamedBoxes | None = None) -> None:
         self._root = listing.root
@@ -45,7 +45,7 @@ class FolderStore:
     def fetch(self, index: int) -> Fetched:
         relative, label = self._files[index]
         try:
-            with open(f"{self._prefix}{relative}", "rb", buffering=0) as file:
+            with open(relative if relative[0] == "/" else f"{self._prefix}{relative}", "rb", buffering=0) as file:
                 return Fetched(file.read(), label, None if self._boxes is None else self._boxes.of(index))
         except OSError as error:
             raise UserError(f"cannot read {self._root / relative}: {error.strerror}") from None
