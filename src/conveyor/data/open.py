@@ -72,7 +72,9 @@ def _open_memory(info: DatasetInfo, options: Options, split: str) -> MemoryDatas
     if numbers is not None:
         images, labels = images[np.array([*numbers], np.int64)], labels[np.array([*numbers], np.int64)]
     names = info.class_names or (() if folder is None else cifar.class_names(folder))
-    return MemoryDataset(images, labels, info.num_classes, names)
+    found = MemoryDataset(images, labels, info.num_classes, names)
+    found.source = source, None if numbers is None else [*numbers]
+    return found
 
 
 def _open_files(

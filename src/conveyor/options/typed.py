@@ -361,6 +361,11 @@ class TrainOptions(TypedDict, total=False):
     """After training, average the checkpoints of the last N epochs."""
     average_decay: Sequence[float]
     """After training, average all checkpoints exponentially with these decays."""
+    answers: str | None
+    """With validate: write the answer to every image into this .csv or .parquet file: path, label, answer,
+    confidence."""
+    best_by: Literal["accuracy", "accuracy_top5", "loss", "f1", "precision", "recall", "ece"]
+    """What makes a checkpoint the best, and what --patience watches: a figure of validation. [accuracy]"""
     disable_metrics: bool
     """No loss and accuracy in training, for peak throughput."""
     seed: int

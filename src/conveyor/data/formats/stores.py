@@ -53,6 +53,9 @@ class FolderStore:
     def name(self, index: int) -> str:
         return str(self._root / self._files[index][0])
 
+    def key(self, index: int) -> str:
+        return self._files[index][0]
+
     def shards(self) -> Sequence[int]:
         return ()
 
@@ -111,6 +114,9 @@ class RecordStore:
         path, offset, _ = self._place(index)
         return f"record at byte {offset} of {path}"
 
+    def key(self, index: int) -> str:
+        return self.name(index)
+
     def shards(self) -> Sequence[int]:
         return self._counts
 
@@ -149,6 +155,9 @@ class CachedStore:
 
     def name(self, index: int) -> str:
         return self._store.name(index)
+
+    def key(self, index: int) -> str:
+        return self._store.key(index)
 
     def shards(self) -> Sequence[int]:
         return self._store.shards()
