@@ -7,7 +7,7 @@ import dataclasses
 import os
 from pathlib import Path
 
-from conveyor.data.formats import divide, folders, lists, locate, tfrecord_dataset
+from conveyor.data.formats import divide, folders, lists, locate, packed, tfrecord_dataset
 from conveyor.data.formats.boxes import CSV_NAME, has_boxes
 from conveyor.data.formats.sources import SOURCES
 from conveyor.errors import UserError, did_you_mean
@@ -163,7 +163,7 @@ def name_of(options: DataOptions) -> str:
         raise folders.missing(folder)
     if tfrecord_dataset.find_folder(folder) is not None or folders.split_folder(folder, "train") is not None:
         return "folder"
-    if folders.is_plain(folder):
+    if folders.is_plain(folder) or packed.find(folder):
         return "folder"
     raise UserError(
         f"{folder} does not say which data set it holds: name it with --data, "
@@ -173,7 +173,7 @@ def name_of(options: DataOptions) -> str:
 
 def _holds_others(folder: Path, name: str) -> bool:
     """Whether a folder with `name` in its path has class folders and no copy of that set: mnist-work/photos, say."""
-    return folders.has_images(folder) and locate.search(name, folder) is None
+    return (folders.has_images(folder) or bool(packed.find(folder))) and locate.search(name, folder) is None
 
 
 def info(options: DataOptions) -> DatasetInfo:
@@ -261,7 +261,7 @@ def _as_on_disk(base: DatasetInfo, folder: Path | None, options: DataOptions) ->
     """`base` with the folder's own counts and classes, as ImageNet may be a subset; unchanged without files."""
     if folder is None or not folder.exists():
         return base
-    listed = bool(lists.find(folder))
+    listed = divide.is_listed(folder)
     records = None if listed else tfrecord_dataset.find_folder(folder)
     if records is not None:
         if options.folds or options.group_by or options.exclude_images:

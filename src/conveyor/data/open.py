@@ -9,13 +9,13 @@ import numpy as np
 from conveyor.data import catalogue
 from conveyor.data.batch import Dataset
 from conveyor.data.catalogue import DatasetInfo
-from conveyor.data.formats import cifar, divide, lists, tfds, tfrecord_dataset
+from conveyor.data.formats import cifar, divide, tfds, tfrecord_dataset
 from conveyor.data.formats.acquire import obtain
 from conveyor.data.formats.boxes import CSV_NAME, read_boxes
 from conveyor.data.formats.idx import read_idx
 from conveyor.data.formats.locate import Copy
 from conveyor.data.formats.memory import GeneratedDataset, MemoryDataset, Pixels, SyntheticDataset, embedded_digits
-from conveyor.data.formats.stores import FolderStore, RecordStore, with_cache
+from conveyor.data.formats.stores import FolderStore, PackedStore, RecordStore, with_cache
 from conveyor.data.photo.encoded import EncodedDataset
 from conveyor.data.subject import subject
 from conveyor.errors import UserError
@@ -104,16 +104,18 @@ def _open_files(
 
 def open_store(
     folder: Path, split: str, options: DataOptions, hold_out: float = 1.0, *, boxes: bool = False
-) -> FolderStore | RecordStore:
-    """The encoded images below `folder`: TFRecord files, class folders or a list of files (see `divide.listing`).
+) -> FolderStore | PackedStore | RecordStore:
+    """The encoded images below `folder`: TFRecord, tar or parquet files, class folders or a list of files (see `divide.listing`).
 
     With `boxes`, each comes with those of the objects in it.
     """
-    records = None if lists.find(folder) else tfrecord_dataset.find_folder(folder)
+    records = None if divide.is_listed(folder) else tfrecord_dataset.find_folder(folder)
     if records is None:
         listing = divide.listing(folder, options, hold_out)
         if any(len(classes) != 1 for classes in listing.label_sets.get(split, ())):
             raise UserError(f"some images of {folder} have several classes or none: a column label has one for each")
+        if listing.packs:
+            return PackedStore(listing, split)
         return FolderStore(listing, split, read_boxes(folder / CSV_NAME) if boxes else None)
     files = tfrecord_dataset.record_files(records, split)
     if not files:

@@ -5,10 +5,15 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from conveyor.data.formats import folders, lists
+from conveyor.data.formats import folders, lists, packed
 from conveyor.data.formats.listing import Listing, fold_numbers
 from conveyor.errors import UserError
 from conveyor.options.data import DataOptions
+
+
+def is_listed(root: Path) -> bool:
+    """Whether `root` is or has a list of files or packed files, and not class folders or TFRecord files."""
+    return bool(lists.find(root) or packed.find(root))
 
 
 def listing(root: Path, options: DataOptions, hold_out: float) -> Listing:
@@ -17,13 +22,17 @@ def listing(root: Path, options: DataOptions, hold_out: float) -> Listing:
     Excluded images leave after the division, so that the other ones stay on their side.
     """
     divides = options.folds is not None or options.group_by is not None
-    files = lists.find(root)
-    found = lists.read(files) if files else folders.scan(root, 0.0 if divides else hold_out)
+    if files := lists.find(root):
+        found = lists.read(files)
+    elif packs := packed.find(root):
+        found = packed.read(packs)
+    else:
+        found = folders.scan(root, 0.0 if divides else hold_out)
     if options.group_by is not None:
         found = found.grouped(_pattern(options.group_by))
     if options.folds is not None:
         found = _folded(found, options.folds, options.fold or 0)
-    elif "validation" not in found.files if files else found.files.get("validation") == ():
+    elif "validation" not in found.files if is_listed(root) else found.files.get("validation") == ():
         found = found.divided(hold_out)
     if options.exclude_images is None:
         return found

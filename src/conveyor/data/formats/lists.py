@@ -106,9 +106,9 @@ def _read(files: tuple[tuple[str, Path, int], ...]) -> Listing:
         names, labels, groups = ({"train": part["all"]} if "all" in part else {} for part in (names, labels, groups))  # type: ignore[assignment]
     if "train" not in names:
         raise UserError(f"{files[0][1]} has no images for training: its column split says {', '.join(names)}")
-    classes = _in_order({name for value in labels["train"] for name in value})
+    classes = in_order({name for value in labels["train"] for name in value})
     number = {name: index for index, name in enumerate(classes)}
-    sets = {split: tuple(_numbers(value, number, files[0][1]) for value in part) for split, part in labels.items()}
+    sets = {split: tuple(numbers(value, number, files[0][1]) for value in part) for split, part in labels.items()}
     pairs = {
         split: tuple((name, one[0] if one else -1) for name, one in zip(part, sets[split], strict=True))
         for split, part in names.items()
@@ -134,12 +134,12 @@ def _classes(value: Any, *, several: bool) -> tuple[str, ...]:
     return tuple(text for part in parts if (text := str(part).strip()))
 
 
-def _in_order(names: set[str]) -> tuple[str, ...]:
+def in_order(names: set[str]) -> tuple[str, ...]:
     """Sorted by name, numbers by value: the same on every machine."""
     return tuple(sorted(names, key=lambda name: (0, int(name), name) if name.isdecimal() else (1, 0, name)))
 
 
-def _numbers(names: tuple[str, ...], number: dict[str, int], path: Path) -> tuple[int, ...]:
+def numbers(names: tuple[str, ...], number: dict[str, int], path: Path) -> tuple[int, ...]:
     unknown = next((name for name in names if name not in number), None)
     if unknown is not None:
         raise UserError(f"the class {unknown!r} in {path.parent} has validation images only: training needs some too")

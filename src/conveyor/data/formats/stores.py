@@ -20,6 +20,8 @@ from conveyor.options.units import size_in_bytes
 log = logging.getLogger(__name__)
 
 _SAMPLED_FILES = 200
+_OPEN_FILES = 256
+"""Packed files up to which all stay open; of more, each is opened for each image, as class folders are."""
 
 
 class FolderStore:
@@ -72,6 +74,48 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+class PackedStore:
+    """Images inside tar files, or in the plain copies of parquet files, at known places."""
+
+    def __init__(self, listing: Listing, split: str) -> None:
+        self._names, self._packs = listing.files.get(split, ()), listing.packs.get(split, ())
+        self._places = listing.places.get(split, np.empty((0, 3), np.int64))
+        if not self._names:
+            raise UserError(f"{listing.root} has no images for {split}: give another folder with --data-dir")
+        kept = self._packs if len(self._packs) <= _OPEN_FILES else ()
+        self._open = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in kept]
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def fetch(self, index: int) -> Fetched:
+        pack, first, length = self._places[index].tolist()
+        if self._open:
+            data = os.pread(self._open[pack], length, first)
+        else:
+            with open(self._packs[pack], "rb", buffering=0) as file:
+                data = os.pread(file.fileno(), length, first)
+        if len(data) < length:
+            raise UserError(f"{self._packs[pack]} ends inside {self._names[index][0]}: fetch the file again")
+        return Fetched(data, self._names[index][1])
+
+    def name(self, index: int) -> str:
+        return self._names[index][0]
+
+    def key(self, index: int) -> str:
+        return self._names[index][0]
+
+    def shards(self) -> Sequence[int]:
+        return [int(count) for count in np.bincount(self._places[:, 0], minlength=len(self._packs))]
+
+    def estimated_bytes(self) -> int:
+        return int(self._places[:, 2].sum())
+
+    def __del__(self) -> None:
+        for handle in getattr(self, "_open", ()):
+            os.close(handle)
 
 
 class RecordStore:
