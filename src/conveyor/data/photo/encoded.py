@@ -45,6 +45,10 @@ class Store(Protocol):
         """How a message names the sample."""
         ...
 
+    def key(self, index: int) -> str:
+        """How lists of images name it: the path relative to the data set."""
+        ...
+
     def shards(self) -> Sequence[int]: ...
 
     def estimated_bytes(self) -> int:
@@ -94,6 +98,10 @@ class EncodedDataset:
 
     def shards(self) -> Sequence[int]:
         return self._store.shards()
+
+    def key(self, index: int) -> str:
+        """The sample's name, as `--exclude-images` takes it."""
+        return self._store.key(index)
 
     def statistics(self) -> dict[str, float]:
         with self._lock:
