@@ -157,6 +157,8 @@ def make_feed(
         stop_update=spec.updates_total,
         seed=options.run.seed,
         shuffle=options.data.shuffle,
+        repeats=options.data.repeated_augmentation,
+        balanced=options.data.balanced_sampling,
         prefetch=options.data.prefetch,
         threads=options.data.loader_threads,
         transform=prepare.on_host(True),

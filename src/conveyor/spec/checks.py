@@ -28,6 +28,20 @@ def check_data(options: Options, data: DatasetInfo) -> None:
         datasets.check_crop_overlap(options.data, data)
 
 
+def check_order(options: Options) -> None:
+    """Refuse what says twice how often a sample is shown."""
+    if options.data.balanced_sampling and options.data.repeated_augmentation > 1:
+        raise UserError(
+            "--balanced-sampling and --repeated-augmentation exclude each other: both say how often an image is shown"
+        )
+
+
+def unused_shuffle(options: Options) -> list[str]:
+    if not options.data.balanced_sampling or options.data.shuffle == "full":
+        return []
+    return [f"--shuffle {options.data.shuffle} has no effect: --balanced-sampling makes the order"]
+
+
 def check_trackers(options: Options) -> None:
     if options.run.wandb and options.events.training and find_spec("wandb") is None:
         raise UserError("--wandb needs wandb, which is not installed: pip install 'conveyor[track]', or leave it out")
