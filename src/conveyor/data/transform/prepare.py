@@ -162,6 +162,13 @@ class Prepare:
         return torch.from_numpy(rule.boxes(heights, widths, rule.draw(self._seed, batch.epoch, samples)))
 
     @property
+    def is_constant(self) -> bool:
+        """Whether a training image is the same in every epoch."""
+        data = self._data
+        varied = self._pads or self.flip != "none" or self._recolours or data.random_erasing or self.mixing
+        return not (varied or data.progressive_image_size or data.synthetic_data or self.crop in crops.ATTEMPTS)
+
+    @property
     def _recolours(self) -> bool:
         return self._data.augment != "none" or any(self._data.color_jitter)
 
