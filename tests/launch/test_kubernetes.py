@@ -255,7 +255,10 @@ def test_the_restarts_of_a_train_job_are_those_of_a_runtime_of_its_own() -> None
     jobs = runtime["spec"]["template"]["spec"]
     assert jobs["failurePolicy"] == {"maxRestarts": 3}
     (one,) = jobs["replicatedJobs"]
-    assert one["name"] == job["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"][0]["name"]
+    assert (
+        one["name"]
+        == job["spec"]["runtimePatches"][0]["trainingRuntimeSpec"]["template"]["spec"]["replicatedJobs"][0]["name"]
+    )
     assert one["template"]["spec"]["backoffLimit"] == 0
 
 

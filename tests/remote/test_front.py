@@ -67,7 +67,9 @@ def test_a_killed_run_goes_on_from_the_store(bucket: str, tmp_path: Path, monkey
     same = [*RUN, "--epochs=5", "--accumulation=2", "--updates-per-checkpoint=5"]
     often = "import sys; from conveyor import cli; from conveyor.remote import mirror; mirror.INTERVAL = 0.2; sys.exit(cli.main())"
     command = [sys.executable, "-c", often, "train", *same, "--layout=2x1", f"--run-dir={address}"]
-    job = subprocess.Popen(command, env={**os.environ, "CONVEYOR_CACHE": str(tmp_path / "dead")}, start_new_session=True)
+    job = subprocess.Popen(
+        command, env={**os.environ, "CONVEYOR_CACHE": str(tmp_path / "dead")}, start_new_session=True
+    )
     store, deadline = Store(address), time.monotonic() + 240
     while sum(name.endswith("/manifest") for name in store.versions()) < 2:
         assert job.poll() is None
@@ -88,7 +90,14 @@ def test_data_on_a_store(bucket: str, tmp_path: Path) -> None:
         file = tmp_path / f"{index}.png"
         Image.fromarray(np.full((40, 40, 3), 10 * index, np.uint8)).save(file)
         store.upload(f"{'dark' if index < 12 else 'light'}/{index}.png", file)
-    options = {"model": "resnet8", "image_size": 32, "micro_batch_size": 4, "updates": 3, "layout": "1x1", "quiet": True}
+    options = {
+        "model": "resnet8",
+        "image_size": 32,
+        "micro_batch_size": 4,
+        "updates": 3,
+        "layout": "1x1",
+        "quiet": True,
+    }
     run = conveyor.train(data_dir=f"{bucket}/photos", run_dir=str(tmp_path / "run"), **options)
     assert run.options.data.data_dir == f"{bucket}/photos", "any machine finds them"
     local = fetched(f"{bucket}/photos", tmp_path / "photos")

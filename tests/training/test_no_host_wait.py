@@ -35,7 +35,9 @@ def two_updates(**options: Any) -> torch.Tensor:
     model = build_model.outline(spec.options, spec.subject)
     model = build_model.place_model(model, spec, world.device)
     prepare = assemble.make_prepare(spec, world)
-    lane, updater = assemble.lane_and_updater(spec, world, model, prepare, timing)
+    lane, updater = assemble.lane_and_updater(
+        spec, world, model, prepare, timing, (assemble.make_loss(spec, world, assemble.Own()), None)
+    )
     meter = Meter(world.device, world, timing, spec.dealt(1))
     with assemble.make_feed(spec, world, assemble.Own(), prepare, 0) as batches:
         for update in range(2):
@@ -57,6 +59,8 @@ PLAIN: list[dict[str, Any]] = [
     {"train_crop": "pad", "flip": "alternating"},
     {"mixup_alpha": 0.2, "cutmix_lambda": 0.5, "label_smoothing": 0.1},
     {"model": "efficientnet_cifar", "dropout": 0.2},
+    {"augment": "randaugment"},
+    {"augment": "trivialaugment", "color_jitter": [0.4], "random_erasing": 0.5},
     {"model": "mobilenet_v2", "image_size": 32},
     {"norm": "group", "norm_groups": 4},
     {"recompute": ["block"]},

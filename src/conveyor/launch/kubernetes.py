@@ -68,7 +68,9 @@ def pytorch_job(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> list
 def job_set(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> list[Manifest]:
     """A JobSet: one indexed job whose pods find each other by name."""
     pod = _pod("worker", _command(argv, plan, cluster, _indexed_hosts(plan, cluster, "workers"), INDEX), plan, cluster)
-    return [_document("jobset.x-k8s.io/v1alpha2", "JobSet", plan, cluster, _job_set_spec("workers", pod, plan, cluster))]
+    return [
+        _document("jobset.x-k8s.io/v1alpha2", "JobSet", plan, cluster, _job_set_spec("workers", pod, plan, cluster))
+    ]
 
 
 def train_job(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> list[Manifest]:

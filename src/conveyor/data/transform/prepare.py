@@ -16,9 +16,9 @@ from conveyor.data.loader import Transform
 from conveyor.data.photo import crops
 from conveyor.data.progressive_size import image_size_at
 from conveyor.data.subject import Subject, subject
-from conveyor.data.transform import augment, geometry, mixing
+from conveyor.data.transform import augment, erasing, geometry, jitter, mixing
 from conveyor.data.transform.normalize import Normalization
-from conveyor.data.transform.randaugment import randaugment
+from conveyor.data.transform.randaugment import randaugment, trivialaugment
 from conveyor.numerics import keyed
 from conveyor.options import Options
 
@@ -48,7 +48,8 @@ class Prepare:
         self.normalization_name = about.normalization
         self.normalization = Normalization.named(self.normalization_name, info.channels)
         self.mixing = mixing.Mixing.from_options(options.data)
-        self._moves = geometry.PerEpoch(self._draw_moves, info.train_images if info.kind == "memory" else 0)
+        in_memory = info.train_images if info.kind == "memory" else 0
+        self._moves = geometry.PerEpoch(self._draw_moves, options.data.repeated_augmentation * in_memory)
         self._synthetic: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, batch: Batch, train: bool) -> tuple[Tensor, Target]:
@@ -106,11 +107,13 @@ class Prepare:
         else:
             images = self._augmented(self._geometry(images, batch, train), batch, train)
             images = self._normalized(images)
+        if train and self._data.random_erasing:
+            images = erasing.erase(images, self._seed, batch.epoch, batch.samples, self._data.random_erasing)
         return dataclasses.replace(batch, images=images, prepared=True)
 
     def _in_one_pass(self, batch: Batch, train: bool) -> bool:
         """Whether only shifts, mirroring and normalisation are needed, and `augment` can do them in one pass."""
-        if self._cuts_boxes(train) or (train and self._data.augment != "none"):
+        if self._cuts_boxes(train) or (train and self._recolours):
             return False
         size = self.size(batch.epoch, train)
         return batch.images.shape[1:3] == (size, size) and augment.applies(batch.images, self.normalization)
@@ -161,17 +164,26 @@ class Prepare:
         heights, widths = (np.full(len(samples), float(extent)) for extent in (height, width))
         return torch.from_numpy(rule.boxes(heights, widths, rule.draw(self._seed, batch.epoch, samples)))
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether a training image is the same in every epoch."""
+        data = self._data
+        varied = self._pads or self.flip != "none" or self._recolours or data.random_erasing or self.mixing
+        return not (varied or data.progressive_image_size or data.synthetic_data or self.crop in crops.ATTEMPTS)
+
+    @property
+    def _recolours(self) -> bool:
+        return self._data.augment != "none" or any(self._data.color_jitter)
+
     def _augmented(self, images: Tensor, batch: Batch, train: bool) -> Tensor:
-        if not train or self._data.augment == "none":
-            return images
-        return randaugment(
-            images,
-            self._seed,
-            batch.epoch,
-            batch.samples,
-            operations=self._data.augment_operations,
-            magnitude=self._data.augment_magnitude,
-        )
+        data, key = self._data, (self._seed, batch.epoch, batch.samples)
+        if train and any(data.color_jitter):
+            images = jitter.jitter(images, *key, data.color_jitter)
+        if train and data.augment == "trivialaugment":
+            return trivialaugment(images, *key)
+        if train and data.augment == "randaugment":
+            return randaugment(images, *key, operations=data.augment_operations, magnitude=data.augment_magnitude)
+        return images
 
     def _mix(self, batch: Batch) -> Batch:
         images, terms = mixing.mix(
