@@ -42,6 +42,10 @@ PEER_PHRASES = (
 )
 
 
+class PeerLostError(RuntimeError):
+    """Another worker is gone; raised where the caller, not a launcher, decides what follows."""
+
+
 @dataclass(frozen=True, slots=True)
 class Failure:
     """How one worker ended."""
@@ -78,6 +82,8 @@ def is_peer_loss(error: BaseException) -> bool:
     while seen is not None:
         if isinstance(seen, UserError):
             return False
+        if isinstance(seen, PeerLostError):
+            return True
         name, text = type(seen).__name__, str(seen).lower()
         if name in ("DistBackendError", "DistNetworkError", "DistStoreError"):
             return True
