@@ -65,6 +65,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cluster.add_argument("--gpus", type=int, default=0, metavar="N", help="GPUs of each worker.")
     cluster.add_argument("--time", help="Time limit of the SLURM job.")
     cluster.add_argument("--partition", help="Partition of SLURM.")
+    cluster.add_argument(
+        "--array",
+        metavar="0-3",
+        help="Job array of SLURM; write $SLURM_ARRAY_TASK_ID into the command, in single quotes.",
+    )
     parser.add_argument("program", nargs=argparse.REMAINDER, help="-- and the command of a worker.")
 
 
@@ -113,6 +118,7 @@ def run(arguments: argparse.Namespace) -> int:
             gpus=arguments.gpus,
             time=arguments.time,
             partition=arguments.partition,
+            array=arguments.array,
         )
         print(manifests.emit(arguments.emit, argv, plan, cluster), end="")
         return 0

@@ -2,13 +2,13 @@
 
 import dataclasses
 import re
-import shlex
 from collections.abc import Sequence
 from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.launch import secret
 from conveyor.launch.job import DEFAULT_PORT, LaunchPlan, host_command
+from conveyor.launch.slurm_script import slurm_script
 
 KINDS = ("slurm", "k8s", "jobset")
 
@@ -31,6 +31,8 @@ class Cluster:
     time: str | None = None
     """Time limit of SLURM."""
     partition: str | None = None
+    array: str | None = None
+    """Indices of a job array of SLURM."""
 
 
 def emit(kind: str, argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> str:
@@ -43,7 +45,18 @@ def emit(kind: str, argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> 
             f"choose a multiple of {cluster.num_hosts}."
         )
     if kind == "slurm":
-        return slurm(argv, plan, cluster)
+        return slurm_script(
+            argv,
+            plan,
+            _variables(plan),
+            name=_name(plan.job),
+            nodes=cluster.num_hosts,
+            cpus=plan.threads or cluster.cpus,
+            gpus=cluster.gpus,
+            time=cluster.time,
+            partition=_name(cluster.partition) if cluster.partition else None,
+            array=cluster.array,
+        )
     import yaml
 
     make = {"k8s": pytorch_job, "jobset": job_set}[kind]
@@ -51,43 +64,6 @@ def emit(kind: str, argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> 
     if cluster.num_hosts > 1:
         manifests.insert(0, job_secret(plan, cluster))
     return str(yaml.safe_dump_all(manifests, sort_keys=False))
-
-
-def slurm(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> str:
-    """An sbatch script: every task of `srun` is one worker and joins by SLURM_PROCID."""
-    per_host = plan.num_workers // cluster.num_hosts
-    lines = [
-        "#!/bin/bash",
-        f"#SBATCH --job-name={_name(plan.job)}",
-        f"#SBATCH --nodes={cluster.num_hosts}",
-        f"#SBATCH --ntasks-per-node={per_host}",
-        f"#SBATCH --cpus-per-task={plan.threads or cluster.cpus}",
-    ]
-    if cluster.gpus:
-        lines.append(f"#SBATCH --gpus-per-task={cluster.gpus}")
-    if cluster.time:
-        if not re.fullmatch(r"\d+|(\d+-)?\d{1,2}(:\d{2}){0,2}", cluster.time):
-            raise UserError(f"--time {cluster.time!r} is not a time of SLURM, such as 90, 2:00:00 or 1-12:00:00.")
-        # A minute before the limit every worker is asked to save and end.
-        lines += [f"#SBATCH --time={cluster.time}", "#SBATCH --signal=USR1@60"]
-    if cluster.partition:
-        lines.append(f"#SBATCH --partition={_name(cluster.partition)}")
-    # A node that dies brings the job back into the queue; it goes on from its last checkpoint.
-    lines += ["#SBATCH --requeue", "set -euo pipefail", f"export OMP_NUM_THREADS={plan.threads or cluster.cpus}"]
-    # Since SLURM 22.05 a step does not take this over from the job by itself.
-    lines += ["export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK"]
-    lines += [f"export {name}={shlex.quote(value)}" for name, value in sorted(_variables(plan).items())]
-    # srun hands the environment on; nobody else can read it, as they could a command line.
-    lines += [f"export {secret.VARIABLE}=$(od -An -v -N32 -tx1 /dev/urandom | tr -d ' \\n')"]
-    if plan.interface:
-        if "/" in plan.interface:
-            raise UserError(
-                f"--interface {plan.interface}: an emitted job needs the interface's name, not its network."
-            )
-        lines += [f"export GLOO_SOCKET_IFNAME={plan.interface} NCCL_SOCKET_IFNAME={plan.interface}"]
-    label = " --label" if plan.tagged else ""
-    lines += [f"srun --kill-on-bad-exit=1{label} {shlex.join(argv)}", ""]
-    return "\n".join(lines)
 
 
 def job_secret(plan: LaunchPlan, cluster: Cluster) -> dict[str, Any]:

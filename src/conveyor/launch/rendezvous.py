@@ -96,7 +96,11 @@ class Meeting:
         here = f"{own_address(place.address)}:0" if place.rank == 0 else ""
         # Read anew for each attempt: after a restart the address of the one before may still be there.
         return self._hosted(
-            place, known, here, lambda: str(board.get("conveyor/store").decode()), lambda at: board.set("conveyor/store", at)
+            place,
+            known,
+            here,
+            lambda: str(board.get("conveyor/store").decode()),
+            lambda at: board.set("conveyor/store", at),
         )
 
     def _hosted(

@@ -78,6 +78,9 @@ def start(
                 if place.catches:
                     raise failure.PeerLostError(f"worker {place.rank}: another worker is gone") from error
                 raise SystemExit(code) from None
+            if code == failure.OWN_ERROR and place.launcher == "slurm":
+                log.exception("worker %d failed", place.rank)
+                raise SystemExit(failure.in_step(code, os.environ)) from None
             raise
         return result if place.rank == 0 or everywhere else None
     for phase in (options, *after):
@@ -171,9 +174,7 @@ def _phase(
         world = join(place, layout.lanes, layout.depth, kind, devices, sharing, number)
     else:
         assert isinstance(before, ProcessWorld)
-        world = ProcessWorld(
-            layout.lanes, layout.depth, before.device, sharing, before.meeting, before.backend
-        )
+        world = ProcessWorld(layout.lanes, layout.depth, before.device, sharing, before.meeting, before.backend)
     if trains:
         folder = world.broadcast_object(_run_folder(spec, place, number) if world.is_main else None)
         spec = spec.replace(options=spec.options.replace(run_dir=folder))
@@ -233,7 +234,7 @@ def _launched(spec: RunSpec, run: str) -> Any:
         threads=layout.threads,
         max_restarts=options.layout.max_restarts,
         all_output=False,
-        grace=20,
+        grace=options.layout.grace + 5,
     )
     plan = dataclasses.replace(plan, environment={"CONVEYOR_BUDGET": describe(plan.budgets())})
     if run == TRAIN:
@@ -280,8 +281,8 @@ def _run_folder(spec: RunSpec, place: Place | None = None, number: int = 0) -> s
         return spec.options.run.run_dir
     from conveyor.run.folder import DEFAULT_PARENT, choose, default_name
 
-    if place is not None and place.job:
-        return str(Path(DEFAULT_PARENT) / default_name(spec, place.job))
+    if job := restarts.job() if place is None else place.job:
+        return str(Path(DEFAULT_PARENT) / default_name(spec, job))
     folder = str(choose(spec))
     if place is None or not _is_torchrun(place):
         return folder

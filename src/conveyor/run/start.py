@@ -23,9 +23,7 @@ def starting_state(spec: RunSpec, folder: Path, world: World) -> State | None:
         return _saved_state(spec, folder, world, again=False)
     saved = store.numbered(folder) if world.is_main else []
     newest = world.broadcast_object(int(saved[-1].name) if saved else -1)
-    state = handover.take(handover.folder_here(), world, newest) or _saved_state(
-        spec, folder, world, again=True
-    )
+    state = handover.take(handover.folder_here(), world, newest) or _saved_state(spec, folder, world, again=True)
     return None if state is None else _counted(state, folder, world, times)
 
 

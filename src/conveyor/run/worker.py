@@ -74,7 +74,9 @@ def _run(
         # From here on the folder holds a run; what went wrong before leaves it free for the next attempt.
         rundir.write_options(folder, spec.options)
     observers = [Steady(one) for one in make_observers(spec.options, folder)] if world.is_main else []
-    called = [*own.callbacks, *_callbacks(spec.options.run.callback)] if world.is_main else on_every_worker(own.callbacks)
+    called = (
+        [*own.callbacks, *_callbacks(spec.options.run.callback)] if world.is_main else on_every_worker(own.callbacks)
+    )
     if called:
         observers.append(Steady(Callbacks(called)))
     peak = share_of_peak(session.flops, spec, world.device) if world.is_main else None
