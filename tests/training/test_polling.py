@@ -1,5 +1,7 @@
 """The workers ask each other by time, after the same updates."""
 
+import itertools
+
 import pytest
 
 from conveyor.training.polling import POLL_SECONDS, Polling
@@ -26,7 +28,7 @@ def test_on_a_cpu_after_every_update() -> None:
 @pytest.mark.parametrize("seconds", [0.0001, 0.003, 0.05, 0.4])
 def test_about_once_a_second(seconds: float) -> None:
     points = asked([seconds] * int(40 / seconds))
-    steps = [after - before for before, after in zip(points, points[1:], strict=False)]
+    steps = [after - before for before, after in itertools.pairwise(points)]
     assert max(steps) * seconds <= POLL_SECONDS
     assert min(steps[20:]) * seconds > POLL_SECONDS / 2 - seconds
 
@@ -44,4 +46,4 @@ def test_a_moment_of_speed_is_not_trusted() -> None:
     points = asked([1e-6] * 100 + [0.5] * 200)
     late = [one for one in points if one > 100]
     assert late[0] <= 200
-    assert [after - before for before, after in zip(late[1:], late[2:], strict=False)] == [2] * (len(late) - 2)
+    assert [after - before for before, after in itertools.pairwise(late[1:])] == [2] * (len(late) - 2)
