@@ -14,8 +14,8 @@ import pytest
 from tests.exact import differences
 from tests.launch.slurm import Cluster, available
 
+from conveyor.launch.cluster import Cluster as Wanted
 from conveyor.launch.job import LaunchPlan
-from conveyor.launch.manifests import Cluster as Wanted
 from conveyor.launch.manifests import emit
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(900), pytest.mark.xdist_group("slurm")]

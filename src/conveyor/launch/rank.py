@@ -4,6 +4,7 @@ Functions of an environment, and of a process group if there is one; importing t
 """
 
 import dataclasses
+import os
 import re
 import socket
 import sys
@@ -71,6 +72,12 @@ def of_group(environment: Mapping[str, str]) -> Place | None:
         launcher=GROUP,
         job=restarts.job(environment),
     )
+
+
+def is_main(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is the one of its job that writes."""
+    place = of_group(environment) or detect(environment)
+    return place is None or place.rank == 0
 
 
 def loopback() -> str:

@@ -10,10 +10,11 @@
 
 import re
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from conveyor.errors import UserError
 from conveyor.launch import failure, secret
+from conveyor.launch.cluster import Cluster, name, variables
 from conveyor.launch.job import LaunchPlan
 
 SAVED = 128 + 10
@@ -43,35 +44,24 @@ done
 """
 
 
-def slurm_script(
-    argv: Sequence[str],
-    plan: LaunchPlan,
-    variables: Mapping[str, str],
-    *,
-    name: str,
-    nodes: int,
-    cpus: int,
-    gpus: int,
-    time: str | None,
-    partition: str | None,
-    array: str | None,
-) -> str:
+def slurm(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> str:
     """The text of the script. `$SLURM_...` in `argv` and in variables is replaced when the job runs."""
+    cpus, nodes, array = plan.threads or cluster.cpus, cluster.num_hosts, cluster.array
     lines = [
         "#!/bin/bash",
-        f"#SBATCH --job-name={name}",
+        f"#SBATCH --job-name={name(plan.job)}",
         f"#SBATCH --nodes={nodes}",
         f"#SBATCH --ntasks-per-node={plan.num_workers // nodes}",
         f"#SBATCH --cpus-per-task={cpus}",
     ]
-    if gpus:
-        lines.append(f"#SBATCH --gpus-per-task={gpus}")
-    if time:
-        if not re.fullmatch(r"\d+|(\d+-)?\d{1,2}(:\d{2}){0,2}", time):
-            raise UserError(f"--time {time!r} is not a time of SLURM, such as 90, 2:00:00 or 1-12:00:00.")
-        lines.append(f"#SBATCH --time={time}")
-    if partition:
-        lines.append(f"#SBATCH --partition={partition}")
+    if cluster.gpus:
+        lines.append(f"#SBATCH --gpus-per-task={cluster.gpus}")
+    if cluster.time:
+        if not re.fullmatch(r"\d+|(\d+-)?\d{1,2}(:\d{2}){0,2}", cluster.time):
+            raise UserError(f"--time {cluster.time!r} is not a time of SLURM, such as 90, 2:00:00 or 1-12:00:00.")
+        lines.append(f"#SBATCH --time={cluster.time}")
+    if cluster.partition:
+        lines.append(f"#SBATCH --partition={name(cluster.partition)}")
     if array:
         if not re.fullmatch(r"[\d,:-]+(%\d+)?", array):
             raise UserError(f"--array {array!r} is not a list of indices of SLURM, such as 0-3 or 0-15%4.")
@@ -83,7 +73,7 @@ def slurm_script(
     lines.append("export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK")
     # The run folder is named after it, so that every start of the job finds the same one.
     lines.append("export CONVEYOR_JOB=$SLURM_JOB_ID")
-    lines += [f"export {key}={_word(value)}" for key, value in sorted(variables.items())]
+    lines += [f"export {key}={_word(value)}" for key, value in sorted(variables(plan).items())]
     # srun hands the environment on; nobody else can read it, as they could a command line.
     lines.append(f"export {secret.VARIABLE}=$(od -An -v -N32 -tx1 /dev/urandom | tr -d ' \\n')")
     if plan.interface:

@@ -12,9 +12,19 @@ class TrainOptions(TypedDict, total=False):
     """Every option by its name; what is left out has its default."""
 
     data_dir: str | Path | None
-    """Folder with the data; the variable DATA_DIR is used when this is not given."""
+    """Folder with the data, or a CSV or parquet list with columns path and label."""
     hold_out: float
-    """Of class folders without train/ and validation/: the share of each class to validate on; 1: all of it. [0.1]"""
+    """Of class folders and lists without a validation set: the share of each class to validate on; 1: all of it.
+    [0.1]"""
+    folds: int | None
+    """Cross-validation: divide the training images into N folds, alike in every class, groups whole."""
+    fold: int | None
+    """Fold to validate on, 0 to N - 1 of --folds."""
+    group_by: str | None
+    """Regular expression that finds an image's group (a patient, a camera) in its path: --hold-out and --folds keep
+    groups whole."""
+    exclude_images: str | None
+    """File of images to leave out: a name on each line, or a column path, as `conveyor data audit` writes it."""
     generated_data: bool
     """Random images made once on the host and transferred like real ones."""
     synthetic_data: bool
@@ -53,12 +63,22 @@ class TrainOptions(TypedDict, total=False):
     [0.0]"""
     flip: Literal["random", "alternating", "none"] | None
     """Horizontal flip in training: random, alternating (every other epoch, per sample) or none."""
-    augment: Literal["none", "randaugment"]
-    """Further augmentation. [none]"""
+    augment: Literal["none", "randaugment", "trivialaugment"]
+    """Further augmentation: randaugment, or trivialaugment (one operation of any strength per image, the wide space).
+    [none]"""
     augment_magnitude: float
-    """Strength of --augment, 0 to 30. [9.0]"""
+    """Strength of randaugment, 0 to 30. [9.0]"""
     augment_operations: int
-    """Operations per image of --augment. [2]"""
+    """Operations per image of randaugment. [2]"""
+    color_jitter: Sequence[float]
+    """Change brightness, contrast and saturation by up to this share, in a random order: one number, or three."""
+    random_erasing: float
+    """Probability that a box of 2 to 33 % of an image is erased. [0.0]"""
+    repeated_augmentation: int
+    """Each image of an update stands in it this many times, augmented differently; an epoch then shows this part of
+    the images. [1]"""
+    balanced_sampling: bool
+    """Every class equally often in an epoch: images of rare classes repeat, augmented differently."""
     validation_resize: int | None
     """Shorter side before the central validation crop; default: image size x 256 / 224."""
     validation_transform: Literal["central", "train"]
@@ -82,6 +102,8 @@ class TrainOptions(TypedDict, total=False):
     """With it, cutmix draws lambda uniformly from --cutmix-lambda to this value."""
     cutmix_skip_probability: float
     """Probability that a batch has no cutmix. [0.0]"""
+    mix_switch: bool
+    """A micro-batch has cutmix or mixup, never both: mixup where --cutmix-skip-probability left out cutmix."""
     cutmix_draw: Literal["fixed", "exponential"]
     """fixed: the given lambda; exponential: drawn anew for each batch around it. [fixed]"""
     mix_on: Literal["device", "host"]
@@ -215,6 +237,8 @@ class TrainOptions(TypedDict, total=False):
     [1]"""
     saturate: bool
     """Clamp to the largest half value instead of infinity."""
+    tf32: bool
+    """On a GPU: operands of float32 products rounded to TF32, several times as fast; without it float32 is float32."""
     fp_exceptions: bool
     """Stop at the first value that is not finite and name the layer."""
     optimizer: Literal["sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "muon"]
@@ -260,6 +284,26 @@ class TrainOptions(TypedDict, total=False):
     """No adaptation and no decay by LARS for these. [norm bias]"""
     clip_norm: float | None
     """Clip the gradient to this global norm."""
+    loss: Literal["cross-entropy", "bce"]
+    """cross-entropy over the classes; bce: binary cross entropy of each class, its mean over the classes. [cross-
+    entropy]"""
+    bce_threshold: float | None
+    """With --loss bce: a class whose share of the mixed and smoothed label is above this is present, the others
+    absent."""
+    focal_gamma: float
+    """Focal loss: (1 - p)^gamma times the loss of each class; 0 is off. [0.0]"""
+    class_weights: str | None
+    """Weights of the classes in the loss: balanced (images / (classes x images of the class)), or a CSV file of lines
+    CLASS,WEIGHT. With --loss bce they weigh the classes that are present."""
+    teacher: str | None
+    """Distillation: a run, a checkpoint or an export in torch's format whose answers to the same images are learnt,
+    too."""
+    distillation: Literal["soft", "hard"]
+    """soft: the teacher's probabilities at --teacher-temperature; hard: its best class. [soft]"""
+    teacher_temperature: float
+    """Temperature T of soft distillation, whose loss is scaled by T^2. [1.0]"""
+    teacher_share: float
+    """Share of the teacher in the loss; the labels have the rest. [0.5]"""
     label_smoothing: float
     """Label smoothing. [0.0]"""
     smoothing_form: Literal["uniform", "others"]
@@ -354,6 +398,11 @@ class TrainOptions(TypedDict, total=False):
     """After training, average the checkpoints of the last N epochs."""
     average_decay: Sequence[float]
     """After training, average all checkpoints exponentially with these decays."""
+    answers: str | None
+    """With validate: write the answer to every image into this .csv or .parquet file: path, label, answer,
+    confidence."""
+    best_by: Literal["accuracy", "accuracy_top5", "loss", "f1", "precision", "recall", "ece"]
+    """What makes a checkpoint the best, and what --patience watches: a figure of validation. [accuracy]"""
     disable_metrics: bool
     """No loss and accuracy in training, for peak throughput."""
     seed: int
