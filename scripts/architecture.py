@@ -9,7 +9,7 @@ SOURCE = HERE / "src" / "conveyor"
 PAGE = HERE / "docs" / "architecture.md"
 
 LAYERS = [
-    ("Front doors", ["cli", "api", "dialects"]),
+    ("Front doors", ["cli", "ray", "api", "dialects"]),
     ("One module for each command", ["commands"]),
     ("Around a run", ["launch", "bench", "report", "plan", "serve", "request"]),
     ("The life of a run", ["run"]),
@@ -53,10 +53,12 @@ CHANGES = [
     ("model, image size, classes, normalisation where no option says them", ["data/subject.py"]),
     ("lanes, depth and number of threads of a run, and who computes which groups", ["layout.py"]),
     ("which cores a worker is pinned to", ["launch/cores.py"]),
-    ("the SLURM script, Kubernetes manifest or SkyPilot task of a training job", ["launch/manifests.py", "launch/kubernetes.py", "launch/skypilot.py"]),
+    ("the SLURM script, Kubernetes manifest or SkyPilot task of a training job", ["launch/slurm_script.py", "launch/kubernetes.py", "launch/skypilot.py"]),
     ("addresses on object stores, and what is uploaded when", ["remote/front.py", "remote/mirror.py"]),
     ("how workers are started, and by which launchers", ["launch/run_job.py", "launch/rank.py", "launch/agent.py"]),
     ("how workers meet and prove that they belong to the job", ["launch/rendezvous.py", "launch/messages.py"]),
+    ("how a worker that is gone is noticed", ["launch/watch.py"]),
+    ("how soon a signal ends a run", ["training/polling.py", "training/late.py"]),
     ("communication between workers", ["world/world.py", "world/distributed.py"]),
     ("the tree in whose order gradients are summed", ["tree.py"]),
     ("the sum of gradients within a lane, and its buckets", ["world/gradients.py"]),

@@ -117,18 +117,23 @@ def train(
     `model` and `data` are names, or objects of your own: an `nn.Module`, and (training, validation) data given as
     arrays, map-style data sets or `conveyor.data.batch.Dataset`s. `config` is a named configuration or a YAML file;
     every other keyword is an option of `conveyor train`. `callbacks` are objects with some of the methods of
-    `conveyor.monitor.callbacks.Callback`; with them, or a model or data of your own, the run stays in this process.
-    Runs with several workers start them as processes of their own, so a script needs no `if __name__ == "__main__"`.
+    `conveyor.monitor.callbacks.Callback`. Runs with several workers start them as processes of their own, so a script
+    needs no `if __name__ == "__main__"`; with callbacks, or a model or data of your own, the run stays in this process.
+
+    In a script that a launcher started several times (torchrun, srun, mpirun, submitit, `conveyor launch`), or beside an
+    initialised process group (Ray Train), all these processes are the workers of one run, objects of your own included,
+    and each gets the `Run`. Callbacks are called on worker 0.
     """
+    from conveyor.launch.run_job import TRAIN, start
+    from conveyor.run.preflight import check_names
+
     with front.local("train", options, writes=is_main()) as given:
         chosen, own_model, own_data = _options(model, data, config, given)
+        how: dict[str, Any] = {"run": TRAIN}
         if own_model is not None or own_data is not None or callbacks:
-            result = in_process.train(chosen, own_model, own_data, options, callbacks)
-            return Run.of(result, own_model)
-        from conveyor.launch.run_job import start
-        from conveyor.run.preflight import check_names
-
-        return Run.of(start(chosen, check=lambda spec: check_names(spec, options)))
+            how["resolving"], how["run"] = in_process.prepared(chosen, own_model, own_data, callbacks)
+        result = start(chosen, check=lambda spec: check_names(spec, options, own_model), everywhere=True, **how)
+        return Run.of(result, own_model)
 
 
 def validate(

@@ -36,8 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with heard_in_imports():
             return _dispatch(words)
     except UserError as error:
+        from conveyor.launch.failure import in_step
+
         print(f"conveyor: error: {error}", file=sys.stderr)
-        return USER_ERROR
+        return in_step(USER_ERROR, os.environ)
     except KeyboardInterrupt:
         print("conveyor: interrupted", file=sys.stderr)
         return INTERRUPTED

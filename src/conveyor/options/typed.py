@@ -126,6 +126,9 @@ class TrainOptions(DataOptions, total=False):
     """Validate with the training's stages instead of folded."""
     max_restarts: int
     """How often a job goes on from its last checkpoint after a worker died. [3]"""
+    grace: int
+    """Within this time after SIGTERM, SIGUSR1, SIGHUP or Ctrl-C the run is saved; an update that takes longer is given
+    up. [20s]"""
     precision: Literal["32.32", "16.32", "16.16", "bf16", "fp16"]
     """COMPUTE.MASTER: 32.32; 16.32 (half arithmetic, float32 weights); 16.16 (half throughout). [32.32]"""
     half_type: Literal["float16", "bfloat16"]
