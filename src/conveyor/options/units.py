@@ -122,6 +122,33 @@ def normalization(text: str) -> str | tuple[tuple[float, ...], tuple[float, ...]
     return found
 
 
+OPTIMIZERS = ("sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "lamb", "muon")
+
+
+def optimizer_name(text: str) -> str:
+    """One of `OPTIMIZERS`, or MODULE:CLASS."""
+    module, colon, name = text.rpartition(":")
+    if text not in OPTIMIZERS and not (colon and module and name.isidentifier()):
+        raise UserError(
+            f"there is no optimizer {text!r}{did_you_mean(text, OPTIMIZERS)}, nor is it MODULE:CLASS such as torch.optim:NAdam"
+        )
+    return text
+
+
+def named_number(text: str) -> tuple[str, float | tuple[float, ...] | bool]:
+    """`rho=0.9`, `betas=0.9,0.99` or `amsgrad=true` as a name and its value."""
+    name, _, value = text.partition("=")
+    words = {"true": True, "false": False}
+    try:
+        if not name.isidentifier():
+            raise ValueError
+        numbers = tuple(float(one) for one in value.split(",")) if value not in words else ()
+        whole = [int(one) if one.is_integer() and "." not in value and "e" not in value else one for one in numbers]
+    except ValueError:
+        raise UserError(f"{text!r}: give NAME=NUMBER, NAME=NUMBER,NUMBER or NAME=true") from None
+    return name, words[value] if value in words else whole[0] if len(whole) == 1 else tuple(whole)
+
+
 def size_from_epoch(pair: str) -> tuple[int, int]:
     """`10:128` -> (10, 128)."""
     epoch, colon, size = pair.partition(":")

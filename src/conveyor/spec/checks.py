@@ -102,7 +102,7 @@ def idle_lanes(lanes: int, group: int, options: Options) -> str:
     return f"{lanes} of the lanes {'has' if lanes == 1 else 'have'} nothing to do, {cure}; "
 
 
-def exactness(machine: Machine, own: bool, threads: int, usual: int) -> str:
+def exactness(machine: Machine, own: bool, threads: int, usual: int, optimizer: str = "") -> str:
     """Whether other layouts of the run compute the same bits, and if not, why.
 
     `threads` of a worker may not be the `usual` ones: a launcher dealt out the cores.
@@ -111,7 +111,8 @@ def exactness(machine: Machine, own: bool, threads: int, usual: int) -> str:
         return "accelerators: equal to other layouts within rounding"
     if own:
         return "bit-identical to other layouts if your module's layers are"
-    return "bit-identical to any other layout" + (f" with --threads {threads}" if threads != usual else "")
+    foreign = f" if {optimizer} treats each parameter by itself and draws nothing at random" if ":" in optimizer else ""
+    return "bit-identical to any other layout" + (f" with --threads {threads}" if threads != usual else "") + foreign
 
 
 def chosen_devices(options: Options) -> list[tuple[str, tuple[int, ...]]]:
