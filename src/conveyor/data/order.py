@@ -40,7 +40,7 @@ def epoch_order(
     if mode == "none":
         return samples
     if mode == "full" or len(shards) < 2:
-        return np.argsort(_hash(samples, seed, epoch, 0), kind="stable").astype(np.int64, copy=False)
+        return hashed_order(num_images, seed, epoch, 0)
     if sum(shards) < num_images:
         raise ValueError(f"the shards hold {sum(shards)} samples, fewer than {num_images}")
     starts = np.concatenate([[0], np.cumsum(shards)])
@@ -50,6 +50,11 @@ def epoch_order(
         inside = np.concatenate([samples[starts[f] : starts[f + 1]] for f in files[first : first + window]])
         parts.append(inside[np.argsort(_hash(inside, seed, epoch, 2), kind="stable")])
     return np.concatenate(parts)
+
+
+def hashed_order(count: int, *keys: int) -> Indices:
+    """A permutation of `range(count)`, the same on every machine and version."""
+    return np.argsort(_hash(np.arange(count, dtype=np.int64), *keys), kind="stable").astype(np.int64, copy=False)
 
 
 def repeated(order: Indices, times: int, global_batch: int) -> Indices:

@@ -17,12 +17,32 @@ class DataOptions:
         "Data set: digits (embedded), mnist, fashion-mnist, cifar10, cifar100, imagenet, folder, or a registered name. "
         "Without it, inferred from --data-dir; digits without either.",
     )
-    data_dir: str | None = option(None, "Folder with the data; the variable DATA_DIR is used when this is not given.")
+    data_dir: str | None = option(
+        None,
+        "Folder with the data, or a CSV or parquet list with columns path and label; the variable DATA_DIR is used when "
+        "this is not given.",
+    )
     hold_out: float = option(
         0.1,
-        "Of class folders without train/ and validation/: the share of each class to validate on; 1: all of it.",
+        "Of class folders and lists without a validation set: the share of each class to validate on; 1: all of it.",
         minimum=0.0,
         maximum=1.0,
+    )
+    folds: int | None = option(
+        None,
+        "Cross-validation: divide the training images into N folds, alike in every class, groups whole. One of them "
+        "(--fold) is validated on, the others are trained on; a validation set of its own is left out. Without --fold, "
+        "train makes a run for each and sums them up.",
+        minimum=2,
+    )
+    fold: int | None = option(None, "Fold to validate on, 0 to N - 1 of --folds.", minimum=0)
+    group_by: str | None = option(
+        None,
+        "Regular expression that finds an image's group (a patient, a camera) in its path: --hold-out and --folds keep "
+        "groups whole. Lists of files may have a column group instead.",
+    )
+    exclude_images: str | None = option(
+        None, "File of images to leave out: a name on each line, or a column path, as `conveyor data audit` writes it."
     )
     generated_data: bool = option(False, "Random images made once on the host and transferred like real ones.")
     synthetic_data: bool = option(False, "Random images made on the device: no host input at all.")

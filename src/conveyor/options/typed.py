@@ -12,9 +12,19 @@ class TrainOptions(TypedDict, total=False):
     """Every option by its name; what is left out has its default."""
 
     data_dir: str | Path | None
-    """Folder with the data; the variable DATA_DIR is used when this is not given."""
+    """Folder with the data, or a CSV or parquet list with columns path and label."""
     hold_out: float
-    """Of class folders without train/ and validation/: the share of each class to validate on; 1: all of it. [0.1]"""
+    """Of class folders and lists without a validation set: the share of each class to validate on; 1: all of it.
+    [0.1]"""
+    folds: int | None
+    """Cross-validation: divide the training images into N folds, alike in every class, groups whole."""
+    fold: int | None
+    """Fold to validate on, 0 to N - 1 of --folds."""
+    group_by: str | None
+    """Regular expression that finds an image's group (a patient, a camera) in its path: --hold-out and --folds keep
+    groups whole."""
+    exclude_images: str | None
+    """File of images to leave out: a name on each line, or a column path, as `conveyor data audit` writes it."""
     generated_data: bool
     """Random images made once on the host and transferred like real ones."""
     synthetic_data: bool
@@ -224,6 +234,8 @@ class TrainOptions(TypedDict, total=False):
     [1]"""
     saturate: bool
     """Clamp to the largest half value instead of infinity."""
+    tf32: bool
+    """On a GPU: operands of float32 products rounded to TF32, several times as fast; without it float32 is float32."""
     fp_exceptions: bool
     """Stop at the first value that is not finite and name the layer."""
     optimizer: Literal["sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "lamb", "muon"]
@@ -388,6 +400,11 @@ class TrainOptions(TypedDict, total=False):
     """After training, average the checkpoints of the last N epochs."""
     average_decay: Sequence[float]
     """After training, average all checkpoints exponentially with these decays."""
+    answers: str | None
+    """With validate: write the answer to every image into this .csv or .parquet file: path, label, answer,
+    confidence."""
+    best_by: Literal["accuracy", "accuracy_top5", "loss", "f1", "precision", "recall", "ece"]
+    """What makes a checkpoint the best, and what --patience watches: a figure of validation. [accuracy]"""
     disable_metrics: bool
     """No loss and accuracy in training, for peak throughput."""
     seed: int

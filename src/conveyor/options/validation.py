@@ -6,7 +6,7 @@ from conveyor.errors import UserError
 from conveyor.options.batch import BatchOptions
 from conveyor.options.options import Options, specs
 
-KEPT_EVENTS = ("validation_batch_size", "validation_replicas", "validation_views", "repeat", "latency")
+KEPT_EVENTS = ("validation_batch_size", "validation_replicas", "validation_views", "repeat", "latency", "answers")
 KEPT_BATCH = ("micro_batch_size", "replicas")
 UPDATES_ONLY = ("optimizer", "schedule", "length")
 """Sections that a validation never reads."""
@@ -54,6 +54,8 @@ def check_training(options: Options) -> None:
             "--repeat has no effect in training: it repeats a validation, as in "
             f"conveyor validate --checkpoint-path RUN --repeat {options.events.repeat}"
         )
+    if options.events.training and options.events.answers is not None:
+        raise UserError("--answers has no effect in training: use conveyor validate RUN --answers FILE afterwards")
 
 
 def typed_flag(name: str, value: object) -> str:

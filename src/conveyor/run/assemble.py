@@ -63,7 +63,7 @@ def make_prepare(spec: RunSpec, world: World, device: torch.device | None = None
 
 def make_session(spec: RunSpec, world: World, own: Own, state: State | None, prepare: Prepare) -> Session:
     """The run in memory, at the update at which `state` was saved."""
-    options, timing = spec.options, Timing()
+    options, timing = spec.options, Timing(world.device)
     identity = Identity.of(options.data, spec.data)
     if state is not None:
         identity.check(state.progress.get("data", state.progress))
@@ -82,7 +82,7 @@ def make_session(spec: RunSpec, world: World, own: Own, state: State | None, pre
     model = build_model.place_model(model, spec, world.device, update=update)
     frozen = {name for name, parameter in model.named_parameters() if name in trained and not parameter.requires_grad}
     aim = make_loss(spec, world, own), make_teacher(spec, world, own.train_data, prepare)
-    lane, updater = _lane_and_updater(spec, world, model, prepare, timing, aim)
+    lane, updater = lane_and_updater(spec, world, model, prepare, timing, aim)
     session = Session(
         spec=spec,
         world=world,
@@ -101,7 +101,7 @@ def make_session(spec: RunSpec, world: World, own: Own, state: State | None, pre
     return session
 
 
-def _lane_and_updater(
+def lane_and_updater(
     spec: RunSpec, world: World, model: nn.Module, prepare: Prepare, timing: Timing, aim: tuple[Loss, Teacher | None]
 ) -> tuple[Lane, Updater]:
     """What computes the gradients of the parameters that are trained now, and what applies them."""
@@ -145,7 +145,7 @@ def _release(session: Session, prepare: Prepare, frozen: Collection[str], aim: t
             build_model.build_model(spec, state=state), spec, world.device, update=session.update
         )
     before = session.updater
-    session.lane, session.updater = _lane_and_updater(spec, world, model, prepare, session.timing, aim)
+    session.lane, session.updater = lane_and_updater(spec, world, model, prepare, session.timing, aim)
     session.updater.loss_scale = before.loss_scale
     session.updater.optimizer.load_masters(state.optimizer)
     if session.updater.ema is not None:

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from conveyor.data import catalogue as datasets
 from conveyor.data.catalogue import DatasetInfo
+from conveyor.data.formats import divide
 from conveyor.data.formats.folders import is_plain
 from conveyor.errors import UserError
 from conveyor.layout import Machine
@@ -138,9 +139,13 @@ def no_interpolation(options: Options, data: DatasetInfo) -> list[str]:
 
 def held_out(data: DatasetInfo, options: Options) -> list[str]:
     folder = datasets.data_dir(options.data)
-    if data.name != "folder" or folder is None or options.data.hold_out == 1 or not is_plain(folder):
+    if data.name != "folder" or folder is None or options.data.hold_out == 1 or options.data.folds is not None:
         return []
-    return [f"{folder} has no validation/ of its own: {data.validation_images} of its images are held out (--hold-out)"]
+    if not is_plain(folder) and not (divide.is_listed(folder) and divide.listing(folder, options.data, 0.1).held_out):
+        return []
+    return [
+        f"{folder} has no validation set of its own: {data.validation_images} of its images are held out (--hold-out)"
+    ]
 
 
 def made_up_images(count: int) -> list[str]:

@@ -251,7 +251,7 @@ class StageLane:
 
     def find_bad_layer(self, update: int, loss_scale: float) -> finite.Finding | None:
         """What is not finite first in this worker's stages when the last update is repeated; all workers call this."""
-        pieces = [(stage, index) for index in self.pipeline.mine for stage in self.pipeline.wagons[index].stages]
+        pieces = [(stage, index) for index in self.pipeline.mine for stage in self.pipeline.stage_modules[index].stages]
         batches = iter(self.recent)
         return finite.first_bad_layer(
             [stage for stage, _ in pieces],

@@ -45,6 +45,10 @@ class Store(Protocol):
         """How a message names the sample."""
         ...
 
+    def key(self, index: int) -> str:
+        """How lists of images name it: the path relative to the data set."""
+        ...
+
     def shards(self) -> Sequence[int]: ...
 
     def estimated_bytes(self) -> int:
@@ -96,6 +100,10 @@ class EncodedDataset:
 
     def shards(self) -> Sequence[int]:
         return self._store.shards()
+
+    def key(self, index: int) -> str:
+        """The sample's name, as `--exclude-images` takes it."""
+        return self._store.key(index)
 
     @functools.cached_property
     def labels(self) -> Tensor:

@@ -32,7 +32,7 @@ def boxes(draws: Tensor, height: int, width: int) -> Tensor:
 
 def erase(images: Tensor, seed: int, epoch: int, samples: Tensor, probability: float) -> Tensor:
     """Normalised images [B, H, W, C], some with a box of zeros; they are changed in place."""
-    draws = keyed.uniform(seed, "erasing", epoch, samples.cpu(), count=1 + 4 * ATTEMPTS, dtype=torch.float64)
+    draws = keyed.uniform(seed, "erasing", epoch, samples, count=1 + 4 * ATTEMPTS, dtype=torch.float64)
     chosen = (draws[:, 0] < probability).nonzero()[:, 0]
     height, width = images.shape[1:3]
     found = boxes(draws[chosen, 1:].view(-1, ATTEMPTS, 4), height, width)

@@ -30,16 +30,17 @@ def reaches(given: Sequence[float]) -> tuple[float, ...]:
 
 
 def jitter(images: Tensor, seed: int, epoch: int, samples: Tensor, given: Sequence[float]) -> Tensor:
-    """Images [B, H, W, C] in 0..255 with other colours, float32."""
+    """Images [B, H, W, C] in 0..255 with other colours, float32; `samples` are on the host, wherever the images are."""
     reach = reaches(given)
     draws = keyed.uniform(seed, "jitter", epoch, samples, count=len(PARTS) + 1)
-    order = ORDERS[(draws[:, -1] * len(ORDERS)).to(torch.int64).cpu()].to(images.device)
+    order = ORDERS[(draws[:, -1] * len(ORDERS)).to(torch.int64)]
     pixels = images.permute(0, 3, 1, 2).contiguous().to(torch.float32)  # planes: greys are sums over them
     for place, part in itertools.product(range(len(PARTS)), range(len(PARTS))):
         if reach[part] == 0 or not len(where := (order[:, place] == part).nonzero()[:, 0]):
             continue
         low, high = (-reach[3], reach[3]) if part == 3 else (max(0.0, 1 - reach[part]), 1 + reach[part])
-        amount = (low + draws[where, part] * (high - low)).view(-1, 1, 1, 1)
+        amount = (low + draws[where, part] * (high - low)).view(-1, 1, 1, 1).to(images.device, non_blocking=True)
+        where = where.to(images.device, non_blocking=True)
         pixels[where] = change(pixels.index_select(0, where), PARTS[part], amount)
     return pixels.permute(0, 2, 3, 1)
 

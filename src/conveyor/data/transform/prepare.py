@@ -48,10 +48,8 @@ class Prepare:
         self.normalization_name = about.normalization
         self.normalization = Normalization.named(self.normalization_name, info.channels)
         self.mixing = mixing.Mixing.from_options(options.data)
-        in_memory = info.kind == "memory" and self.device.type == "cpu"
-        self._moves = geometry.PerEpoch(
-            self._draw_moves, options.data.repeated_augmentation * info.train_images if in_memory else 0
-        )
+        in_memory = info.train_images if info.kind == "memory" else 0
+        self._moves = geometry.PerEpoch(self._draw_moves, options.data.repeated_augmentation * in_memory)
         self._synthetic: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, batch: Batch, train: bool) -> tuple[Tensor, Target]:
@@ -85,11 +83,14 @@ class Prepare:
     def _on_device(self, batch: Batch) -> Batch:
         if self.device.type == "cpu":
             return batch
-        moved = {
-            name: getattr(batch, name).to(self.device, non_blocking=True) for name in ("images", "labels", "samples")
-        }
-        terms = batch.mixed and [(y.to(self.device), w.to(self.device)) for y, w in batch.mixed]
-        return dataclasses.replace(batch, **moved, mixed=terms)
+        # The samples' numbers stay: what is drawn from them is drawn on the host, which then need not wait for the device.
+        terms = batch.mixed and [(self._copied(y), self._copied(w)) for y, w in batch.mixed]
+        return dataclasses.replace(
+            batch, images=self._copied(batch.images), labels=self._copied(batch.labels), mixed=terms
+        )
+
+    def _copied(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, non_blocking=True)
 
     def _pixels(self, batch: Batch, train: bool) -> Batch:
         """Crop, flip, augment, resize and normalise: float32 [B, H, W, C]."""
@@ -148,7 +149,9 @@ class Prepare:
     def _moves_of(self, batch: Batch, train: bool) -> geometry.Moves:
         if not self._is_varied(train) or not (self._pads or self.flip != "none"):
             return None, None
-        return self._moves(batch.epoch, batch.samples)
+        offsets, mask = self._moves(batch.epoch, batch.samples)
+        where = batch.images.device
+        return tuple(None if one is None else one.to(where, non_blocking=True) for one in (offsets, mask))  # type: ignore[return-value]
 
     def _draw_moves(self, epoch: int, samples: Tensor) -> geometry.Moves:
         draws = geometry.draw(self._seed, epoch, samples)
@@ -157,7 +160,7 @@ class Prepare:
 
     def _boxes(self, batch: Batch, height: int, width: int, size: int) -> Tensor:
         rule = crops.CropRule.training(self._data, self.crop, size)
-        samples = batch.samples.cpu().numpy()
+        samples = batch.samples.numpy()
         heights, widths = (np.full(len(samples), float(extent)) for extent in (height, width))
         return torch.from_numpy(rule.boxes(heights, widths, rule.draw(self._seed, batch.epoch, samples)))
 

@@ -84,14 +84,18 @@ def trivialaugment(images: Tensor, seed: int, epoch: int, samples: Tensor) -> Te
 
 
 def apply(images: Tensor, chosen: Tensor, signed: Tensor, space: Space) -> Tensor:
-    """To each image [H, W, C], float32 or 8-bit, its operation, an index of `OPERATIONS`, with a strength in -1..1."""
+    """To each image [H, W, C], float32 or 8-bit, its operation, an index of `OPERATIONS`, with a strength in -1..1.
+
+    `chosen` and `signed` [B] are on the host, wherever the images are: the host need not wait to know what is to be done.
+    """
+    device = images.device
     first_affine = OPERATIONS.index(AFFINE[0])
     numbers = chosen.clamp(max=first_affine)
     sorted_numbers, order = numbers.sort(stable=True)
     parts = []
     for number, where in zip(*_runs(sorted_numbers, order), strict=True):
         # Whole images are taken and put back while their memory is in one piece.
-        taken = images.index_select(0, where)
+        taken = images.index_select(0, where.to(device, non_blocking=True))
         if number == 0:
             parts.append(taken)
             continue
@@ -100,9 +104,11 @@ def apply(images: Tensor, chosen: Tensor, signed: Tensor, space: Space) -> Tenso
         if number == first_affine:
             changed = affine(pixels, chosen[where] - first_affine, signed[where], space)
         else:
-            changed = COLOUR[OPERATIONS[number]](pixels, signed[where].view(-1, 1, 1, 1), space)
+            changed = COLOUR[OPERATIONS[number]](
+                pixels, signed[where].view(-1, 1, 1, 1).to(device, non_blocking=True), space
+            )
         parts.append(changed.to(images.dtype).permute(0, 2, 3, 1))
-    return torch.cat(parts).index_select(0, order.argsort())
+    return torch.cat(parts).index_select(0, order.argsort().to(device, non_blocking=True))
 
 
 def _runs(ordered: Tensor, order: Tensor) -> tuple[list[int], list[Tensor]]:
@@ -133,6 +139,7 @@ def affine(pixels: Tensor, which: Tensor, signed: Tensor, space: Space = RANDAUG
         ],
         1,
     ).view(-1, 2, 3)
+    theta = theta.to(pixels.device, non_blocking=True)
     if space.published:
         return F.grid_sample(pixels, _grid(theta, height, width), "nearest", "zeros", align_corners=False)
     grid = F.affine_grid(theta, list(pixels.shape), align_corners=False)
