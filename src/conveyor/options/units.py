@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 
 from conveyor.errors import UserError, did_you_mean
@@ -147,6 +148,17 @@ def named_number(text: str) -> tuple[str, float | tuple[float, ...] | bool]:
     except ValueError:
         raise UserError(f"{text!r}: give NAME=NUMBER, NAME=NUMBER,NUMBER or NAME=true") from None
     return name, words[value] if value in words else whole[0] if len(whole) == 1 else tuple(whole)
+
+
+def jitter_reaches(given: Sequence[float]) -> tuple[float, ...]:
+    """(brightness, contrast, saturation, hue) from one number for the first three, or from three or four numbers."""
+    known = {1: (*given, *given, *given, 0.0), 3: (*given, 0.0), 4: tuple(given)}.get(len(given), (0.0,) * 4)
+    if len(given) not in (0, 1, 3, 4) or known[3] > 0.5:
+        raise UserError(
+            f"--color-jitter {' '.join(f'{one:g}' for one in given)}: give one number for brightness, contrast and "
+            "saturation, or three, and as a fourth the share of the circle, up to 0.5, by which hues turn"
+        )
+    return known
 
 
 def size_from_epoch(pair: str) -> tuple[int, int]:

@@ -10,6 +10,7 @@ from conveyor.data.formats.folders import is_plain
 from conveyor.errors import UserError
 from conveyor.layout import Machine
 from conveyor.options import Options
+from conveyor.options.units import jitter_reaches
 from conveyor.topology import HostEvents, Length, Topology
 
 FEW_IMAGES = 20_000
@@ -31,7 +32,8 @@ def check_data(options: Options, data: DatasetInfo) -> None:
 
 
 def check_order(options: Options) -> None:
-    """Refuse what says twice how often a sample is shown."""
+    """Refuse a colour jitter that means nothing, and what says twice how often a sample is shown."""
+    jitter_reaches(options.data.color_jitter)
     if options.data.balanced_sampling and options.data.repeated_augmentation > 1:
         raise UserError(
             "--balanced-sampling and --repeated-augmentation exclude each other: both say how often an image is shown"
@@ -61,7 +63,7 @@ def unused_targets(options: Options) -> list[str]:
         if name in options.changed()
     ]
     if given and chosen.teacher is None:
-        notes.append(f"{', '.join(given)}: without --teacher there is no distillation, they have no effect")
+        notes.append(f"{', '.join(given)}: no effect without --teacher: there is no distillation")
     elif chosen.distillation == "hard" and chosen.teacher_temperature != 1:
         notes.append("--teacher-temperature has no effect: hard distillation takes the teacher's best class")
     return notes
