@@ -175,7 +175,7 @@ def _options(
     model: str | nn.Module | None, data: Any, config: str | None, given: dict[str, Any]
 ) -> tuple[Options, nn.Module | None, Any]:
     """The options, and the caller's own model and data if there are any."""
-    for named in (model if isinstance(model, str) else None, *given.get("callback", ())):
+    for named in (model if isinstance(model, str) else None, given.get("optimizer"), *given.get("callback", ())):
         user_module.admit(named)
     own_model = None if model is None or isinstance(model, str) else model
     own_data = None if data is None or isinstance(data, str) else data

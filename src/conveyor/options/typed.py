@@ -69,7 +69,7 @@ class TrainOptions(DataOptions, total=False):
     dropout: float | None
     """Dropout before the classifier."""
     survival: float | None
-    """Survival probability of the last block (drop connect); 1 is off."""
+    """Stochastic depth: the probability with which the last residual block is kept; 1 is off."""
     width_coefficient: float | None
     """Width multiplier."""
     depth_coefficient: float | None
@@ -146,8 +146,11 @@ class TrainOptions(DataOptions, total=False):
     """On a GPU: operands of float32 products rounded to TF32, several times as fast; without it float32 is float32."""
     fp_exceptions: bool
     """Stop at the first value that is not finite and name the layer."""
-    optimizer: Literal["sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "muon"]
-    """Update rule. [momentum]"""
+    optimizer: Literal["sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "lamb", "muon"]
+    """Update rule; or the class of an optimiser like torch's, as MODULE:CLASS or FILE.py:CLASS (torch.optim:NAdam).
+    [momentum]"""
+    optimizer_arguments: Sequence[str]
+    """Further arguments of --optimizer MODULE:CLASS, as NAME=NUMBER such as rho=0.9."""
     momentum: float
     """Momentum of momentum, rmsprop, lars and muon. [0.9]"""
     nesterov: bool
@@ -155,11 +158,11 @@ class TrainOptions(DataOptions, total=False):
     momentum_form: Literal["gradient", "rate"]
     """gradient: m = mu m + g, w -= lr m; rate: m = mu m + lr g, w -= m. [gradient]"""
     beta1: float
-    """First decay of adam and adamw. [0.9]"""
+    """First decay of adam, adamw and lamb. [0.9]"""
     beta2: float
-    """Second decay of adam and adamw. [0.999]"""
+    """Second decay of adam, adamw and lamb. [0.999]"""
     optimizer_epsilon: float | None
-    """Epsilon of rmsprop (0.001), adam, adamw (1e-8) or lars (0)."""
+    """Epsilon of rmsprop (0.001), adam, adamw (1e-8), lamb (1e-6) or lars (0)."""
     rmsprop_decay: float | None
     """Decay of the squared gradient's average; default 0.9."""
     rmsprop_decay_per_sample: float | None
@@ -215,6 +218,8 @@ class TrainOptions(DataOptions, total=False):
     """uniform: e/C for every class; others: e/(C-1) for each wrong class. [uniform]"""
     ema_decay: float | None
     """Keep an exponential average of the weights during training."""
+    ema_warmup: str | float | None
+    """Time in which --ema-decay grows: after t of u updates it is decay x (1 - exp(-t / u))."""
     learning_rate: float
     """Peak learning rate. [0.1]"""
     lr_reference_batch: int | None
