@@ -259,7 +259,8 @@ def _draw(path: str | None, best: Any) -> None:
     if path is None:
         return
     from conveyor.files import make_parent, write_atomically
-    from conveyor.monitor.gantt import gantt, standalone
+    from conveyor.monitor.gantt import gantt
+    from conveyor.monitor.svg import standalone
 
     make_parent(path)
     write_atomically(path, standalone(gantt(best.spans(PICTURE_SLOTS), label="Timetable of one lane")))

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from conveyor.data.batch import Batch, Target
 from conveyor.errors import UserError
+from conveyor.evaluate import calibration
 from conveyor.measure.latency import Latency
 from conveyor.models.clone import evaluating
 from conveyor.numerics import finite
@@ -35,6 +36,8 @@ class Accuracy:
     """Seconds of each forward pass with its transfer, when asked for."""
     confusion: Tensor | None = field(default=None, compare=False)
     """int64 [C, C]: images by (label, answer)."""
+    calibration: Tensor | None = field(default=None, compare=False)
+    """int64 [bins, 3], see `calibration.counted`."""
 
     @property
     def is_finite(self) -> bool:
@@ -88,6 +91,7 @@ def validate(
     confusion = torch.zeros(
         num_classes**2 if num_classes <= CONFUSION_CLASSES else 0, dtype=torch.int64, device=world.device
     )
+    confident = torch.zeros(calibration.BINS, 3, dtype=torch.int64, device=world.device)
     criterion, latencies = Loss(), []
     started = time.perf_counter()
     with evaluating(model):
@@ -108,9 +112,11 @@ def validate(
             if confusion.numel():
                 found = torch.bincount(labels * num_classes + logits.argmax(dim=1), minlength=num_classes**2)
                 confusion += found.to(confusion.device)
+            confidence, answer = logits.softmax(dim=1).max(dim=1)
+            confident += calibration.counted(confidence, answer == labels).to(confident.device)
             if on_batch is not None:
                 on_batch(batch, logits)
-    world.sum_over_all([totals, confusion])
+    world.sum_over_all([totals, confusion, confident])
     sums = totals.sum(0).tolist()
     images_seen = round(sums[SAMPLES])
     share = 100.0 / max(1, images_seen)
@@ -122,4 +128,5 @@ def validate(
         seconds=time.perf_counter() - started,
         latencies=tuple(latencies),
         confusion=confusion.view(num_classes, num_classes).cpu() if confusion.numel() else None,
+        calibration=confident.cpu(),
     )

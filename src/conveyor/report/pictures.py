@@ -50,7 +50,7 @@ def _confusion_cells(confusion: Confusion) -> str:
             parts.append("</g>")
     full = margin + side + 18
     return (
-        f'<svg class="matrix" viewBox="0 0 {full:.0f} {full - 12:.0f}" style="max-width:{full * 1.15:.0f}px" role="img" '
+        f'<svg class="matrix" viewBox="0 0 {full:.0f} {full - 12:.0f}" width="{full * 1.15:.0f}" role="img" '
         f'aria-label="Confusion matrix of {size} classes">{"".join(parts)}</svg>'
     )
 
@@ -123,7 +123,7 @@ def layout_picture(
         height += 18
     note = f"{lanes} lanes of {depth} workers, {threads} threads each"
     return (
-        f'<svg class="layout" viewBox="0 0 {width:g} {height:g}" style="max-width:{width * 1.1:.0f}px" role="img" '
+        f'<svg class="layout" viewBox="0 0 {width:g} {height:g}" width="{width * 1.1:.0f}" role="img" '
         f'aria-label="{note}">{"".join(parts)}</svg>'
     )
 

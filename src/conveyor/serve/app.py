@@ -5,7 +5,7 @@ import logging
 import time
 from importlib import resources
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 from starlette.applications import Starlette
@@ -22,6 +22,7 @@ from conveyor.serve.metrics import CONTENT_TYPE
 from conveyor.serve.protocols import http_tf, http_v2
 from conveyor.serve.protocols.arrays import softmax
 from conveyor.serve.service import Service
+from conveyor.serve.settings import ServeSettings
 
 PAGE_FILES = {"/": "page.html", "/page.js": "page.js", "/page.css": "page.css"}
 OPEN_PATHS = (*PAGE_FILES, "/v2/health/live", "/v2/health/ready", "/favicon.ico")
@@ -192,10 +193,22 @@ class Body:
         self._held = 0
 
 
+class Guarded(Protocol):
+    """What is behind the checks: a model server, or the page of a run."""
+
+    @property
+    def settings(self) -> ServeSettings: ...
+
+    @property
+    def draining(self) -> bool: ...
+
+    def allows(self, authorization: bytes) -> bool: ...
+
+
 class CheckMiddleware:
     """Runs before every handler: checks `Host` and the token, and answers an unexpected exception with an error."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Guarded) -> None:
         self._app, self._service, self._hosts = app, service, Hosts(service.settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
