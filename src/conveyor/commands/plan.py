@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     asked.add_argument("--rounds", type=int, default=3, metavar="N", help="With --check: how often each is run. [3]")
     asked.add_argument("--top", type=int, default=5, metavar="N", help="Proposals to show. [5]")
-    asked.add_argument("--picture", metavar="FILE.svg", help="Draw the best proposal's timetable.")
+    asked.add_argument("--picture", "--out", metavar="FILE.svg", help="Draw the best proposal's timetable.")
     asked.add_argument("--json", action="store_true", help="One JSON object on standard output.")
     asked.add_argument(
         "--simulate", nargs="+", metavar="KEY=VALUE",

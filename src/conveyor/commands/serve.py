@@ -106,6 +106,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--poll", type=float, default=2.0, metavar="S", help="Seconds between looks for a new version, 0 never. [2]"
     )
     limits.add_argument(
+        "--swap-agreement",
+        type=float,
+        metavar="X",
+        help="A new version is taken only if it answers this share of the last requests as they were answered, "
+        "such as 0.98; default: it is not compared.",
+    )
+    limits.add_argument(
+        "--swap-requests", type=int, default=200, metavar="N", help="Images kept for that comparison. [200]"
+    )
+    limits.add_argument(
         "--drain", type=float, default=30.0, metavar="S", help="Most seconds for requests under way when stopping. [30]"
     )
     limits.add_argument(
@@ -136,7 +146,8 @@ def run(arguments: argparse.Namespace) -> int:
         delay_us=arguments.delay_us, queue=arguments.queue, max_body=size_in_bytes(arguments.max_body),
         max_pixels=arguments.max_pixels, max_inflight=size_in_bytes(arguments.max_inflight), timeout=arguments.timeout,
         token=None if arguments.emit else _token(arguments.token_file), tls_cert=arguments.tls_cert, tls_key=arguments.tls_key,
-        poll=arguments.poll, drain=arguments.drain, drain_delay=arguments.drain_delay, ready_file=arguments.ready_file,
+        poll=arguments.poll,
+        swap_agreement=arguments.swap_agreement, swap_requests=arguments.swap_requests, drain=arguments.drain, drain_delay=arguments.drain_delay, ready_file=arguments.ready_file,
     ).check()  # fmt: skip
     if arguments.emit:
         from conveyor.serve.manifests import emit

@@ -271,4 +271,4 @@ def width() -> int:
     """Columns for help texts: the terminal's, between 80 and 120."""
     import shutil
 
-    return max(80, min(120, shutil.get_terminal_size().columns)) if sys.stdout.isatty() else 100
+    return max(80, min(120, shutil.get_terminal_size().columns))
