@@ -43,7 +43,7 @@ def _confusion_cells(confusion: Confusion) -> str:
                 f'height="{cell - 1.5:.1f}" rx="2" fill-opacity="{strength:.2f}"/>'
             )
             if count and cell >= 24:
-                inside = "on" if strength > 0.6 else "tick"
+                inside = "on" if strength > 0.6 else "in"
                 parts.append(
                     f'<text class="{inside}" x="{x + cell / 2 - 0.7:.1f}" y="{y + cell / 2 + 3.5:.1f}" text-anchor="middle">{count}</text>'
                 )
