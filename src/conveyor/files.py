@@ -67,6 +67,15 @@ def parse_json(text: str | bytes) -> Any:
         raise ValueError("it is nested too deeply") from None
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; an empty one where there is none, or something else."""
+    try:
+        found = parse_json(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename inside `folder` survive a power failure."""
     handle = os.open(folder, os.O_RDONLY)

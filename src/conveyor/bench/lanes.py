@@ -26,7 +26,7 @@ from typing import Any
 
 from conveyor.bench.records import Record, Sample, make_record, ratios
 from conveyor.errors import UserError
-from conveyor.measure.rounds import Contestant, play
+from conveyor.measure.rounds import Program, run_rounds
 from conveyor.options import Options
 from conveyor.processes import of_module
 from conveyor.spec import RunSpec
@@ -75,14 +75,14 @@ def measure(
     threads = {whole: cores, lanes: 1, pipeline: 1}
     if cores < 2 or work.slots < cores:
         raise UserError(f"{cores} cores and {work.slots} slots: lanes need two cores or more, and a slot for each")
-    contestants = [
-        Contestant(layout, of_module("conveyor.bench.lanes", work.options(layout, count).to_yaml()), threads=count)
+    programs = [
+        Program(layout, of_module("conveyor.bench.lanes", work.options(layout, count).to_yaml()), threads=count)
         for layout, count in threads.items()
     ]
-    match = play(contestants, rounds=rounds, steps=updates, threads=None, report=report, alone=True)
-    if match.absent:
-        raise UserError(f"a layout could not be measured: {next(iter(match.absent.values()))}")
-    return _record(work, cores, {layout: match.answers[layout] for layout in threads}, updates)
+    measured = run_rounds(programs, rounds=rounds, steps=updates, threads=None, report=report, alone=True)
+    if measured.absent:
+        raise UserError(f"a layout could not be measured: {next(iter(measured.absent.values()))}")
+    return _record(work, cores, {layout: measured.answers[layout] for layout in threads}, updates)
 
 
 def _record(work: Work, cores: int, answers: dict[str, list[dict[str, Any]]], updates: int) -> Record:
@@ -236,7 +236,7 @@ def main(text: str) -> None:
     from conveyor.launch.run_job import start
     from conveyor.options.file import parse_mapping
 
-    options = Options.from_mapping(parse_mapping(text, "the contestant"), where="the contestant")
+    options = Options.from_mapping(parse_mapping(text, "the program"), where="the program")
     start(options, run="conveyor.bench.lanes:serve")
 
 

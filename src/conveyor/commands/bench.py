@@ -326,14 +326,12 @@ def _say_rate(name: str, number: int, rate: float) -> None:
 
 
 def _limits(arguments: argparse.Namespace) -> int:
-    from conveyor.bench.limits import gemm_rate, memory_bandwidth
-    from conveyor.bench.records import make_record
+    from conveyor.bench.limits import measure
     from conveyor.layout import usable_cores
 
-    threads = arguments.threads or usable_cores()
-    results = {"GEMM": gemm_rate(threads), "memory bandwidth": memory_bandwidth(threads)}
-    make_record("limits", results, threads=threads).save(arguments.out / "records")
-    for name, sample in results.items():
+    record = measure(arguments.threads or usable_cores())
+    record.save(arguments.out / "records")
+    for name, sample in record.results.items():
         print(f"{name}: {sample}")
     return 0
 

@@ -217,7 +217,7 @@ def bench_options(arguments: argparse.Namespace) -> Options:
 
 def _peers(arguments: argparse.Namespace) -> int:
     """Compare the loaders in alternating rounds; prints medians and ranges."""
-    from conveyor.bench import loader_contest, loader_peers
+    from conveyor.bench import loader_comparison, loader_peers
 
     options = bench_options(arguments)
     if not options.data.data_dir:
@@ -228,7 +228,7 @@ def _peers(arguments: argparse.Namespace) -> int:
         raise UserError(f"there are no .jpg or .jpeg files below {options.data.data_dir}")
     files = files[: len(files) // batch * batch]
     threads, size = arguments.threads or usable_cores(), options.model.image_size or 224
-    outcome = loader_contest.contest(
+    outcome = loader_comparison.compare(
         list(loader_peers.available()), files, size=size, batch=batch, threads=threads, rounds=max(1, arguments.rounds)
     )
     rows = [

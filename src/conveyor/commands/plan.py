@@ -9,7 +9,7 @@ from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.options import Options
-from conveyor.options.parser import add_config, add_options, options_from
+from conveyor.options.parser import add, add_config, add_options, options_from
 from conveyor.options.units import size_in_bytes
 
 HELP = "Propose splits, micro-batch, recomputation and layout; forecast throughput, also for clusters."
@@ -30,12 +30,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     asked = parser.add_argument_group("Plan")
-    asked.add_argument("--devices", type=int, metavar="N", help="Workers to plan for; default: those of this machine.")
-    asked.add_argument(
-        "--memory",
-        metavar="SIZE",
-        help="Memory of each device, such as 900MiB; default: what there is, shared by the workers of a CPU.",
-    )
+    add(asked, "--devices", int, "N", "Workers to plan for; default: those of this machine.")
+    there = "Memory of each device, such as 900MiB; default: what there is, shared by the workers of a CPU."
+    add(asked, "--memory", str, "SIZE", there)
     asked.add_argument("--measure", action="store_true", help="Measure the units here instead of estimating them.")
     asked.add_argument(
         "--check",
@@ -43,8 +40,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LAYOUT",
         help="Measure, predict some layouts (all, or these), run them, and compare.",
     )
-    asked.add_argument("--rounds", type=int, default=3, metavar="N", help="With --check: how often each is run. [3]")
-    asked.add_argument("--top", type=int, default=5, metavar="N", help="Proposals to show. [5]")
+    add(asked, "--rounds", 3, "N", "With --check: how often each is run.")
+    add(asked, "--top", 5, "N", "Proposals to show.")
     asked.add_argument("--picture", "--out", metavar="FILE.svg", help="Draw the best proposal's timetable.")
     asked.add_argument("--json", action="store_true", help="One JSON object on standard output.")
     asked.add_argument(

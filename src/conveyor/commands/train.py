@@ -20,9 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
     """Flags that look at a run without starting it."""
-    parser.add_argument("--dry-run", action="store_true", help="Print the plan and stop; needs no data on the disk.")
-    parser.add_argument("--json", action="store_true", help="With --dry-run: one JSON object on standard output.")
-    parser.add_argument("--plot", metavar="FILE", help="With --dry-run: draw the learning rate into this picture.")
+    parser.add_argument("--dry-run", action="store_true", help="Print the plan and stop; no data are needed.")
+    parser.add_argument("--json", action="store_true", help="With --dry-run: one JSON object.")
+    parser.add_argument("--plot", metavar="FILE", help="With --dry-run: a picture of the rate.")
 
 
 def run(arguments: argparse.Namespace) -> int:

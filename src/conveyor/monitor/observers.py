@@ -210,7 +210,7 @@ class CsvWriter(Observer):
         )
         self._style = style
         self._training = (
-            CsvFile(run_dir / "training.csv", style.training_columns, style.update_column) if style else None
+            CsvFile(run_dir / "training.csv", tuple(style.training_columns), style.update_column) if style else None
         )
 
     def start(self, spec: Spec, resumed_at: int = 0) -> None:

@@ -1,15 +1,17 @@
 """Command-line arguments made from the option declarations."""
 
 import argparse
+import dataclasses
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from conveyor.errors import UserError, nearest
 from conveyor.options.coerce import to_plain
 from conveyor.options.options import Options, Spec, section_names, specs
 
+Settings = TypeVar("Settings")
 TITLES = {
     "data": "Data",
     "model": "Model",
@@ -31,7 +33,7 @@ COMMON = frozenset((
     "target_accuracy", "patience", "validation", "run_dir", "resume", "seed", "quiet",
 ))  # fmt: skip
 """The options that `--help` lists; `--help-all` lists all."""
-LONG = 120
+LONG = 44
 """Letters of a text in the short help."""
 ELSEWHERE = {
     "--amp": "--precision 16.32",
@@ -171,6 +173,21 @@ def add_options(
             _add(group, spec)
 
 
+def add(parser: Any, flag: str, value: Any, metavar: str, text: str) -> None:
+    """Add an option that takes a value: `value` is its default, which the help shows, or its type if it has none."""
+    if isinstance(value, type):
+        parser.add_argument(flag, type=value, metavar=metavar, help=text)
+        return
+    shown = f"{value:g}" if isinstance(value, float) else value
+    parser.add_argument(flag, type=type(value), default=value, metavar=metavar, help=f"{text} [{shown}]")
+
+
+def settings_from(kind: type[Settings], arguments: argparse.Namespace, **more: Any) -> Settings:
+    """The dataclass `kind` from the arguments that have its fields' names, and from `more`."""
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in vars(arguments).items() if name in names} | more)
+
+
 def add_checkpoint(parser: argparse.ArgumentParser, default: str = "last") -> None:
     """Add `--checkpoint`, which chooses one of a run's."""
     parser.add_argument(
@@ -240,7 +257,8 @@ def first_sentence(text: str) -> str:
     shown = re.search(r" \[[^\]]*\]$", text)
     sentence = re.split(r"(?<=[a-z)])\. ", text.removesuffix(shown[0] if shown else ""))[0].rstrip(".")
     if len(sentence) > LONG:
-        sentence = sentence.rpartition(";")[0] or sentence
+        # Up to the first pause, unless that leaves a bare word.
+        sentence = next((found[1] for found in [re.match(r"(.{16,}?)[;:] ", sentence)] if found), sentence)
     return f"{sentence}.{shown[0] if shown else ''}"
 
 

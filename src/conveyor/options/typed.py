@@ -12,13 +12,13 @@ class TrainOptions(TypedDict, total=False):
     """Every option by its name; what is left out has its default."""
 
     data_dir: str | Path | None
-    """Folder with the data; the variable DATA_DIR is used when this is not given."""
+    """Folder with the data."""
     hold_out: float
-    """Of class folders without train/ and validation/: the share of each class to validate on; 1: all of it. [0.1]"""
+    """Of class folders without train/ and validation/. [0.1]"""
     generated_data: bool
     """Random images made once on the host and transferred like real ones."""
     synthetic_data: bool
-    """Random images made on the device: no host input at all."""
+    """Random images made on the device."""
     download: bool
     """Fetch a known small data set that is missing. [on]"""
     max_train_images: int | None
@@ -30,18 +30,15 @@ class TrainOptions(TypedDict, total=False):
     skip_bad_images: bool
     """Skip and count images that cannot be decoded instead of stopping."""
     shuffle: Literal["full", "shards", "none"]
-    """full: a permutation of the whole set in each epoch; shards: files shuffled, then samples inside a window of
-    files (for TFRecord on slow disks). [full]"""
+    """full: a permutation of the whole set in each epoch. [full]"""
     data_cache: str
-    """Keep raw bytes in memory: auto (when they fit), off, or a budget such as 8GiB. [auto]"""
+    """Keep raw bytes in memory. [auto]"""
     loader_threads: int | None
     """Threads that decode images."""
     prefetch: int
     """Micro-batches prepared ahead. [4]"""
     train_crop: Literal["resized", "distorted", "resize-resized", "pad", "centre", "none"] | None
-    """resized: random area and aspect, then resize; distorted: the TensorFlow form of it (area from 5 %, whole image
-    as fallback); resize-resized: shorter side to 256 first; pad: zero padding and random crop; centre: as in
-    validation."""
+    """resized: random area and aspect, then resize."""
     crop_padding: int
     """Pixels of padding on each side for --train-crop pad. [4]"""
     crop_fill: Literal["zero", "reflect"]
@@ -49,10 +46,9 @@ class TrainOptions(TypedDict, total=False):
     min_crop_area: float | None
     """Smallest share of the image that a random crop covers."""
     crop_overlap: float
-    """Share of an object's bounding box that a random crop should hold: it is drawn up to 10 times until it does.
-    [0.0]"""
+    """Share of an object's bounding box that a random crop should hold. [0.0]"""
     flip: Literal["random", "alternating", "none"] | None
-    """Horizontal flip in training: random, alternating (every other epoch, per sample) or none."""
+    """Horizontal flip in training."""
     augment: Literal["none", "randaugment"]
     """Further augmentation. [none]"""
     augment_magnitude: float
@@ -60,49 +56,47 @@ class TrainOptions(TypedDict, total=False):
     augment_operations: int
     """Operations per image of --augment. [2]"""
     validation_resize: int | None
-    """Shorter side before the central validation crop; default: image size x 256 / 224."""
+    """Shorter side before the central validation crop."""
     validation_transform: Literal["central", "train"]
     """central: validation images are resized and cropped in the middle. [central]"""
     progressive_image_size: Sequence[str]
-    """Image size by epoch, as EPOCH:SIZE pairs such as 0:96 10:128 20:160; validation keeps --image-size."""
+    """Image size by epoch, as EPOCH:SIZE pairs such as 0:96 10:128 20:160."""
     interpolation: Literal["bilinear", "bicubic"] | None
     """How photographs are resized in validation, prediction and serving."""
     normalization: Literal["imagenet", "cifar", "mean", "centred", "per-image", "unit", "none"] | None
-    """imagenet: (x/255 - mean)/std of ImageNet; cifar: likewise of CIFAR-10; mean: subtract ImageNet's channel means
-    only; centred: (x - 127)/128; per-image: zero mean and unit deviation for each image; unit: x/255; none."""
+    """imagenet: (x/255 - mean)/std of ImageNet."""
     normalize_on: Literal["device", "host"]
-    """Where images are normalised; device lets them travel as 8-bit values. [device]"""
+    """Where images are normalised. [device]"""
     eight_bit_io: bool
     """Move images to the device as 8-bit values. [on]"""
     mixup_alpha: float
     """Mixup with Beta(alpha, alpha); 0 is off. [0.0]"""
     cutmix_lambda: float
-    """Cutmix: share of the image that is kept; 1 is off. [1.0]"""
+    """Cutmix: share of the image that is kept. [1.0]"""
     cutmix_lambda_high: float | None
     """With it, cutmix draws lambda uniformly from --cutmix-lambda to this value."""
     cutmix_skip_probability: float
     """Probability that a batch has no cutmix. [0.0]"""
     cutmix_draw: Literal["fixed", "exponential"]
-    """fixed: the given lambda; exponential: drawn anew for each batch around it. [fixed]"""
+    """fixed: the given lambda. [fixed]"""
     mix_on: Literal["device", "host"]
     """Where mixup and cutmix are done. [device]"""
     image_size: int | None
-    """Height and width of the input; default: by model and data."""
+    """Height and width of the input."""
     num_classes: int | None
     """Classes; default: by data set."""
     in_channels: int | None
     """Input channels; default: by data set."""
     weights: str | Path | None
-    """Start from these weights: safetensors, a plain torch state dict, or a run."""
+    """Start from these weights."""
     replace_head: bool
     """Accept --weights with another number of classes and start with a new head."""
     pretrained: str | None
-    """Fine-tune published weights: a name of timm's (tf_efficientnet_lite0), torchvision/NAME, an address or a
-    file."""
+    """Fine-tune published weights."""
     weights_dir: str | Path | None
     """Folder with files of weights that --pretrained names."""
     norm: Literal["batch", "group", "proxy", "none"] | None
-    """Normalisation layers: batch, group, proxy (group with proxy norm) or none."""
+    """Normalisation layers."""
     norm_groups: int | None
     """Groups of group norm (capped at the channel count)."""
     norm_group_channels: int | None
@@ -110,25 +104,24 @@ class TrainOptions(TypedDict, total=False):
     norm_epsilon: float | None
     """Epsilon of the norms."""
     norm_momentum: float | None
-    """Share of the new statistics in batch norm's running ones (0.1: running = 0.9 running + 0.1 new)."""
+    """Share of the new statistics in batch norm's running ones (0.1."""
     stable_norm: bool
     """Norm statistics in two passes and float32."""
     bn_span: int
     """Batch-norm statistics over this many neighbouring replicas. [1]"""
     zero_init_gamma: Literal["none", "all", "unprojected", "projection"] | None
-    """Which last norms of residual blocks start at zero: none, all, unprojected (blocks without a projection), or
-    projection (also the projection's norm)."""
+    """Which last norms of residual blocks start at zero."""
     init: Literal["torch", "tensorflow", "glorot-channels"] | None
     """Initialisation: torch (the field's defaults), tensorflow (variance scaling, truncated normal) or glorot-
     channels."""
     shortcut: Literal["A", "B", "C"] | None
-    """Residual shortcut where the shape changes: A (zero padding), B or C."""
+    """Residual shortcut where the shape changes."""
     project_first: bool | None
     """Projection also in the first stage of basic ResNets."""
     stride_in_1x1: bool | None
     """Bottleneck stride on the first 1x1 convolution (v1) instead of the 3x3 (v1.5)."""
     group_dim: int | None
-    """Channels per convolution group (EfficientNet: 1 is depthwise; ResNeXt: 4)."""
+    """Channels per convolution group (EfficientNet."""
     cardinality: int | None
     """Convolution groups of ResNeXt."""
     wide: bool | None
@@ -142,7 +135,7 @@ class TrainOptions(TypedDict, total=False):
     dropout: float | None
     """Dropout before the classifier."""
     survival: float | None
-    """Survival probability of the last block (drop connect); 1 is off."""
+    """Survival probability of the last block (drop connect)."""
     width_coefficient: float | None
     """Width multiplier."""
     depth_coefficient: float | None
@@ -152,8 +145,7 @@ class TrainOptions(TypedDict, total=False):
     top_width: int | None
     """Channels of the last convolution of EfficientNet."""
     padding: Literal["symmetric", "same"] | None
-    """Padding of strided EfficientNet and MobileNet convolutions: symmetric, or same (TensorFlow's, for weights from
-    there)."""
+    """Padding of strided EfficientNet and MobileNet convolutions."""
     bypass: bool | None
     """Identity around the SqueezeNet fire blocks whose widths agree."""
     proxy_epsilon: float | None
@@ -161,7 +153,7 @@ class TrainOptions(TypedDict, total=False):
     micro_batch_size: int
     """Samples of one forward and backward pass. [32]"""
     accumulation: int | None
-    """Micro-batches accumulated by each replica before an update; default 1."""
+    """Micro-batches accumulated by each replica before an update."""
     global_batch_size: int | None
     """Samples per update, instead of --accumulation."""
     replicas: int
@@ -172,17 +164,17 @@ class TrainOptions(TypedDict, total=False):
     """First layer of each further stage (names as `conveyor models show` prints them, or regular expressions), or
     auto."""
     pipeline_schedule: Literal["gpipe", "1f1b", "sequential", "interleaved-1f1b", "looped-bfs", "zero-bubble"]
-    """gpipe: all forwards, then all backwards; 1f1b: alternating; sequential: one micro-batch at a time. [gpipe]"""
+    """gpipe: all forwards, then all backwards. [gpipe]"""
     device_mapping: Sequence[int]
-    """Worker of the lane that runs each stage; default: one each."""
+    """Worker of the lane that runs each stage."""
     split_include: Sequence[str]
     """Automatic splits only at names containing one of these."""
     split_exclude: Sequence[str]
     """Automatic splits never at names containing one of these."""
     pass_slots: str
-    """Slots (micro-batches) that share one pass through the network, or auto: some when they are small. [auto]"""
+    """Slots (micro-batches) that share one pass through the network, or auto. [auto]"""
     recompute: Sequence[str]
-    """Recompute activations in the backward pass: stage, block, or regular expressions over module names."""
+    """Recompute activations in the backward pass."""
     layout: str
     """Worker processes as LANESxDEPTH, such as 2x1, or auto. [auto]"""
     device: Literal["auto", "cpu", "cuda"]
@@ -190,9 +182,9 @@ class TrainOptions(TypedDict, total=False):
     device_ids: Sequence[int]
     """Devices to use; default: all."""
     validation_device_ids: Sequence[int]
-    """Devices on which training validates; default: its own."""
+    """Devices on which training validates."""
     threads: int | None
-    """Threads of each worker; default: the cores divided among the groups of an update."""
+    """Threads of each worker."""
     bucket_size: str
     """Gradients are reduced in buckets of this size while backward runs. [25MiB]"""
     pipelined_validation: bool
@@ -200,16 +192,15 @@ class TrainOptions(TypedDict, total=False):
     max_restarts: int
     """How often a job goes on from its last checkpoint after a worker died. [3]"""
     precision: Literal["32.32", "16.32", "16.16", "bf16", "fp16"]
-    """COMPUTE.MASTER: 32.32; 16.32 (half arithmetic, float32 weights); 16.16 (half throughout). [32.32]"""
+    """Number formats, COMPUTE.MASTER. [32.32]"""
     half_type: Literal["float16", "bfloat16"]
     """The 16-bit format. [float16]"""
     half_partials: bool
     """Partial sums of convolutions in half precision too."""
     stochastic_rounding: Literal["off", "weights", "all"]
-    """Round at random in proportion to the distance: off, weights, or all (activations too). [off]"""
+    """Round at random in proportion to the distance. [off]"""
     loss_scale: str
-    """A number; auto (halved on overflow, doubled after a while); histogram; or 16..128 (doubling over the epochs).
-    [1]"""
+    """A number; auto (halved on overflow, doubled after a while). [1]"""
     saturate: bool
     """Clamp to the largest half value instead of infinity."""
     fp_exceptions: bool
@@ -221,7 +212,7 @@ class TrainOptions(TypedDict, total=False):
     nesterov: bool
     """Nesterov's form of momentum."""
     momentum_form: Literal["gradient", "rate"]
-    """gradient: m = mu m + g, w -= lr m; rate: m = mu m + lr g, w -= m. [gradient]"""
+    """gradient: m = mu m + g, w -= lr m. [gradient]"""
     beta1: float
     """First decay of adam and adamw. [0.9]"""
     beta2: float
@@ -229,7 +220,7 @@ class TrainOptions(TypedDict, total=False):
     optimizer_epsilon: float | None
     """Epsilon of rmsprop (0.001), adam, adamw (1e-8) or lars (0)."""
     rmsprop_decay: float | None
-    """Decay of the squared gradient's average; default 0.9."""
+    """Decay of the squared gradient's average."""
     rmsprop_decay_per_sample: float | None
     """rmsprop decay = 1 - this x global batch."""
     rmsprop_form: Literal["tensorflow", "torch"]
@@ -241,18 +232,17 @@ class TrainOptions(TypedDict, total=False):
     l2_regularization: float
     """In the gradient: w -= lr O(g + lambda w). [0.0]"""
     decay_exclude: Sequence[str]
-    """No decay for parameters whose name contains one of these (^fc: begins so); norm, bias and 1d are kinds."""
+    """No decay for parameters whose name contains one of these (^fc."""
     train_only: Sequence[str]
-    """Train these parameters alone (names as in --decay-exclude, such as ^layer4 ^fc); the others keep their
-    values."""
+    """Train these parameters alone (names as in --decay-exclude, such as ^layer4 ^fc)."""
     frozen_norms: bool
     """Batch norms that --train-only leaves out normalise with their running statistics, which stay as they are."""
     freeze: Literal["none", "backbone"]
-    """backbone: only the last layer is trained; all others keep their weights and their norms' statistics. [none]"""
+    """backbone: only the last layer is trained. [none]"""
     unfreeze_at: str | float | None
-    """When --freeze or --train-only ends, such as 2ep: all are trained from there, the optimiser begins anew."""
+    """When --freeze or --train-only ends, such as 2ep."""
     muon_normalize: bool
-    """Scale filters to the norm sqrt(rows) before each muon step; for filters that a norm follows."""
+    """Scale filters to the norm sqrt(rows) before each muon step."""
     lars_exclude: Sequence[str]
     """No adaptation and no decay by LARS for these. [norm bias]"""
     clip_norm: float | None
@@ -260,17 +250,17 @@ class TrainOptions(TypedDict, total=False):
     label_smoothing: float
     """Label smoothing. [0.0]"""
     smoothing_form: Literal["uniform", "others"]
-    """uniform: e/C for every class; others: e/(C-1) for each wrong class. [uniform]"""
+    """uniform: e/C for every class. [uniform]"""
     ema_decay: float | None
     """Keep an exponential average of the weights during training."""
     learning_rate: float
     """Peak learning rate. [0.1]"""
     lr_reference_batch: int | None
-    """The rate is meant for this batch: peak = rate x global batch / reference."""
+    """The rate is meant for this batch."""
     lr_factors: Sequence[str]
     """Other rates for some parameters, as NAME:FACTOR pairs such as bias:64 head:0.5 (names as in --decay-exclude)."""
     layer_decay: float
-    """Smaller rates towards the input: x this for each block that stands below the last layer. [1.0]"""
+    """Smaller rates towards the input. [1.0]"""
     lr_schedule: Literal["constant", "stepped", "cosine", "exponential", "polynomial"]
     """Form of the schedule. [cosine]"""
     lr_drops: Sequence[str | float]
@@ -280,31 +270,31 @@ class TrainOptions(TypedDict, total=False):
     lr_values: Sequence[float]
     """Stepped: factors of the peak rate after each drop, instead of powers of --lr-decay."""
     lr_drop_form: Literal["reached", "passed"]
-    """reached: a drop at 30up acts from update 30 on; passed: from update 31 on. [reached]"""
+    """reached: a drop at 30up acts from update 30 on. [reached]"""
     lr_decay_every: str | float | None
-    """Exponential: time between decays; default 2.4 epochs."""
+    """Exponential: time between decays."""
     lr_power: float
     """Power of the polynomial schedule. [2.0]"""
     lr_end: float
     """Final rate as a share of the peak (cosine, polynomial). [0.0]"""
     lr_horizon: str | float | None
-    """When cosine or polynomial reach their end; default: the end of the run."""
+    """When cosine or polynomial reach their end."""
     lr_every: str | float
-    """The rate is evaluated at multiples of this (1up: at every update; 1ep: staircase). [1up]"""
+    """The rate is evaluated at multiples of this (1up. [1up]"""
     warmup: str | float
     """Linear warm-up, such as 5ep, 500up or 10%. [0ep]"""
     warmup_mode: Literal["mask", "shift"]
-    """mask: the schedule's clock runs during warm-up; shift: it starts afterwards. [mask]"""
+    """mask: the schedule's clock runs during warm-up. [mask]"""
     warmup_form: Literal["from-zero", "from-first", "epochs"]
-    """from-zero: u/w; from-first: (u+1)/(w+1); epochs: (epoch+1)/w. [from-zero]"""
+    """from-zero: u/w; from-first. [from-zero]"""
     epochs: float | None
     """Epochs; default: by data set."""
     updates: int | None
     """Weight updates, instead of --epochs."""
     epochs_by_images: bool
-    """Count epochs in images: updates in all = floor(images x epochs / global batch), leftovers included."""
+    """Count epochs in images."""
     updates_per_epoch: int | None
-    """Length of an epoch; default: images / global batch."""
+    """Length of an epoch."""
     max_time: str | None
     """Stop after this time (90s, 30min, 2h), with a checkpoint."""
     target_accuracy: float | None
@@ -312,7 +302,7 @@ class TrainOptions(TypedDict, total=False):
     patience: int | None
     """Stop after this many validations without a better one."""
     logs_per_epoch: str | float
-    """Log points per epoch; 1/2 is every second epoch, 0 never. [1]"""
+    """Log points per epoch. [1]"""
     updates_per_log: int | None
     """Updates between log points, instead of --logs-per-epoch."""
     checkpoints_per_epoch: str | float
@@ -326,23 +316,23 @@ class TrainOptions(TypedDict, total=False):
     checkpoint_every: str | None
     """Also save whenever this time has gone by, such as 10min."""
     checkpoints_to_keep: int | None
-    """Keep the newest N besides the best; default: all."""
+    """Keep the newest N besides the best."""
     updates_per_call: int | None
-    """Updates between two returns to the host loop's events; default: from the events."""
+    """Updates between two returns to the host loop's events."""
     training: bool
     """Train; with --no-training only validate. [on]"""
     validation: bool
     """Measure the accuracy on the validation images. [on]"""
     validation_mode: Literal["during", "after"]
-    """during: after whole epochs and at the end; after: all checkpoints at the end. [during]"""
+    """during: after whole epochs and at the end. [during]"""
     epochs_per_validation: int
     """Epochs between validations with --validation-mode during. [1]"""
     validation_batch_size: int | None
-    """Samples per validation pass; default: the micro-batch."""
+    """Samples per validation pass."""
     validation_replicas: int | None
-    """Replicas of validation; default: replicas x stages."""
+    """Replicas of validation."""
     validation_views: Literal["one", "mirror", "mirror-shift"]
-    """Views of each validation image whose answers are averaged: one; mirror (2 views). [one]"""
+    """Views of each validation image whose answers are averaged. [one]"""
     repeat: int
     """Validate the set this many times (throughput). [1]"""
     latency: bool
@@ -356,7 +346,7 @@ class TrainOptions(TypedDict, total=False):
     seed: int
     """Seed of everything random. [0]"""
     run_dir: str | Path | None
-    """Folder of the run; default: runs/<model>-<data>-<time>."""
+    """Folder of the run."""
     checkpoint_path: str | Path | None
     """A checkpoint, a run, or a folder of checkpoints to start from or to validate."""
     resume: Literal["no", "auto"]
@@ -382,7 +372,7 @@ class TrainOptions(TypedDict, total=False):
     report: bool
     """Write report.html at the end. [on]"""
     callback: Sequence[str]
-    """Code of your own that hears of the run: FILE.py:NAME, a class or a function that makes one."""
+    """Code of your own that hears of the run."""
     quiet: bool
     """Print results and errors only."""
     json_logs: bool

@@ -8,7 +8,7 @@ from typing import Any
 from conveyor.checkpoint.lock import RunLock
 from conveyor.checkpoint.store import listing
 from conveyor.errors import UserError
-from conveyor.files import parse_json, write_atomically
+from conveyor.files import read_object, write_atomically
 from conveyor.options import Options
 from conveyor.spec import OWN_MODEL, RunSpec
 
@@ -89,11 +89,7 @@ def write_options(folder: Path, options: Options) -> None:
 
 def read_result(folder: Path) -> dict[str, Any]:
     """How the run in `folder` ended; nothing if it has not."""
-    try:
-        found = parse_json((folder / "result.json").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return read_object(folder / "result.json")
 
 
 def read_options(folder: Path) -> Options:

@@ -20,8 +20,8 @@ from conveyor.errors import UserError
 from conveyor.files import cache_folder
 from conveyor.infer.engines.engine import Engine, Source, open_named
 from conveyor.infer.machine import OtherWork
-from conveyor.infer.remembered import key_of, recall, remember, version
 from conveyor.measure.processor import processor
+from conveyor.measure.remembered import key_of, recall, remember, version
 
 SECONDS = 3.0
 """Time for measuring all candidates together, after each has run once."""
