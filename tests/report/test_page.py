@@ -81,7 +81,7 @@ def test_everything_is_there(run_folder: Path) -> None:
         "Expected calibration error 16.25 % (15 bins), on average 16.3 points too sure. Of the weights after update 3900",
         "It is too sure of itself, by 16 points",
         "mixed as in update 3900",
-        "cat 70 %, dog 30 %",
+        "cat 70\u00a0%, dog 30\u00a0%",
     ):
         assert words in re.sub(r"</?span>", "", text)
 

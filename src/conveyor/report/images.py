@@ -44,7 +44,7 @@ def _shown(example: Example, names: list[str]) -> dict[str, Any] | None:
     except (OSError, UnidentifiedImageError):
         return None
     small.thumbnail((SIDE, SIDE))
-    labels = [f"{_name(names, label)} {100 * share:.0f} %" for label, share in example.labels]
+    labels = [f"{_name(names, label)} {100 * share:.0f}\u00a0%" for label, share in example.labels if share >= 0.005]
     return {
         "source": _encoded(small),
         "heat": _encoded(_heated(small, example.heat)) if example.heat else "",
