@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import re
@@ -50,6 +51,12 @@ def replacing(target: Path) -> Iterator[Path]:
 def make_parent(path: str | Path) -> None:
     """Make the folder that `path` is to be written in, for paths that a user names and for caches."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
+
+
+def free_name(path: Path, first: int = 2) -> Path:
+    """`path`, or where that exists the first of `path-2`, `path-3`, ... that does not."""
+    others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(first))
+    return next(one for one in itertools.chain([path], others) if not one.exists())
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -20,7 +20,8 @@ def test_a_real_competition() -> None:
     peer = "plain PyTorch, NCHW"
     setting = Setting("resnet8", 16, 4, 10)
     record = measure(setting, threads=1, rounds=2, steps=1, only=[peer])
-    assert {name for name in record.results if name.endswith(" rate")} == {"conveyor rate", f"{peer} rate"}
+    rates = {name for name in record.results if name.endswith(" rate")}
+    assert rates == {"conveyor rate", "conveyor, bfloat16 rate", f"{peer} rate"}
     assert record.results["GEMM"].unit == "GFLOP/s"
     assert record.results["memory bandwidth"].unit == "GB/s"
     needed = needs("resnet8", 16, 10, training=True)
@@ -40,7 +41,7 @@ def test_our_lanes_decay_the_weights_as_the_loops_beside_them_do() -> None:
     for program, words in (
         ("plain_pytorch", "SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=1e-4)"),
         ("lightning_trainer", "SGD(self.parameters(), 0.01, momentum=0.9, weight_decay=1e-4)"),
-        ("conveyor_training", "l2_regularization=1e-4"),
+        ("conveyor_training", 'work.options("1x1", asked["threads"])'),
     ):
         assert words in (peers / f"{program}.py").read_text()
     optimizer = options.optimizer

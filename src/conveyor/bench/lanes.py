@@ -203,13 +203,13 @@ def _stage_seconds(spec: RunSpec, lane: Any, repeats: int) -> list[float]:
     for _ in range(1 + STAGE_REPEATS * repeats):
         forward = backward = 0.0
         for index in pipeline.mine:
-            wagon, part = pipeline.wagons[index], pipeline.parts[index]
-            wagon.fetch = lambda number: images
+            module, part = pipeline.stage_modules[index], pipeline.parts[index]
+            module.fetch = lambda number: images
             inputs = [torch.zeros(1, dtype=torch.int64)]
             if index:
                 received = wire_example(pipeline.shapes(shape, torch.float32)[part.first])
                 inputs = [torch.randn(one.shape).requires_grad_() for one in received]
-            outputs, seconds = timed(wagon, *inputs, clock=time.perf_counter)
+            outputs, seconds = timed(module, *inputs, clock=time.perf_counter)
             forward += seconds
             backward += backward_seconds(outputs, [torch.full_like(one, 1e-6) for one in outputs], time.perf_counter)
         found.append((forward, backward))

@@ -2,12 +2,19 @@
 
 import argparse
 import dataclasses
+from typing import TYPE_CHECKING
 
 from conveyor.errors import UserError
 from conveyor.infer.asked_precision import add_infer_precision, asked_precision
 from conveyor.layout import usable_cores
 from conveyor.options.parser import add, add_checkpoint
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from conveyor.infer.loaded import Loaded
+
+BATCH = 32
 HELP = "Write a trained model as ONNX, OpenVINO, PyTorch or SavedModel files, compared with the original."
 
 
@@ -28,6 +35,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="{8,7}",
         help="Bits of int8 weights: 8 need VNNI, AMX or ARM's dot product where they run. [8 if this processor has them]",
     )
+    parser.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="Fit a temperature on the validation images and divide the logits by it: confidence then means accuracy.",
+    )
+    parser.add_argument(
+        "--abstain",
+        type=float,
+        metavar="PERCENT",
+        help="Mark answers as unsure below the confidence at which the others are right this often on validation images.",
+    )
     parser.add_argument("--data-dir", metavar="DIR", help="Where the data set is, when not where the run had it.")
 
 
@@ -47,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     print(loaded.spec.get("chosen", ""), flush=True)
     if arguments.name:
         loaded = dataclasses.replace(loaded, spec={**loaded.spec, "name": arguments.name})
+    if arguments.calibrate or arguments.abstain is not None:
+        loaded = _calibrated(loaded, arguments)
     fitted = None
     if wanted.precision not in (None, "float32"):
         if wanted.precision != "bfloat16" and arguments.format not in ("onnx", "openvino"):
@@ -58,6 +78,42 @@ def run(arguments: argparse.Namespace) -> int:
         print(note)
     print(exported.text())
     return 0
+
+
+def _calibrated(loaded: "Loaded", arguments: argparse.Namespace) -> "Loaded":
+    """The model with the temperature and the threshold of abstaining that its validation images give."""
+    import torch
+
+    from conveyor.evaluate import calibration
+    from conveyor.infer.accuracy import answers, data_options, in_order
+    from conveyor.infer.engines.engine import open_named
+
+    wanted = arguments.abstain
+    if wanted is not None and not 0 < wanted <= 100:
+        raise UserError(f"--abstain {wanted:g}: give a share of right answers, above 0 and up to 100 %")
+    engine = open_named(loaded.source(), "torch", batch=BATCH, threads=usable_cores())
+    parts = in_order(loaded, data_options(loaded, arguments.data_dir), BATCH)
+    logits, labels = (torch.from_numpy(part) for part in answers(engine, parts))
+    found: dict[str, float] = {"calibration_images": len(labels)}
+    temperature = calibration.fit_temperature(logits, labels) if arguments.calibrate else 1.0
+    if arguments.calibrate:
+        before, after = (100 * _error(logits / t, labels) for t in (1.0, temperature))
+        found |= {"temperature": temperature, "ece_before": before, "ece": after}
+        print(f"temperature {temperature:.4f}: calibration error {before:.2f} -> {after:.2f} % on {len(labels)} images")
+    if wanted is not None:
+        chosen = calibration.abstain_threshold(logits / temperature, labels, wanted / 100)
+        if chosen is None:
+            raise UserError(f"--abstain {wanted:g}: not even the surest answers are right so often; give less")
+        found |= {"abstain_below": chosen[0], "abstain_accuracy": wanted, "abstain_coverage": 100 * chosen[1]}
+        print(f"abstains below a confidence of {chosen[0]:.4f}: {100 * chosen[1]:.1f} % of the images are answered")
+    return dataclasses.replace(loaded, spec={**loaded.spec, **found})
+
+
+def _error(logits: "Tensor", labels: "Tensor") -> float:
+    from conveyor.evaluate import calibration
+
+    confidence, answer = logits.softmax(dim=1).max(dim=1)
+    return calibration.expected_calibration_error(calibration.counted(confidence, answer == labels))
 
 
 def _batch(text: str) -> int | None:

@@ -54,14 +54,24 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     machine.add_argument("--print", action="store_true", dest="show", help="Print the command of each host and stop.")
     cluster = parser.add_argument_group("Clusters")
     cluster.add_argument(
-        "--emit", choices=("slurm", "k8s", "jobset"), help="Print a batch script or manifest and stop."
+        "--emit",
+        choices=("slurm", "k8s", "trainjob", "jobset", "sky"),
+        help="Print a batch script or manifest and stop: SLURM; Kubeflow v1 (PyTorchJob) or v2 (TrainJob); JobSet; SkyPilot.",
     )
     add(cluster, "--nodes", int, "N", "Machines of the emitted job; default: those of --hosts.")
     cluster.add_argument("--image", default="conveyor:latest", help="Container image.")
     cluster.add_argument("--namespace", default="default", help="Kubernetes namespace.")
+    cluster.add_argument(
+        "--volume",
+        action="append",
+        default=[],
+        metavar="SOURCE:PATH",
+        help="For data and run folder: a claim (Kubernetes) or bucket (SkyPilot), and where the workers see it.",
+    )
     cluster.add_argument("--cpus", type=int, default=1, metavar="N", help="Cores of each worker.")
     cluster.add_argument("--memory", default="4Gi", help="Memory of each worker.")
     cluster.add_argument("--gpus", type=int, default=0, metavar="N", help="GPUs of each worker.")
+    cluster.add_argument("--gpu-type", metavar="NAME", help="For SkyPilot: which GPU, such as A100.")
     cluster.add_argument("--time", help="Time limit of the SLURM job.")
     cluster.add_argument("--partition", help="Partition of SLURM.")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="-- and the command of a worker.")
@@ -69,6 +79,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     from conveyor.launch import hosts, manifests
+    from conveyor.launch.cluster import Cluster
     from conveyor.launch.cores import describe
     from conveyor.launch.job import LaunchPlan
     from conveyor.launch.rank import expand_hosts
@@ -94,7 +105,9 @@ def run(arguments: argparse.Namespace) -> int:
         tagged=arguments.tag_output,
     )
     if arguments.emit:
-        cluster = settings_from(manifests.Cluster, arguments, num_hosts=arguments.nodes or plan.num_hosts)
+        cluster = settings_from(
+            Cluster, arguments, num_hosts=arguments.nodes or plan.num_hosts, volumes=tuple(arguments.volume)
+        )
         print(manifests.emit(arguments.emit, argv, plan, cluster), end="")
         return 0
     if arguments.show:

@@ -131,7 +131,7 @@ def _answers(
         opened = fitted.open(batch=batch, threads=threads)
     try:
         with track(len(pictures), "Predict", quiet=quiet) as bar:
-            for one in predictions(pictures, loaded.preprocessing, loaded.label, opened, batch):
+            for one in predictions(pictures, loaded.preprocessing, loaded.label, opened, batch, loaded.abstain_below):
                 bar.advance()
                 yield one
     finally:
@@ -154,7 +154,8 @@ def _printed(found: "Iterator[Prediction]", loaded: "Loaded", names: list[str], 
     for one in found:
         if not one.error:
             others = ", ".join(f"{label} {100 * probability:.1f}" for label, probability in one.top(top)[1:])
-            line = f"{one.file:<{file_width}}  {one.label:<{label_width}}  {100 * one.probability:>6.2f}  {others}"
+            label = f"({one.label}?)" if one.abstains else one.label
+            line = f"{one.file:<{file_width}}  {label:<{label_width}}  {100 * one.probability:>6.2f}  {others}"
             say(line.rstrip()[:columns])
         yield one
 

@@ -14,6 +14,7 @@ from conveyor.data.feed import ValidationFeed
 from conveyor.data.identity import check_classes
 from conveyor.data.transform.prepare import Prepare
 from conveyor.evaluate.accuracy import Accuracy, validate
+from conveyor.evaluate.answers import AllAnswers
 from conveyor.evaluate.mistakes import Answers
 from conveyor.evaluate.views import Views
 from conveyor.monitor.progress import track
@@ -43,6 +44,8 @@ class Validation:
         self._spare: nn.Module | None = None
         self.answers = Answers()
         """Of the last measurement."""
+        self.all_answers: AllAnswers | None = None
+        """Of the last measurement, where `--answers` asks for them."""
         self.during_training: tuple[Accuracy, Answers] | None = None
         """Of the last one that training asked for."""
 
@@ -80,6 +83,11 @@ class Validation:
                 return self.measure(self._loaded(session.model_state()))
             return self.measure(session.lane.module)
 
+    @property
+    def dataset(self) -> Dataset:
+        """The images."""
+        return self._dataset
+
     def loaded(self, state: State) -> nn.Module:
         """A model with the weights of a checkpoint: the averaged ones when it has them."""
         check_classes(state.progress.get("class_names", ()), self._spec.data.class_names)
@@ -104,6 +112,8 @@ class Validation:
         )
         quiet = options.run.quiet or not world.is_main
         self.answers = Answers()
+        if options.events.answers is not None:
+            self.all_answers = AllAnswers(len(self._dataset), self._spec.num_classes, world.device)
         with feed, track(len(feed) * self._spec.validation_batch, "Validate", quiet=quiet) as bar:
 
             def seen(batch: Batch, logits: Tensor) -> None:
@@ -120,6 +130,7 @@ class Validation:
                 num_classes=self._spec.num_classes,
                 latency=options.events.latency,
                 on_batch=seen,
+                answers=self.all_answers,
             )
 
     def _loaded(self, tensors: dict[str, Tensor]) -> nn.Module:

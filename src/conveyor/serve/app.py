@@ -142,8 +142,10 @@ class Http:
                     {"class": index, "label": label, "probability": probability}
                     for index, label, probability in model.best(softmax(logits)[0])
                 ]
-                spent = 1000 * (time.monotonic() - start)
-                found = {"model": model.name, "version": model.version, "best": best, "milliseconds": spent}
+                found: dict[str, Any] = {"model": model.name, "version": model.version, "best": best}
+                if softmax(logits)[0].max() < model.abstain_below:
+                    found["abstains"] = True
+                found["milliseconds"] = 1000 * (time.monotonic() - start)
                 return _timed(asked, _json(found))
 
     def _limit(self) -> Limit:
