@@ -159,7 +159,7 @@ def _write_model(graph: ServingGraph, loaded: Loaded, file: Path, form: str, bat
     try:
         content = to_onnx(graph, batch)
     except ImportError as error:
-        raise UserError(f"exporting as {form} needs more packages (pip install onnx onnxscript): {error}") from error
+        raise UserError(f"exporting as {form} needs more packages: pip install 'conveyor[export]' ({error})") from error
     _write_onnx(content, file, form)
 
 

@@ -70,7 +70,7 @@ def prepared(
     """
     name = OWN_MODEL if model is not None else None
     info, *data = adopt(dataset, options) if dataset is not None else (None, None, None)
-    own = Own(model, *data, callbacks)
+    own = Own(model, data[0], data[1], callbacks)
 
     def resolving(asked: Options, **where: Any) -> RunSpec:
         spec = resolve(asked, info=info, model_name=name, **where)
