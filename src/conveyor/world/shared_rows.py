@@ -27,7 +27,9 @@ _HEAD = mmap.PAGESIZE
 class SharedRows:
     """The parts [p, n] of every lane for one vector of n values; all lanes make it and use it in the same order."""
 
-    def __init__(self, own: Tensor, every: Sequence[Tensor], total: Callable[[list[Tensor]], Tensor], group: Any) -> None:
+    def __init__(
+        self, own: Tensor, every: Sequence[Tensor], total: Callable[[list[Tensor]], Tensor], group: Any
+    ) -> None:
         self._own, self._every, self._total, self._group = own, list(every), total, group
         self._written: Any = None
         self._read: Any = None
@@ -57,7 +59,12 @@ class SharedRows:
 
 
 def share(
-    counts: Sequence[int], length: int, dtype: torch.dtype, lane: int, group: Any, total: Callable[[list[Tensor]], Tensor]
+    counts: Sequence[int],
+    length: int,
+    dtype: torch.dtype,
+    lane: int,
+    group: Any,
+    total: Callable[[list[Tensor]], Tensor],
 ) -> SharedRows | None:
     """The shared rows of lanes with `counts` parts of `length` values each; None for all, if one cannot open another's."""
     if not 1 < len(counts) <= MOST_LANES or not length:
@@ -70,7 +77,7 @@ def share(
         os.pwrite(file, number, 0)
     except (OSError, AttributeError):
         pass  # no file is told as -1, which nobody can open
-    about = torch.frombuffer(bytearray(number), dtype=torch.int64).tolist() + [os.getpid(), file]
+    about = [*torch.frombuffer(bytearray(number), dtype=torch.int64).tolist(), os.getpid(), file]
     told = [torch.zeros(len(about), dtype=torch.int64) for _ in counts]
     dist.all_gather(told, torch.tensor(about), group=group)
     every: list[Tensor] = []
