@@ -7,6 +7,8 @@ model = conveyor.load(run)
 model.predict("photo.jpg").label
 """
 
+import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,8 +25,10 @@ from conveyor.options import Options
 from conveyor.options.file import configuration
 from conveyor.options.layers import layered
 from conveyor.options.typed import TrainOptions
+from conveyor.report import live
 from conveyor.run import folder as rundir
 from conveyor.run import in_process
+from conveyor.spec import resolve
 
 __all__ = ["Classifier", "Run", "load", "train", "validate"]
 
@@ -116,16 +120,23 @@ def train(
     arrays, map-style data sets or `conveyor.data.batch.Dataset`s. `config` is a named configuration or a YAML file;
     every other keyword is an option of `conveyor train`. `callbacks` are objects with some of the methods of
     `conveyor.monitor.callbacks.Callback`; with them, or a model or data of your own, the run stays in this process.
+    In a notebook a bar and the curves are shown under the cell while the run goes on.
     Runs with several workers start them as processes of their own, so a script needs no `if __name__ == "__main__"`.
     """
     chosen, own_model, own_data = _options(model, data, config, dict(options))
-    if own_model is not None or own_data is not None or callbacks:
-        result = in_process.train(chosen, own_model, own_data, options, callbacks)
-        return Run.of(result, own_model)
-    from conveyor.launch.run_job import start
-    from conveyor.run.preflight import check_names
+    own = own_model is not None or own_data is not None
+    with contextlib.ExitStack() as shown:
+        if live.in_notebook() and not chosen.run.quiet:
+            if chosen.run.run_dir is None:
+                name = time.strftime("runs/own-%Y%m%d-%H%M%S") if own else str(rundir.choose(resolve(chosen)))
+                chosen = chosen.replace(run_dir=name)
+            shown.enter_context(live.shown(Path(str(chosen.run.run_dir))))
+        if own or callbacks:
+            return Run.of(in_process.train(chosen, own_model, own_data, options, callbacks), own_model)
+        from conveyor.launch.run_job import start
+        from conveyor.run.preflight import check_names
 
-    return Run.of(start(chosen, check=lambda spec: check_names(spec, options)))
+        return Run.of(start(chosen, check=lambda spec: check_names(spec, options)))
 
 
 def validate(
@@ -166,7 +177,7 @@ def _options(
     model: str | nn.Module | None, data: Any, config: str | None, given: dict[str, Any]
 ) -> tuple[Options, nn.Module | None, Any]:
     """The options, and the caller's own model and data if there are any."""
-    for named in (model if isinstance(model, str) else None, *given.get("callback", ())):
+    for named in (*(one if isinstance(one, str) else None for one in (model, data)), *given.get("callback", ())):
         user_module.admit(named)
     own_model = None if model is None or isinstance(model, str) else model
     own_data = None if data is None or isinstance(data, str) else data

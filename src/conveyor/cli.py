@@ -63,7 +63,7 @@ def _dispatch(words: list[str]) -> int:
     arguments = parser_of(name).parse_args(words[1:])
     module = commands.load(name)
     given = getattr(arguments, "given", None) or {}
-    for code_of_the_user in (given.get("model"), *given.get("callback", ())):
+    for code_of_the_user in (given.get("model"), given.get("data"), *given.get("callback", ())):
         user_module.admit(code_of_the_user)
     try:
         code = module.run(arguments)

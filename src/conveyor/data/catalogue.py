@@ -11,6 +11,7 @@ from conveyor.data.formats import folders, locate, tfrecord_dataset
 from conveyor.data.formats.boxes import CSV_NAME, has_boxes
 from conveyor.data.formats.sources import SOURCES
 from conveyor.errors import UserError, did_you_mean
+from conveyor.models import user_module
 from conveyor.options.data import DataOptions
 
 DIGIT_NAMES = tuple(str(digit) for digit in range(10))
@@ -140,8 +141,15 @@ def data_dir(options: DataOptions) -> Path | None:
     return Path(text).expanduser() if text else None
 
 
+def is_code(name: str | None) -> bool:
+    """Whether `name` is code of the user's own, FILE.py:NAME."""
+    return name is not None and ":" in name
+
+
 def name_of(options: DataOptions) -> str:
     """The data set's name: as given, else guessed from the words in the folder's path, else the embedded digits."""
+    if options.data and is_code(options.data):
+        return user_module.full_name(options.data)
     if options.data:
         return canonical_name(options.data)
     folder = data_dir(options)
@@ -177,6 +185,10 @@ def _holds_others(folder: Path, name: str) -> bool:
 def info(options: DataOptions) -> DatasetInfo:
     """The numbers of the data set that `options` choose; only image folders are read from the disk."""
     name = name_of(options)
+    if is_code(name):
+        from conveyor.data.user_data import from_code  # imports torch
+
+        return from_code(name)[0].with_limits(options)
     if name != "folder":
         found = known()[name]
         if name == "imagenet" and not (options.generated_data or options.synthetic_data):

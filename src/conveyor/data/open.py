@@ -17,6 +17,7 @@ from conveyor.data.formats.memory import GeneratedDataset, MemoryDataset, Pixels
 from conveyor.data.formats.stores import FolderStore, RecordStore, with_cache
 from conveyor.data.photo.encoded import EncodedDataset
 from conveyor.data.subject import subject
+from conveyor.data.user_data import first, from_code
 from conveyor.errors import UserError
 from conveyor.options import Options
 
@@ -49,6 +50,11 @@ def open_dataset(options: Options, split: str, image_size: int | None = None, ch
         return GeneratedDataset(
             info, count, size if info.kind == "files" else info.image_size, info.channels, options.run.seed
         )
+    if catalogue.is_code(info.name):
+        part = from_code(info.name)[1 if split == "train" else 2]
+        if part is None:
+            raise UserError(f"{info.name} has no images to validate on: give (training, validation)")
+        return first(part, count)
     if info.name in _openers:
         return _openers[info.name](options, split, size, depth)
     if info.kind == "memory":

@@ -11,13 +11,13 @@ from typing import Any
 from torch import nn
 
 from conveyor.data.catalogue import DatasetInfo
+from conveyor.data.user_data import OwnData, adopt
 from conveyor.options import Options
 from conveyor.run import validate_run, worker
 from conveyor.run.assemble import Own
 from conveyor.run.finish import best_checkpoint
 from conveyor.run.preflight import check_names
 from conveyor.run.stored_options import options_for_validation, with_plain_weights
-from conveyor.run.user_data import OwnData, adopt
 from conveyor.spec import OWN_MODEL, RunSpec, random_weights, resolve
 
 _logger = logging.getLogger(__name__)
@@ -84,7 +84,7 @@ def _with_own(options: Options, model: nn.Module | None, dataset: OwnData | None
     info: DatasetInfo | None = None
     train_data = validation_data = None
     if dataset is not None:
-        info, train_data, validation_data = adopt(dataset, options)
+        info, train_data, validation_data = adopt(dataset, options.model.num_classes)
     if model is not None or dataset is not None:
         # The user's own objects live in this process only.
         options = options.replace(layout="1x1")
