@@ -97,8 +97,8 @@ class TrainOptions(TypedDict, total=False):
     replace_head: bool
     """Accept --weights with another number of classes and start with a new head."""
     pretrained: str | None
-    """Fine-tune published weights: a name of timm's (tf_efficientnet_lite0), torchvision/NAME, an address or a
-    file."""
+    """Fine-tune published weights: a name of timm's (tf_efficientnet_lite0, timm/convnext_atto), torchvision/NAME, an
+    address or a file."""
     weights_dir: str | Path | None
     """Folder with files of weights that --pretrained names."""
     norm: Literal["batch", "group", "proxy", "none"] | None
