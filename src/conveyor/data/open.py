@@ -51,7 +51,8 @@ def open_dataset(options: Options, split: str, image_size: int | None = None, ch
             info, count, size if info.kind == "files" else info.image_size, info.channels, options.run.seed
         )
     if catalogue.is_code(info.name):
-        part = from_code(info.name)[1 if split == "train" else 2]
+        _, train, validation = from_code(info.name)
+        part = train if split == "train" else validation
         if part is None:
             raise UserError(f"{info.name} has no images to validate on: give (training, validation)")
         return first(part, count)

@@ -30,7 +30,7 @@ def in_notebook() -> bool:
 @contextmanager
 def shown(folder: Path) -> Iterator[None]:
     """Show the run in `folder` under the cell for the time of the `with` block, and as it ended."""
-    from IPython.display import HTML, display  # type: ignore[import-not-found]
+    from IPython.display import HTML, display
 
     handle: Any = display(HTML(page(folder)), display_id=True)
     over = threading.Event()
