@@ -183,6 +183,8 @@ def _options(
     own_data = None if data is None or isinstance(data, str) else data
     if own_model is not None and not isinstance(own_model, nn.Module):
         raise UserError(f"model should be a name or an nn.Module, not {type(model).__name__}")
+    if isinstance(data, str) and ":" in data:
+        data = user_module.full_name(data)  # as a run stores it
     plain_names = {"model": model if own_model is None else None, "data": data if own_data is None else None}
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
     asked = {**{name: value for name, value in plain_names.items() if value is not None}, **plain}

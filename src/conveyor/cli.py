@@ -65,6 +65,8 @@ def _dispatch(words: list[str]) -> int:
     given = getattr(arguments, "given", None) or {}
     for code_of_the_user in (given.get("model"), given.get("data"), *given.get("callback", ())):
         user_module.admit(code_of_the_user)
+    if ":" in (given.get("data") or ""):
+        given["data"] = user_module.full_name(given["data"])  # as a run stores it
     try:
         code = module.run(arguments)
     except ModuleNotFoundError as error:
