@@ -20,7 +20,7 @@ LAYERS = [
     ("Measuring, and what a run shows", ["measure", "monitor"]),
     ("Where and what", ["layout", "topology"]),
     ("The vocabulary", ["options"]),
-    ("Ground", ["tree", "hooks", "interrupt", "files", "scratch", "processes", "errors", "version"]),
+    ("Ground", ["tree", "hooks", "interrupt", "remote", "files", "scratch", "processes", "errors", "version"]),
 ]
 """Each imports only from its own layer or those below it: read by the test and by the page."""
 

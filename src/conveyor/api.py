@@ -20,11 +20,13 @@ from conveyor.checkpoint import choice
 from conveyor.errors import UserError
 from conveyor.infer.classifier import Classifier
 from conveyor.infer.load import load as load_for_inference
+from conveyor.launch.rank import is_main
 from conveyor.models import user_module
 from conveyor.options import Options
 from conveyor.options.file import configuration
 from conveyor.options.layers import layered
 from conveyor.options.typed import TrainOptions
+from conveyor.remote import front
 from conveyor.report import live
 from conveyor.run import folder as rundir
 from conveyor.run import in_process
@@ -123,9 +125,9 @@ def train(
     In a notebook a bar and the curves are shown under the cell while the run goes on.
     Runs with several workers start them as processes of their own, so a script needs no `if __name__ == "__main__"`.
     """
-    chosen, own_model, own_data = _options(model, data, config, dict(options))
-    own = own_model is not None or own_data is not None
-    with contextlib.ExitStack() as shown:
+    with front.local("train", options, writes=is_main()) as given, contextlib.ExitStack() as shown:
+        chosen, own_model, own_data = _options(model, data, config, given)
+        own = own_model is not None or own_data is not None
         if live.in_notebook() and not chosen.run.quiet:
             if chosen.run.run_dir is None:
                 name = time.strftime("runs/own-%Y%m%d-%H%M%S") if own else str(rundir.choose(resolve(chosen)))
@@ -151,12 +153,13 @@ def validate(
 
     Of a run every checkpoint is validated, or with `checkpoint` the one that is `best`, `last` or of that update.
     """
-    if (path := options.get("checkpoint_path")) is not None:
-        options["checkpoint_path"] = str(path if checkpoint is None else choice.find(Path(path), str(checkpoint)))
-    elif checkpoint is not None:
-        raise UserError("checkpoint chooses one of a run: name the run with checkpoint_path")
-    chosen, own_model, own_data = _options(model, data, config, dict(options))
-    return list(in_process.validate(chosen, own_model, own_data))
+    with front.local("validate", options) as given:
+        if (path := given.get("checkpoint_path")) is not None:
+            given["checkpoint_path"] = str(path if checkpoint is None else choice.find(Path(path), str(checkpoint)))
+        elif checkpoint is not None:
+            raise UserError("checkpoint chooses one of a run: name the run with checkpoint_path")
+        chosen, own_model, own_data = _options(model, data, config, given)
+        return list(in_process.validate(chosen, own_model, own_data))
 
 
 def load(
@@ -170,7 +173,7 @@ def load(
     if isinstance(path, Run):
         model = path.own_model if model is None else model
         path = path.folder
-    return Classifier(load_for_inference(path, checkpoint, model))
+    return Classifier(load_for_inference(front.fetched(path), checkpoint, model))
 
 
 def _options(

@@ -16,7 +16,7 @@ import torch
 from PIL import Image
 
 from conveyor.data.feed import TrainingFeed
-from conveyor.data.formats.folders import Listing
+from conveyor.data.formats.listing import Listing
 from conveyor.data.formats.stores import FolderStore
 from conveyor.data.photo.centre import Floats
 from conveyor.data.photo.crops import ATTEMPTS, CropRule

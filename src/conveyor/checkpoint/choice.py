@@ -1,5 +1,6 @@
 """Which checkpoint of a run is meant: `best`, `last` or an update; the same words and one default everywhere. No torch."""
 
+import contextlib
 import json
 from pathlib import Path
 
@@ -18,7 +19,7 @@ DEFAULT = LAST
 def find(path: Path, which: str | None = None) -> Path:
     """The checkpoint that `which` (default: the last) means in the run, folder of checkpoints or checkpoint `path`.
 
-    best: of the highest validation accuracy among those that are kept. Whether a checkpoint is whole is found on loading.
+    best: of the best validation (accuracy, or what `--best-by` says) among those that are kept. Whether a checkpoint is whole is found on loading.
     """
     if (path / MANIFEST).is_file():
         if which is not None:
@@ -80,9 +81,16 @@ def read_best(run: Path) -> tuple[int, float] | None:
         return None
 
 
-def write_best(run: Path, update: int, accuracy: float) -> None:
-    """Remember the best validated checkpoint, so that it is kept."""
-    write_atomically(run / BEST_FILE, json.dumps({"update": update, "accuracy": accuracy}).encode())
+def write_best(run: Path, update: int, accuracy: float, by: str = "accuracy", score: float | None = None) -> None:
+    """Remember a validated checkpoint, so that it is kept, if its `score` in the figure `by` is the best so far."""
+    score, known = accuracy if score is None else score, None
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        document = parse_json((run / BEST_FILE).read_text())
+        # A run that goes on by another figure begins to choose anew.
+        known = float(document.get("score", document["accuracy"])) if document.get("by", "accuracy") == by else None
+    if known is None or score > known:
+        content = {"update": update, "accuracy": accuracy, "by": by, "score": score}
+        write_atomically(run / BEST_FILE, json.dumps(content).encode())
 
 
 def _saved(path: Path) -> list[Path]:

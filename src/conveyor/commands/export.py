@@ -2,12 +2,19 @@
 
 import argparse
 import dataclasses
+from typing import TYPE_CHECKING
 
 from conveyor.errors import UserError
 from conveyor.infer.asked_precision import add_infer_precision, asked_precision
 from conveyor.layout import usable_cores
-from conveyor.options.parser import add_checkpoint
+from conveyor.options.parser import add, add_checkpoint
 
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from conveyor.infer.loaded import Loaded
+
+BATCH = 32
 HELP = "Write a trained model as ONNX, OpenVINO, PyTorch or SavedModel files, compared with the original."
 
 
@@ -15,24 +22,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="RUN|CHECKPOINT", help="A run or a checkpoint.")
     add_checkpoint(parser)
     parser.add_argument("--out", metavar="DIR", help="New or empty folder for the export.")
-    parser.add_argument(
-        "--format", default="onnx", metavar="{onnx,openvino,torch,saved-model}", help="Form of the files. [onnx]"
-    )
-    parser.add_argument("--batch", metavar="N|free", default="free", help="Fix the batch size in the graph. [free]")
+    add(parser, "--format", "onnx", "{onnx,openvino,torch,saved-model}", "Form of the files.")
+    add(parser, "--batch", "free", "N|free", "Fix the batch size in the graph.")
     parser.add_argument("--name", help="Name of the model; default: that of the run.")
     add_infer_precision(parser, default="float32")
     parser.add_argument("--int8", action="store_true", help="The same as --infer-precision int8.")
-    parser.add_argument(
-        "--calibration-images", type=int, default=256, metavar="N", help="Images that set the ranges of int8. [256]"
-    )
-    parser.add_argument(
-        "--check-images", type=int, default=1000, metavar="N", help="Validation images that --max-drop is about. [1000]"
-    )
+    add(parser, "--calibration-images", 256, "N", "Images that set the ranges of int8.")
+    add(parser, "--check-images", 1000, "N", "Validation images that --max-drop is about.")
     parser.add_argument(
         "--weight-bits",
         type=int,
         metavar="{8,7}",
         help="Bits of int8 weights: 8 need VNNI, AMX or ARM's dot product where they run. [8 if this processor has them]",
+    )
+    parser.add_argument(
+        "--calibrate",
+        action="store_true",
+        help="Fit a temperature on the validation images and divide the logits by it: confidence then means accuracy.",
+    )
+    parser.add_argument(
+        "--abstain",
+        type=float,
+        metavar="PERCENT",
+        help="Mark answers as unsure below the confidence at which the others are right this often on validation images.",
     )
     parser.add_argument("--data-dir", metavar="DIR", help="Where the data set is, when not where the run had it.")
 
@@ -53,6 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
     print(loaded.spec.get("chosen", ""), flush=True)
     if arguments.name:
         loaded = dataclasses.replace(loaded, spec={**loaded.spec, "name": arguments.name})
+    if arguments.calibrate or arguments.abstain is not None:
+        loaded = _calibrated(loaded, arguments)
     fitted = None
     if wanted.precision not in (None, "float32"):
         if wanted.precision != "bfloat16" and arguments.format not in ("onnx", "openvino"):
@@ -64,6 +78,42 @@ def run(arguments: argparse.Namespace) -> int:
         print(note)
     print(exported.text())
     return 0
+
+
+def _calibrated(loaded: "Loaded", arguments: argparse.Namespace) -> "Loaded":
+    """The model with the temperature and the threshold of abstaining that its validation images give."""
+    import torch
+
+    from conveyor.evaluate import calibration
+    from conveyor.infer.accuracy import answers, data_options, in_order
+    from conveyor.infer.engines.engine import open_named
+
+    wanted = arguments.abstain
+    if wanted is not None and not 0 < wanted <= 100:
+        raise UserError(f"--abstain {wanted:g}: give a share of right answers, above 0 and up to 100 %")
+    engine = open_named(loaded.source(), "torch", batch=BATCH, threads=usable_cores())
+    parts = in_order(loaded, data_options(loaded, arguments.data_dir), BATCH)
+    logits, labels = (torch.from_numpy(part) for part in answers(engine, parts))
+    found: dict[str, float] = {"calibration_images": len(labels)}
+    temperature = calibration.fit_temperature(logits, labels) if arguments.calibrate else 1.0
+    if arguments.calibrate:
+        before, after = (100 * _error(logits / t, labels) for t in (1.0, temperature))
+        found |= {"temperature": temperature, "ece_before": before, "ece": after}
+        print(f"temperature {temperature:.4f}: calibration error {before:.2f} -> {after:.2f} % on {len(labels)} images")
+    if wanted is not None:
+        chosen = calibration.abstain_threshold(logits / temperature, labels, wanted / 100)
+        if chosen is None:
+            raise UserError(f"--abstain {wanted:g}: not even the surest answers are right so often; give less")
+        found |= {"abstain_below": chosen[0], "abstain_accuracy": wanted, "abstain_coverage": 100 * chosen[1]}
+        print(f"abstains below a confidence of {chosen[0]:.4f}: {100 * chosen[1]:.1f} % of the images are answered")
+    return dataclasses.replace(loaded, spec={**loaded.spec, **found})
+
+
+def _error(logits: "Tensor", labels: "Tensor") -> float:
+    from conveyor.evaluate import calibration
+
+    confidence, answer = logits.softmax(dim=1).max(dim=1)
+    return calibration.expected_calibration_error(calibration.counted(confidence, answer == labels))
 
 
 def _batch(text: str) -> int | None:

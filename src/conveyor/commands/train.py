@@ -31,7 +31,21 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("--json belongs to --dry-run; for JSON log lines during training use --json-logs")
     if arguments.dry_run:
         return dry_run(options, as_json=arguments.json, plot=arguments.plot, named=named)
+    if options.data.folds is not None and options.data.fold is None and options.events.training:
+        return _folds(options, named)
     return execute(options, named)
+
+
+def _folds(options: Options, named: Collection[str]) -> int:
+    """A run for each fold, then the summary."""
+    from conveyor.run import folds
+
+    base, runs = folds.runs(options)
+    code = execute(runs[0], named, runs[1:]) if runs else 0
+    count = options.data.folds or 0
+    if code == 0 and all(folds.last_validation(base / f"fold-{fold}") for fold in range(count)):
+        print(folds.summary(base, count))
+    return code
 
 
 def dry_run(

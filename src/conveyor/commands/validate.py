@@ -35,7 +35,14 @@ def run(arguments: argparse.Namespace) -> int:
 
     given = dict(getattr(arguments, "given", None) or {})
     path = given.get("checkpoint_path")
-    if arguments.checkpoint is not None:
+    if given.get("answers") is not None:
+        from conveyor.evaluate.answers import check_target
+
+        check_target(str(given["answers"]))
+        if asked_precision(arguments).precision is not None:
+            raise UserError("--answers has those of the run's own precision: leave out --infer-precision")
+    if arguments.checkpoint is not None or (given.get("answers") is not None and path is not None):
+        # A file of answers has those of one model.
         path = arguments.given["checkpoint_path"] = str(_chosen(path, arguments.checkpoint))
     options = options_from(arguments, None if path is None else stored(Path(path))).replace(training=False)
     if not arguments.dry_run and not getattr(arguments, "told", False):
@@ -48,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
     return execute(options, as_json=arguments.json, wanted=None if wanted.precision is None else wanted)
 
 
-def _chosen(path: str | None, which: str) -> Path:
+def _chosen(path: str | None, which: str | None) -> Path:
     """The checkpoint to validate; its name is printed on standard error, as standard output holds the figures."""
     from conveyor.checkpoint import choice
 
@@ -107,6 +114,8 @@ def execute(options: Options, *, as_json: bool = False, wanted: AskedPrecision |
         print(json.dumps(records))
     else:
         print(table(records))
+        if options.events.answers is not None:
+            print(f"answers written to {options.events.answers}")
         if len({record["name"] for record in records}) > 1 and options.run.checkpoint_path is not None:
             from conveyor.checkpoint import choice
 

@@ -7,12 +7,13 @@ import dataclasses
 import os
 from pathlib import Path
 
-from conveyor.data.formats import folders, locate, tfrecord_dataset
+from conveyor.data.formats import divide, folders, lists, locate, packed, tfrecord_dataset
 from conveyor.data.formats.boxes import CSV_NAME, has_boxes
 from conveyor.data.formats.sources import SOURCES
 from conveyor.errors import UserError, did_you_mean
 from conveyor.models import user_module
 from conveyor.options.data import DataOptions
+from conveyor.remote.data import data_folder
 
 DIGIT_NAMES = tuple(str(digit) for digit in range(10))
 FASHION_NAMES = (
@@ -138,7 +139,7 @@ def canonical_name(name: str) -> str:
 def data_dir(options: DataOptions) -> Path | None:
     """The folder that was asked for: `--data-dir`, else the variable DATA_DIR."""
     text = options.data_dir or os.environ.get("DATA_DIR")
-    return Path(text).expanduser() if text else None
+    return data_folder(text) if text else None
 
 
 def is_code(name: str | None) -> bool:
@@ -155,6 +156,8 @@ def name_of(options: DataOptions) -> str:
     folder = data_dir(options)
     if folder is None:
         return "digits"
+    if lists.find(folder):
+        return "folder"
     text = str(folder).lower()
     for words, name in (
         (("imagenet",), "imagenet"),
@@ -169,7 +172,7 @@ def name_of(options: DataOptions) -> str:
         raise folders.missing(folder)
     if tfrecord_dataset.find_folder(folder) is not None or folders.split_folder(folder, "train") is not None:
         return "folder"
-    if folders.is_plain(folder):
+    if folders.is_plain(folder) or packed.find(folder):
         return "folder"
     raise UserError(
         f"{folder} does not say which data set it holds: name it with --data, "
@@ -179,31 +182,58 @@ def name_of(options: DataOptions) -> str:
 
 def _holds_others(folder: Path, name: str) -> bool:
     """Whether a folder with `name` in its path has class folders and no copy of that set: mnist-work/photos, say."""
-    return folders.has_images(folder) and locate.search(name, folder) is None
+    return (folders.has_images(folder) or bool(packed.find(folder))) and locate.search(name, folder) is None
 
 
 def info(options: DataOptions) -> DatasetInfo:
     """The numbers of the data set that `options` choose; only image folders are read from the disk."""
     name = name_of(options)
+    if (options.fold or 0) >= (options.folds or 1):
+        raise UserError(
+            f"--fold {options.fold} of --folds {options.folds}: give one from 0 to N - 1"
+            if options.folds
+            else f"--fold {options.fold} has no effect without --folds N"
+        )
     if is_code(name):
         from conveyor.data.user_data import from_code  # imports torch
 
+        if options.folds:
+            raise UserError(
+                f"--folds {options.folds} cannot divide data of your own: give (training, validation) of each fold"
+            )
         return from_code(name)[0].with_limits(options)
     if name != "folder":
-        found = known()[name]
-        if name == "imagenet" and not (options.generated_data or options.synthetic_data):
-            found = _as_on_disk(found, data_dir(options), options.hold_out)
-        elif name in SOURCES:
-            found = _counted(found, options)
+        found = _found(options)
+        made_up = options.generated_data or options.synthetic_data
+        if found.kind == "memory" and not made_up and (picks := divide.in_memory(_counts(found), options)) is not None:
+            train, validation = (len(picks[split][1]) for split in ("train", "validation"))
+            found = dataclasses.replace(found, train_images=train, validation_images=validation)
         return found.with_limits(options)
     folder = data_dir(options)
     if folder is None:
         raise UserError("--data folder needs --data-dir: a folder with one folder of images per class")
-    if not folder.is_dir():
+    if not folder.is_dir() and not lists.find(folder):
         raise folders.missing(folder)
     return _as_on_disk(
-        dataclasses.replace(_PHOTOGRAPHS, name="folder", title=f"images in {folder.name}"), folder, options.hold_out
+        dataclasses.replace(_PHOTOGRAPHS, name="folder", title=f"images in {folder.name}"), folder, options
     ).with_limits(options)
+
+
+def _found(options: DataOptions) -> DatasetInfo:
+    """A named set as its files are, before anything is taken away."""
+    found = known()[name_of(options)]
+    if found.name == "imagenet" and not (options.generated_data or options.synthetic_data):
+        return _as_on_disk(found, data_dir(options), options)
+    return _counted(found, options) if found.name in SOURCES else found
+
+
+def _counts(found: DatasetInfo) -> dict[str, int]:
+    return {"train": found.train_images, "validation": found.validation_images}
+
+
+def whole_counts(options: DataOptions) -> dict[str, int]:
+    """Images of each split of a set in memory, before --folds, --exclude-images and the limits."""
+    return _counts(_found(options))
 
 
 def hold_out(options: DataOptions, found: DatasetInfo) -> float:
@@ -244,21 +274,27 @@ def _counted(found: DatasetInfo, options: DataOptions) -> DatasetInfo:
     return dataclasses.replace(found, train_images=counts["train"], validation_images=counts["validation"])
 
 
-def _as_on_disk(base: DatasetInfo, folder: Path | None, hold_out: float) -> DatasetInfo:
+def _as_on_disk(base: DatasetInfo, folder: Path | None, options: DataOptions) -> DatasetInfo:
     """`base` with the folder's own counts and classes, as ImageNet may be a subset; unchanged without files."""
-    if folder is None or not folder.is_dir():
+    if folder is None or not folder.exists():
         return base
-    records = tfrecord_dataset.find_folder(folder)
+    listed = divide.is_listed(folder)
+    records = None if listed else tfrecord_dataset.find_folder(folder)
     if records is not None:
+        if options.folds or options.group_by or options.exclude_images:
+            raise UserError(
+                "--folds, --group-by and --exclude-images need images with names, and TFRecord files have none: give the "
+                "class folders or a list of files"
+            )
         standard = tfrecord_dataset.Summary(base.train_images, base.validation_images, base.class_names)
         found = tfrecord_dataset.summary(records, standard if base.name == "imagenet" else None)
         classes, train, validation = found.classes, found.train_images, found.validation_images
         if not classes and base.name != "imagenet":
             raise UserError(f"{records} does not say its classes: put their names into labels.txt, one per line")
-    elif base.name == "imagenet" and folders.split_folder(folder, "train") is None:
+    elif base.name == "imagenet" and not listed and folders.split_folder(folder, "train") is None:
         return base
     else:
-        listing = folders.scan(folder, hold_out)
+        listing = divide.listing(folder, options, hold_out(options, base))
         classes, train, validation = listing.classes, listing.count("train"), listing.count("validation")
     return dataclasses.replace(
         base,

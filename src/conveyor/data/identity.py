@@ -11,7 +11,7 @@ from typing import Any
 
 from conveyor.data import catalogue
 from conveyor.data.catalogue import DatasetInfo
-from conveyor.data.formats import folders, locate, tfrecord_dataset
+from conveyor.data.formats import divide, folders, locate, tfrecord_dataset
 from conveyor.data.formats.sources import SOURCES
 from conveyor.errors import UserError
 from conveyor.options.data import DataOptions
@@ -84,20 +84,25 @@ def _listed(names: Sequence[str], around: int) -> str:
 
 def _fingerprint(options: DataOptions, info: DatasetInfo) -> str:
     folder = catalogue.data_dir(options)
-    if info.name in SOURCES:
+    if info.kind == "memory":
         # The copies of one set hold the same images, but not all in the same order.
-        copy = locate.search(info.name, folder)
-        return copy.layout if copy is not None else ""
+        copy = locate.search(info.name, folder) if info.name in SOURCES else None
+        layout = copy.layout if copy is not None else ""
+        if options.folds is None and options.exclude_images is None:
+            return layout
+        picks = divide.in_memory(catalogue.whole_counts(options), options) or {}
+        taken = repr([(split, source, [*numbers]) for split, (source, numbers) in picks.items()])
+        return f"{layout} {hashlib.sha256(taken.encode()).hexdigest()}"
     if info.kind != "files" or folder is None:
         return ""
     digest = hashlib.sha256()
-    records = tfrecord_dataset.find_folder(folder)
+    records = None if divide.is_listed(folder) else tfrecord_dataset.find_folder(folder)
     for split in folders.SPLIT_FOLDERS:
         if records is not None:
             for path in tfrecord_dataset.record_files(records, split):
                 digest.update(f"{path.name}\0{path.stat().st_size}\n".encode())
         else:
-            listing = folders.scan(folder, catalogue.hold_out(options, info))
+            listing = divide.listing(folder, options, catalogue.hold_out(options, info))
             for relative, label in listing.files.get(split, ()):
                 digest.update(f"{relative}\0{label}\n".encode("utf-8", "surrogateescape"))
     return digest.hexdigest()

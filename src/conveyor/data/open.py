@@ -1,5 +1,6 @@
 """From options to a data set that can be read."""
 
+import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,18 +9,19 @@ import numpy as np
 from conveyor.data import catalogue
 from conveyor.data.batch import Dataset
 from conveyor.data.catalogue import DatasetInfo
-from conveyor.data.formats import cifar, folders, tfds, tfrecord_dataset
+from conveyor.data.formats import cifar, divide, tfds, tfrecord_dataset
 from conveyor.data.formats.acquire import obtain
 from conveyor.data.formats.boxes import CSV_NAME, read_boxes
 from conveyor.data.formats.idx import read_idx
 from conveyor.data.formats.locate import Copy
 from conveyor.data.formats.memory import GeneratedDataset, MemoryDataset, Pixels, SyntheticDataset, embedded_digits
-from conveyor.data.formats.stores import FolderStore, RecordStore, with_cache
+from conveyor.data.formats.stores import FolderStore, PackedStore, RecordStore, with_cache
 from conveyor.data.photo.encoded import EncodedDataset
 from conveyor.data.subject import subject
 from conveyor.data.user_data import first, from_code
 from conveyor.errors import UserError
 from conveyor.options import Options
+from conveyor.options.data import DataOptions
 
 Opener = Callable[[Options, str, int, int], Dataset]
 """`opener(options, split, image_size, channels)`; split is `train` or `validation`."""
@@ -67,10 +69,19 @@ def open_dataset(options: Options, split: str, image_size: int | None = None, ch
 
 def _open_memory(info: DatasetInfo, options: Options, split: str) -> MemoryDataset:
     if info.name == "digits":
-        return MemoryDataset(*embedded_digits(split), info.num_classes, info.class_names)
-    copy = obtain(info.name, options.data)
-    images, labels = read_copy(copy, split)
-    return MemoryDataset(images, labels, info.num_classes, info.class_names or cifar.class_names(copy.folder))
+        folder, read = None, embedded_digits
+    else:
+        copy = obtain(info.name, options.data)
+        folder, read = copy.folder, functools.partial(read_copy, copy)
+    picks = divide.in_memory(catalogue.whole_counts(options.data), options.data)
+    source, numbers = (split, None) if picks is None else picks[split]
+    images, labels = read(source)
+    if numbers is not None:
+        images, labels = images[np.array([*numbers], np.int64)], labels[np.array([*numbers], np.int64)]
+    names = info.class_names or (() if folder is None else cifar.class_names(folder))
+    found = MemoryDataset(images, labels, info.num_classes, names)
+    found.source = source, None if numbers is None else [*numbers]
+    return found
 
 
 def _open_files(
@@ -83,7 +94,7 @@ def _open_files(
     if steered:
         catalogue.check_crop_overlap(options.data, info)
     hold_out = catalogue.hold_out(options.data, info)
-    store = with_cache(open_store(folder, split, hold_out, boxes=steered), options.data.data_cache)
+    store = with_cache(open_store(folder, split, options.data, hold_out, boxes=steered), options.data.data_cache)
     return EncodedDataset(
         store,
         options.data,
@@ -98,15 +109,21 @@ def _open_files(
     )
 
 
-def open_store(folder: Path, split: str, hold_out: float = 1.0, *, boxes: bool = False) -> FolderStore | RecordStore:
-    """The encoded images below `folder`: TFRecord files or class folders (see `folders.scan` for `hold_out`).
+def open_store(
+    folder: Path, split: str, options: DataOptions, hold_out: float = 1.0, *, boxes: bool = False
+) -> FolderStore | PackedStore | RecordStore:
+    """The encoded images below `folder`: TFRecord, tar or parquet files, class folders or a list of files (see `divide.listing`).
 
     With `boxes`, each comes with those of the objects in it.
     """
-    records = tfrecord_dataset.find_folder(folder)
+    records = None if divide.is_listed(folder) else tfrecord_dataset.find_folder(folder)
     if records is None:
-        named = read_boxes(folder / CSV_NAME) if boxes else None
-        return FolderStore(folders.scan(folder, hold_out), split, named)
+        listing = divide.listing(folder, options, hold_out)
+        if any(len(classes) != 1 for classes in listing.label_sets.get(split, ())):
+            raise UserError(f"some images of {folder} have several classes or none: a column label has one for each")
+        if listing.packs:
+            return PackedStore(listing, split)
+        return FolderStore(listing, split, read_boxes(folder / CSV_NAME) if boxes else None)
     files = tfrecord_dataset.record_files(records, split)
     if not files:
         raise UserError(f"{records} has no TFRecord files for {split}")

@@ -11,6 +11,8 @@ from torch import Tensor, nn
 
 from conveyor.data.batch import Batch, Target
 from conveyor.errors import UserError
+from conveyor.evaluate import calibration
+from conveyor.evaluate.answers import AllAnswers
 from conveyor.measure.latency import Latency
 from conveyor.models.clone import evaluating
 from conveyor.numerics import finite
@@ -35,6 +37,10 @@ class Accuracy:
     """Seconds of each forward pass with its transfer, when asked for."""
     confusion: Tensor | None = field(default=None, compare=False)
     """int64 [C, C]: images by (label, answer)."""
+    calibration: Tensor | None = field(default=None, compare=False)
+    """int64 [bins, 3], see `calibration.counted`."""
+    per_class: Tensor | None = field(default=None, compare=False)
+    """int64 [3, C]: images of each class, answers that name it, and right ones."""
 
     @property
     def is_finite(self) -> bool:
@@ -50,6 +56,12 @@ class Accuracy:
             "accuracy": self.top1,
             **({} if self.confusion is not None and len(self.confusion) <= 5 else {"accuracy_top5": self.top5}),
             "loss": self.loss,
+            **({} if self.per_class is None else macro_scores(self.per_class)),
+            **(
+                {}
+                if self.calibration is None
+                else {"ece": 100 * calibration.expected_calibration_error(self.calibration)}
+            ),
             "images": self.images,
             "seconds": self.seconds,
             "images_per_second": self.images / self.seconds if self.seconds > 0 else 0.0,
@@ -57,6 +69,14 @@ class Accuracy:
         if self.latencies:
             record |= Latency.of(self.latencies).fields()
         return record
+
+
+def macro_scores(per_class: Tensor) -> dict[str, float]:
+    """Means over the classes that have images, in percent: precision = right / answers (0 without any), recall = right /
+    images, F1 = 2 right / (answers + images)."""
+    images, answers, right = (row[per_class[0] > 0].double() for row in per_class)
+    scores = {"precision": right / answers.clamp(min=1), "recall": right / images, "f1": 2 * right / (answers + images)}
+    return {name: 100 * float(values.mean()) if len(values) else 0.0 for name, values in scores.items()}
 
 
 def check_answers(found: Accuracy, model: nn.Module, name: str) -> None:
@@ -78,16 +98,19 @@ def validate(
     num_classes: int,
     latency: bool = False,
     on_batch: Callable[[Batch, Tensor], None] | None = None,
+    answers: AllAnswers | None = None,
 ) -> Accuracy:
     """Run `feed` (this worker's share of `num_batches`) through `model` in evaluation mode and sum over all workers.
 
-    `on_batch(batch, logits)` sees each batch's valid part, to collect mistakes.
+    `on_batch(batch, logits)` sees each batch's valid part, to collect mistakes; `answers` gets those of all workers.
     """
     # One row for each batch of the whole set: the sum does not depend on which worker counted which batch.
     totals = torch.zeros(num_batches, TALLY, dtype=torch.float64, device=world.device)
     confusion = torch.zeros(
         num_classes**2 if num_classes <= CONFUSION_CLASSES else 0, dtype=torch.int64, device=world.device
     )
+    confident = torch.zeros(calibration.BINS, 3, dtype=torch.int64, device=world.device)
+    per_class = torch.zeros(3, num_classes, dtype=torch.int64, device=world.device)
     criterion, latencies = Loss(), []
     started = time.perf_counter()
     with evaluating(model):
@@ -108,9 +131,17 @@ def validate(
             if confusion.numel():
                 found = torch.bincount(labels * num_classes + logits.argmax(dim=1), minlength=num_classes**2)
                 confusion += found.to(confusion.device)
+            confidence, answer = logits.softmax(dim=1).max(dim=1)
+            confident += calibration.counted(confidence, answer == labels).to(confident.device)
+            for row, chosen in enumerate((labels, answer, answer[answer == labels])):
+                per_class[row] += torch.bincount(chosen, minlength=num_classes).to(per_class.device)
+            if answers is not None:
+                answers.see(batch, logits)
             if on_batch is not None:
                 on_batch(batch, logits)
-    world.sum_over_all([totals, confusion])
+    world.sum_over_all([totals, confusion, confident, per_class])
+    if answers is not None:
+        answers.gather(world)
     sums = totals.sum(0).tolist()
     images_seen = round(sums[SAMPLES])
     share = 100.0 / max(1, images_seen)
@@ -122,4 +153,6 @@ def validate(
         seconds=time.perf_counter() - started,
         latencies=tuple(latencies),
         confusion=confusion.view(num_classes, num_classes).cpu() if confusion.numel() else None,
+        calibration=confident.cpu(),
+        per_class=per_class.cpu(),
     )

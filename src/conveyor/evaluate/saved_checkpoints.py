@@ -11,6 +11,7 @@ from conveyor.errors import UserError
 from conveyor.evaluate.accuracy import check_answers
 from conveyor.evaluate.validator import Validation
 from conveyor.monitor.observers import Observer
+from conveyor.monitor.records import score
 from conveyor.training.session import Session
 
 _logger = logging.getLogger(__name__)
@@ -46,9 +47,9 @@ def validate_checkpoints(
     for record, state in records(paths, validation):
         if record["update"] >= 0:
             session.last_accuracy = record["accuracy"]
-            session.stopping.judge(record["accuracy"], state.update)
-            best = choice.read_best(folder)
-            if session.world.is_main and (best is None or record["accuracy"] > best[1]):
-                choice.write_best(folder, state.update, record["accuracy"])
+            by = session.spec.options.events.best_by
+            session.stopping.judge(record["accuracy"], state.update, score(record, by))
+            if session.world.is_main:
+                choice.write_best(folder, state.update, record["accuracy"], by, score(record, by))
         for observer in observers:
             observer.validation(record)

@@ -12,6 +12,7 @@ from conveyor.data.feed import ValidationFeed
 from conveyor.data.identity import check_classes
 from conveyor.data.transform.prepare import Prepare
 from conveyor.evaluate.accuracy import Accuracy, validate
+from conveyor.evaluate.answers import AllAnswers
 from conveyor.evaluate.mistakes import Mistakes
 from conveyor.evaluate.views import Views
 from conveyor.monitor.progress import track
@@ -41,6 +42,8 @@ class Validation:
         self._spare: nn.Module | None = None
         self.mistakes = Mistakes()
         """Of the last measurement."""
+        self.all_answers: AllAnswers | None = None
+        """Of the last measurement, where `--answers` asks for them."""
         self.during_training: tuple[Accuracy, Mistakes] | None = None
         """Of the last one that training asked for."""
 
@@ -61,6 +64,11 @@ class Validation:
             if session.world.depth > 1 or self._device != session.world.device:
                 return self.measure(self._loaded(session.model_state()))
             return self.measure(session.lane.module)
+
+    @property
+    def dataset(self) -> Dataset:
+        """The images."""
+        return self._dataset
 
     def loaded(self, state: State) -> nn.Module:
         """A model with the weights of a checkpoint: the averaged ones when it has them."""
@@ -86,6 +94,8 @@ class Validation:
         )
         quiet = options.run.quiet or not world.is_main
         self.mistakes = Mistakes()
+        if options.events.answers is not None:
+            self.all_answers = AllAnswers(len(self._dataset), self._spec.num_classes, world.device)
         with feed, track(len(feed) * self._spec.validation_batch, "Validate", quiet=quiet) as bar:
 
             def seen(batch: Batch, logits: Tensor) -> None:
@@ -102,6 +112,7 @@ class Validation:
                 num_classes=self._spec.num_classes,
                 latency=options.events.latency,
                 on_batch=seen,
+                answers=self.all_answers,
             )
 
     def _loaded(self, tensors: dict[str, Tensor]) -> nn.Module:

@@ -1,7 +1,7 @@
 """Real images of the data set a model was trained on, as its engine takes them, and the share it gets right."""
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,6 +91,12 @@ def _read(dataset: "Dataset", chosen: NDArray[np.int64], preprocessing: Preproce
 def batches(images: NDArray[np.uint8], size: int) -> Iterator[NDArray[np.uint8]]:
     for start in range(0, len(images), size):
         yield images[start : start + size]
+
+
+def answers(engine: Engine, parts: Iterable[Sample]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Logits [N, K] and labels [N] of all parts."""
+    found = [(engine(part.images), part.labels) for part in parts]
+    return np.concatenate([logits for logits, _ in found]), np.concatenate([labels for _, labels in found])
 
 
 def top1(engine: Engine, data: Sample, batch: int = 32) -> float:

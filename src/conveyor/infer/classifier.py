@@ -28,11 +28,12 @@ class Classifier(nn.Module):
             raise UserError(
                 f"{loaded.name} is an ONNX or OpenVINO export and has no PyTorch module: load the run instead"
             )
-        self.graph = ServingGraph(loaded.module, loaded.preprocessing)
+        self.graph = ServingGraph(loaded.module, loaded.preprocessing, loaded.temperature)
         self.class_names = loaded.class_names
         self.label = loaded.label
         self.preprocessing = loaded.preprocessing
         self.spec = loaded.spec
+        self.abstain_below = loaded.abstain_below
         self.eval()
 
     @property
@@ -57,7 +58,9 @@ class Classifier(nn.Module):
         file that cannot be read is one with an `error`; alone it is a `UserError`.
         """
         single, pictures = _pictures(images)
-        found = list(predictions(pictures, self.preprocessing, self.label, self._logits))
+        found = list(
+            predictions(pictures, self.preprocessing, self.label, self._logits, abstain_below=self.abstain_below)
+        )
         if not single:
             return found
         if found[0].error:

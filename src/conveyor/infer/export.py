@@ -211,6 +211,6 @@ def _stored_source(loaded: Loaded, file: Path, form: str, batch: int | None) -> 
         again = copy.deepcopy(loaded.module)
         assert again is not None
         again.load_state_dict(load_file(str(file)))
-        return Source(loaded.preprocessing, graph=serving_graph(again, loaded.preprocessing))
+        return Source(loaded.preprocessing, graph=serving_graph(again, loaded.preprocessing, loaded.temperature))
     onnx = file if form == "onnx" else None
     return Source(loaded.preprocessing, onnx=onnx, openvino=None if onnx else file, batch=batch)

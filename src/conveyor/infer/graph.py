@@ -29,8 +29,10 @@ class ServingGraph(nn.Module):
     zero: Tensor
     one: Tensor
 
-    def __init__(self, network: nn.Module, preprocessing: Preprocessing) -> None:
+    def __init__(self, network: nn.Module, preprocessing: Preprocessing, temperature: float = 1.0) -> None:
         super().__init__()
+        self.temperature = temperature
+        """Logits are divided by it: see `evaluate.calibration`."""
         self.network = network
         self.preprocessing = preprocessing
         normalization = Normalization.named(preprocessing.normalization, preprocessing.channels)
@@ -57,13 +59,14 @@ class ServingGraph(nn.Module):
             x = torch.cat([x] * self.copies, 1)
         if self.extra_channels > 0:
             x = nn.functional.pad(x, (0, 0, 0, 0, 0, self.extra_channels))
-        return cast(Tensor, self.network(x)).float()
+        logits = cast(Tensor, self.network(x)).float()
+        return logits if self.temperature == 1.0 else logits / self.temperature
 
 
-def serving_graph(network: nn.Module, preprocessing: Preprocessing) -> ServingGraph:
+def serving_graph(network: nn.Module, preprocessing: Preprocessing, temperature: float = 1.0) -> ServingGraph:
     """A copy of `network` for inference: evaluation mode, float32, batch norms folded, channels last."""
     folded = fold_norms(copy.deepcopy(network).float().eval())
-    graph = ServingGraph(folded, preprocessing).eval().requires_grad_(False)
+    graph = ServingGraph(folded, preprocessing, temperature).eval().requires_grad_(False)
     return graph.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 

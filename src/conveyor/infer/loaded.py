@@ -52,6 +52,16 @@ class Loaded:
         """What an export was made to answer in; float32 for a run."""
         return str(self.spec.get("precision", "float32"))
 
+    @property
+    def temperature(self) -> float:
+        """What the logits are divided by, from `conveyor export --calibrate`; in an exported file they already are."""
+        return float(self.spec.get("temperature", 1.0))
+
+    @property
+    def abstain_below(self) -> float:
+        """The confidence below which the model gives no answer; 0: it always does."""
+        return float(self.spec.get("abstain_below", 0.0))
+
     def source(self) -> Source:
         """What engines are made from; the same object each time, so that a conversion is made once."""
         return self._source
@@ -61,7 +71,7 @@ class Loaded:
         if self.module is not None:
             from conveyor.infer.graph import serving_graph
 
-            graph = serving_graph(self.module, self.preprocessing)
+            graph = serving_graph(self.module, self.preprocessing, self.temperature)
             return Source(self.preprocessing, graph=graph, precision=self.precision)
         assert self.artifact is not None
         onnx = self.artifact if self.artifact.suffix == ".onnx" else None

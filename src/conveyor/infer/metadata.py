@@ -44,6 +44,8 @@ def read(folder: Path) -> dict[str, Any]:
         labels = document.get("labels", [])
         if form not in FORMATS or MODEL_FILES[form] not in files or not 0 < int(document["num_classes"]) < MOST_CLASSES:
             raise ValueError("not an export of this program")
+        if not 0 < float(document.get("temperature", 1)) < 1e6 or not 0 <= float(document.get("abstain_below", 0)) <= 1:
+            raise ValueError("its temperature or abstain_below is none")
         if not isinstance(document["preprocessing"], dict) or not isinstance(labels, list):
             raise ValueError("not an export of this program")
     except FileNotFoundError:

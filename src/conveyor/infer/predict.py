@@ -35,6 +35,8 @@ class Prediction:
     ranked: tuple[tuple[str, float], ...] = dataclasses.field(default=(), repr=False)
     """(class, probability) of all classes, most probable first."""
     error: str = ""
+    abstains: bool = False
+    """The model is less sure than `abstain_below` of its export: the label is its guess, not its answer."""
 
     @property
     def probabilities(self) -> dict[str, float]:
@@ -49,7 +51,8 @@ class Prediction:
         if self.error:
             return {"file": self.file, "error": self.error}
         top = [{"label": label, "probability": probability} for label, probability in self.top(count)]
-        return {"file": self.file, "label": self.label, "probability": self.probability, "top": top}
+        found = {"file": self.file, "label": self.label, "probability": self.probability, "top": top}
+        return {**found, "abstains": True} if self.abstains else found
 
 
 def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
@@ -80,6 +83,7 @@ def predictions(
     label: Callable[[int], str],
     run: Callable[[NDArray[np.uint8]], Logits],
     batch: int = BATCH,
+    abstain_below: float = 0.0,
 ) -> Iterator[Prediction]:
     """One result for each (name, picture), in their order; `run` gives logits [N, classes] of uint8 [N, H, W, C].
 
@@ -92,7 +96,11 @@ def predictions(
             pixels = [one for one in read if isinstance(one, np.ndarray)]
             rows = iter(_probabilities(run(np.stack(pixels))) if pixels else ())
             for (name, _), one in zip(part, read, strict=True):
-                yield Prediction(name, error=one) if isinstance(one, str) else _named(name, next(rows), label)
+                yield (
+                    Prediction(name, error=one)
+                    if isinstance(one, str)
+                    else _named(name, next(rows), label, abstain_below)
+                )
 
 
 def _read(picture: Picture, preprocessing: Preprocessing) -> NDArray[np.uint8] | str:
@@ -133,7 +141,7 @@ def _probabilities(logits: Logits) -> NDArray[np.float64]:
     return np.asarray(powers / powers.sum(1, keepdims=True))
 
 
-def _named(name: str, row: NDArray[np.float64], label: Callable[[int], str]) -> Prediction:
+def _named(name: str, row: NDArray[np.float64], label: Callable[[int], str], abstain_below: float) -> Prediction:
     order = np.argsort(-row, kind="stable")
     ranked = tuple((label(int(index)), float(row[index])) for index in order)
-    return Prediction(name, *ranked[0], ranked)
+    return Prediction(name, *ranked[0], ranked, abstains=ranked[0][1] < abstain_below)

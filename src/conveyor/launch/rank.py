@@ -3,6 +3,7 @@
 Pure functions of an environment; importing this module does not import torch.
 """
 
+import os
 import re
 import socket
 import zlib
@@ -43,6 +44,12 @@ def detect(environment: Mapping[str, str]) -> Place | None:
         if place is not None:
             return place
     return None
+
+
+def is_main(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is the one of its job that writes."""
+    place = detect(environment)
+    return place is None or place.rank == 0
 
 
 def loopback() -> str:

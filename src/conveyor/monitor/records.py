@@ -23,6 +23,7 @@ A record is a plain `dict[str, float | int | str]`. Keys that do not apply are l
 
 `validation` records:
     name, update, epoch, accuracy (top-1 percent), accuracy_top5 (percent), loss, images, seconds, images_per_second,
+    precision, recall, f1 (percent, means over the classes), ece (expected calibration error, percent),
     and with latencies: latency_avg_ms, latency_p50_ms, latency_p99_ms, latency_p999_ms, latency_max_ms
 
 `end` records:
@@ -55,10 +56,20 @@ VALIDATION_COLUMNS = (
     "accuracy",
     "accuracy_top5",
     "loss",
+    "precision",
+    "recall",
+    "f1",
+    "ece",
     "images",
     "seconds",
     "images_per_second",
 )
+
+
+def score(record: Record, metric: str) -> float:
+    """A figure of a validation as something of which more is better; with five classes or fewer top-5 is always 100."""
+    value = number(record, metric, 100.0)
+    return -value if metric in ("loss", "ece") else value
 
 
 def number(record: Record, key: str, default: float = 0.0) -> float:

@@ -65,6 +65,40 @@ class OptimizerOptions:
     )
     lars_exclude: tuple[str, ...] = option(("norm", "bias"), "No adaptation and no decay by LARS for these.")
     clip_norm: float | None = option(None, "Clip the gradient to this global norm.", above=0.0, aliases=("clip_grad",))
+    loss: str = option(
+        "cross-entropy",
+        "cross-entropy over the classes; bce: binary cross entropy of each class, its mean over the classes.",
+        choices=("cross-entropy", "bce"),
+    )
+    bce_threshold: float | None = option(
+        None,
+        "With --loss bce: a class whose share of the mixed and smoothed label is above this is present, the others absent.",
+        minimum=0.0,
+        below=1.0,
+    )
+    focal_gamma: float = option(0.0, "Focal loss: (1 - p)^gamma times the loss of each class; 0 is off.", minimum=0.0)
+    class_weights: str | None = option(
+        None,
+        "Weights of the classes in the loss: balanced (images / (classes x images of the class)), or a CSV file of lines "
+        "CLASS,WEIGHT. With --loss bce they weigh the classes that are present.",
+        metavar="balanced|FILE",
+    )
+    teacher: str | None = option(
+        None,
+        "Distillation: a run, a checkpoint or an export in torch's format whose answers to the same images are learnt, too.",
+        metavar="RUN|EXPORT",
+    )
+    distillation: str = option(
+        "soft",
+        "soft: the teacher's probabilities at --teacher-temperature; hard: its best class.",
+        choices=("soft", "hard"),
+    )
+    teacher_temperature: float = option(
+        1.0, "Temperature T of soft distillation, whose loss is scaled by T^2.", above=0.0
+    )
+    teacher_share: float = option(
+        0.5, "Share of the teacher in the loss; the labels have the rest.", minimum=0.0, maximum=1.0
+    )
     label_smoothing: float = option(0.0, "Label smoothing.", minimum=0.0, maximum=1.0)
     smoothing_form: str = option(
         "uniform", "uniform: e/C for every class; others: e/(C-1) for each wrong class.", choices=("uniform", "others")

@@ -7,6 +7,8 @@ from conveyor import hooks
 from conveyor.options.field import option
 from conveyor.options.units import seconds
 
+METRICS = ("accuracy", "accuracy_top5", "loss", "f1", "precision", "recall", "ece")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LengthOptions:
@@ -84,6 +86,18 @@ class EventOptions:
     )
     average_decay: tuple[float, ...] = option(
         (), "After training, average all checkpoints exponentially with these decays.", minimum=0.0, below=1.0
+    )
+    answers: str | None = option(
+        None,
+        "With validate: write the answer to every image into this .csv or .parquet file: path, label, answer, confidence.",
+        metavar="FILE",
+        changes_result=False,
+    )
+    best_by: str = option(
+        "accuracy",
+        "What makes a checkpoint the best, and what --patience watches: a figure of validation. F1, precision and recall are "
+        "means over classes, ece is the calibration error; the least loss and ece are best, else the largest.",
+        choices=METRICS,
     )
     disable_metrics: bool = option(
         False, "No loss and accuracy in training, for peak throughput.", changes_result=False

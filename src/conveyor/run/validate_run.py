@@ -11,7 +11,9 @@ from conveyor.checkpoint import store
 from conveyor.errors import UserError
 from conveyor.evaluate import saved_checkpoints
 from conveyor.evaluate.accuracy import check_answers
+from conveyor.evaluate.answers import write_answers
 from conveyor.evaluate.validator import Validation
+from conveyor.numerics.gpu_arithmetic import gpu_arithmetic
 from conveyor.numerics.threads import using_threads
 from conveyor.run.assemble import Own, make_prepare, make_validation
 from conveyor.spec import RunSpec, random_weights
@@ -30,18 +32,29 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
     for note in spec.notes if world.is_main else ():
         if note != said:
             _logger.warning("note: %s", note)
-    with using_threads(spec.layout.threads):
+    with using_threads(spec.layout.threads), gpu_arithmetic(tf32=spec.options.precision.tf32):
         # The model first: weights that do not fit are reported before the images are searched.
         model = None if spec.options.run.checkpoint_path else build_model.build_model(spec, own=own.model)
         validation = make_validation(spec, world, own, make_prepare(spec, world))
         if validation is None:
             raise UserError(f"the data set {spec.data.name} has no images to validate on")
         if model is None:
-            return list(_checkpoints(spec, validation))
+            records = list(_checkpoints(spec, validation))
+            _write_answers(spec, world, validation)
+            return records
         model = build_model.place_model(model, spec, world.device, train=False)
         weights = spec.options.model.weights
         name = Path(weights).name if weights else "random" if own.model is None else "own model"
-        return [_measured(validation, model, name) for _ in range(spec.options.events.repeat)]
+        records = [_measured(validation, model, name) for _ in range(spec.options.events.repeat)]
+        _write_answers(spec, world, validation)
+        return records
+
+
+def _write_answers(spec: RunSpec, world: World, validation: Validation) -> None:
+    """The file of --answers, of the last model that was measured."""
+    path = spec.options.events.answers
+    if path is not None and world.is_main and validation.all_answers is not None:
+        write_answers(Path(path).expanduser(), validation.all_answers, validation.dataset)
 
 
 def _measured(validation: Validation, model: nn.Module, name: str) -> dict[str, Any]:

@@ -142,6 +142,7 @@ class Http:
                     "model": model.name,
                     "version": model.version,
                     "best": best,
+                    **({"abstains": True} if softmax(logits)[0].max() < model.abstain_below else {}),
                     "milliseconds": (end - start) * 1000,
                 }
                 answer = _json(found)

@@ -73,6 +73,7 @@ def _open(order: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         "note": "\n".join(fitted.notes),
         "chosen": loaded.spec.get("chosen", ""),
         "sizes": sizes,
+        "abstain_below": loaded.abstain_below,
     }
     return engine, described
 

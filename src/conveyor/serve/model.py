@@ -64,6 +64,11 @@ class ServedModel:
     def num_classes(self) -> int:
         return int(self.described["num_classes"])
 
+    @property
+    def abstain_below(self) -> float:
+        """See `infer.loaded.Loaded`."""
+        return float(self.described.get("abstain_below", 0.0))
+
     def label(self, index: int) -> str:
         return self.labels[index] if index < len(self.labels) else str(index)
 

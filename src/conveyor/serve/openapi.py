@@ -26,6 +26,7 @@ ANSWER = {
             "items": {"$ref": "#/components/schemas/Best"},
             "description": "Most probable first.",
         },
+        "abstains": {"type": "boolean", "description": "The model is less sure than its export asks for."},
         "milliseconds": {"type": "number", "description": "From the arrival of the request to its answer."},
     },
 }

@@ -1,9 +1,11 @@
 """Checks of a run before anything is started, and notes for its user: one sentence each."""
 
 from importlib.util import find_spec
+from pathlib import Path
 
 from conveyor.data import catalogue as datasets
 from conveyor.data.catalogue import DatasetInfo
+from conveyor.data.formats import divide
 from conveyor.data.formats.folders import is_plain
 from conveyor.errors import UserError
 from conveyor.layout import Machine
@@ -27,6 +29,49 @@ def check_data(options: Options, data: DatasetInfo) -> None:
         raise UserError(f"there is no image to train on ({data.title or data.name}): see --data-dir and --hold-out")
     if options.events.training:
         datasets.check_crop_overlap(options.data, data)
+
+
+def check_order(options: Options) -> None:
+    """Refuse what says twice how often a sample is shown."""
+    if options.data.balanced_sampling and options.data.repeated_augmentation > 1:
+        raise UserError(
+            "--balanced-sampling and --repeated-augmentation exclude each other: both say how often an image is shown"
+        )
+
+
+def check_targets(options: Options) -> None:
+    """Refuse files that are not there before anything starts."""
+    chosen = options.optimizer
+    for flag, path in (("--teacher", chosen.teacher), ("--class-weights", chosen.class_weights)):
+        if path is not None and path != "balanced" and not Path(path).exists():
+            raise UserError(f"{flag} {path}: there is nothing at this path")
+
+
+def unused_targets(options: Options) -> list[str]:
+    chosen = options.optimizer
+    notes = []
+    if chosen.bce_threshold is not None and chosen.loss != "bce":
+        notes.append("--bce-threshold has no effect: it belongs to --loss bce")
+    given = [
+        flag
+        for flag, name in (
+            ("--distillation", "distillation"),
+            ("--teacher-temperature", "teacher_temperature"),
+            ("--teacher-share", "teacher_share"),
+        )
+        if name in options.changed()
+    ]
+    if given and chosen.teacher is None:
+        notes.append(f"{', '.join(given)}: without --teacher there is no distillation, they have no effect")
+    elif chosen.distillation == "hard" and chosen.teacher_temperature != 1:
+        notes.append("--teacher-temperature has no effect: hard distillation takes the teacher's best class")
+    return notes
+
+
+def unused_shuffle(options: Options) -> list[str]:
+    if not options.data.balanced_sampling or options.data.shuffle == "full":
+        return []
+    return [f"--shuffle {options.data.shuffle} has no effect: --balanced-sampling makes the order"]
 
 
 def check_trackers(options: Options) -> None:
@@ -94,9 +139,13 @@ def no_interpolation(options: Options, data: DatasetInfo) -> list[str]:
 
 def held_out(data: DatasetInfo, options: Options) -> list[str]:
     folder = datasets.data_dir(options.data)
-    if data.name != "folder" or folder is None or options.data.hold_out == 1 or not is_plain(folder):
+    if data.name != "folder" or folder is None or options.data.hold_out == 1 or options.data.folds is not None:
         return []
-    return [f"{folder} has no validation/ of its own: {data.validation_images} of its images are held out (--hold-out)"]
+    if not is_plain(folder) and not (divide.is_listed(folder) and divide.listing(folder, options.data, 0.1).held_out):
+        return []
+    return [
+        f"{folder} has no validation set of its own: {data.validation_images} of its images are held out (--hold-out)"
+    ]
 
 
 def made_up_images(count: int) -> list[str]:

@@ -41,6 +41,8 @@ def resolve(
     made_up = _generated_images(options, data)
     data = dataclasses.replace(data, validation_images=min(data.validation_images, made_up or data.validation_images))
     checks.check_data(options, data)
+    checks.check_order(options)
+    checks.check_targets(options)
     checks.check_trackers(options)
     topology, notes = Topology.from_options(options.batch)
     length = _length(options, data, topology)
@@ -86,6 +88,8 @@ def resolve(
             *([] if model_name is not None or (random := checks.random_weights(options)) is None else [random]),
             *told,
             *checks.no_interpolation(options, data),
+            *checks.unused_shuffle(options),
+            *checks.unused_targets(options),
             *notes,
             *events.notes,
             *checks.unused_devices(options, machine),

@@ -13,6 +13,7 @@ from conveyor.checkpoint.state import State
 from conveyor.checkpoint.writer import BackgroundWriter
 from conveyor.monitor.histograms import histograms
 from conveyor.monitor.observers import Observer
+from conveyor.monitor.records import score
 from conveyor.options.units import seconds
 from conveyor.training.digest import digest
 from conveyor.training.health import check_weights
@@ -182,10 +183,12 @@ class Events:
             return
         session.last_accuracy = result.top1
         session.validated_at = session.update
-        verdict = session.stopping.judge(result.top1, session.update)
+        record = result.record(str(session.update), session.update, session.epoch)
+        session.last_score = score(record, session.spec.options.events.best_by)
+        verdict = session.stopping.judge(result.top1, session.update, session.last_score)
         session.reason = session.reason or verdict
         for observer in self._observers:
-            observer.validation(result.record(str(session.update), session.update, session.epoch))
+            observer.validation(record)
 
     def _saves_at(self, update: int, last: bool) -> bool:
         events = self._session.spec.events
@@ -210,8 +213,10 @@ class Events:
 
     def _after_save(self, folder: Path, state: State) -> None:
         """In the writer's thread: remember the best, delete what need not be kept."""
-        accuracy, best = state.progress["last_accuracy"], choice.read_best(self.folder)
-        if state.progress["validated_at"] == state.update and (best is None or accuracy > best[1]):
-            choice.write_best(self.folder, state.update, accuracy)
+        if state.progress["validated_at"] == state.update:
+            by = self._session.spec.options.events.best_by
+            choice.write_best(
+                self.folder, state.update, state.progress["last_accuracy"], by, state.progress["last_score"]
+            )
         self._written.append(folder)
         store.prune(self.folder, self._session.spec.options.events.checkpoints_to_keep)

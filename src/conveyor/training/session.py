@@ -40,6 +40,8 @@ class Session:
     reason: Reason | None = None
     """Why the run ends before its last update."""
     last_accuracy: float | None = None
+    last_score: float | None = None
+    """Of the same validation: the figure of `--best-by`, more is better."""
     restarts: int = 0
     """How often the workers were started again because one was lost."""
     updates_repeated: int = 0
@@ -77,6 +79,7 @@ class Session:
             "timing": dict(self.timing.seconds),
             "stopping": self.stopping.state(),
             "last_accuracy": self.last_accuracy,
+            "last_score": self.last_score,
             "validated_at": self.validated_at,
             "reason": self.reason,
             "job": [restarts.job(), restarts.starts()],
@@ -124,6 +127,8 @@ class Session:
         self.meter.load(progress["meter"])
         self.stopping.load(progress["stopping"])
         self.last_accuracy = None if progress["last_accuracy"] is None else _finite(progress["last_accuracy"])
+        score = progress.get("last_score", self.last_accuracy)
+        self.last_score = None if score is None else _finite(score)
         self.validated_at = int(progress["validated_at"])
         self.update = state.update
         self.events_due = bool(progress.get("events_due", False))

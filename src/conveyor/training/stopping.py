@@ -1,6 +1,7 @@
 """When a run ends before its last update: time, accuracy, patience."""
 
 import enum
+import math
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,6 +38,9 @@ class Stopping:
     target_accuracy: float | None
     patience: int | None
     best_accuracy: float = -1.0
+    """At `best_update`."""
+    best_score: float = -math.inf
+    """The figure of `--best-by` there, as `records.score` has it: more is better."""
     best_update: int = -1
     without_better: int = 0
     seconds_before: float = 0.0
@@ -65,10 +69,11 @@ class Stopping:
         """Whether this part of the run has used up `--max-time`."""
         return self.max_seconds is not None and time.monotonic() - self._started >= self.max_seconds
 
-    def judge(self, accuracy: float, update: int) -> Reason | None:
-        """Hear of a validation; the reason to stop, if it is one. `accuracy` in percent."""
-        if accuracy > self.best_accuracy:
-            self.best_accuracy, self.best_update, self.without_better = accuracy, update, 0
+    def judge(self, accuracy: float, update: int, score: float | None = None) -> Reason | None:
+        """Hear of a validation; the reason to stop, if it is one. `accuracy` in percent, `score` by default the same."""
+        score = accuracy if score is None else score
+        if score > self.best_score:
+            self.best_accuracy, self.best_score, self.best_update, self.without_better = accuracy, score, update, 0
         else:
             self.without_better += 1
         if self.target_accuracy is not None and accuracy >= self.target_accuracy:
@@ -81,6 +86,7 @@ class Stopping:
         """What a resumed run must know."""
         return {
             "best_accuracy": self.best_accuracy,
+            "best_score": self.best_score if self.best_update >= 0 else None,
             "best_update": self.best_update,
             "without_better": self.without_better,
             "seconds": self.seconds,
@@ -90,5 +96,8 @@ class Stopping:
         """Go on from `state`."""
         self.best_accuracy = float(state["best_accuracy"])
         self.best_update = int(state["best_update"])
+        if self.best_update >= 0:
+            known = state.get("best_score")
+            self.best_score = float(self.best_accuracy if known is None else known)
         self.without_better = int(state["without_better"])
         self.seconds_before = float(state["seconds"])

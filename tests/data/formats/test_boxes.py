@@ -211,7 +211,7 @@ def test_what_cannot_be_steered_is_refused(folder: Path) -> None:
 def test_boxes_make_the_way_from_folder_to_records(folder: Path, tmp_path: Path) -> None:
     build_tfrecords(folder, tmp_path / "records", BuildOptions(3, 1, boxes=read_boxes(folder / CSV_NAME)))
     build_tfrecords(folder, tmp_path / "plain", BuildOptions(3, 1))
-    stored, packed = (open_store(root, "train", boxes=True) for root in (folder, tmp_path / "records"))
+    stored, packed = (open_store(root, "train", DataOptions(), boxes=True) for root in (folder, tmp_path / "records"))
     expected = {fetched.data: fetched for fetched in map(stored.fetch, range(12))}
     for fetched in map(packed.fetch, range(12)):
         assert fetched.label == expected[fetched.data].label
@@ -230,7 +230,7 @@ def test_records_whose_boxes_lack_a_side_are_named(folder: Path, tmp_path: Path)
     for each in features:
         each.pop("image/object/bbox/ymax", None)
     write_records(path, [encode_example(each) for each in features])
-    store = open_store(tmp_path / "records", "train", boxes=True)
+    store = open_store(tmp_path / "records", "train", DataOptions(), boxes=True)
     with pytest.raises(UserError, match=r"train-00000-of-00001 is no Example \(its bounding boxes lack"):
         [store.fetch(index) for index in range(12)]
 
@@ -262,7 +262,7 @@ def test_bounding_boxes_steer_crops(folder: Path, tmp_path: Path, source: str) -
     assert all(torch.equal(image, parts[key]) for key, image in whole.items())
     plain = fed(steered.replace(crop_overlap=0), 1, (0, 1, 2))
     changed = {sample for (epoch, sample), image in whole.items() if not torch.equal(image, plain[epoch, sample])}
-    store = open_store(root, "train", boxes=True)
+    store = open_store(root, "train", DataOptions(), boxes=True)
     boxed = {index for index in range(12) if len(store.fetch(index).boxes)}
     assert changed
     assert changed <= boxed

@@ -1,27 +1,14 @@
 """Images kept as one folder per class: finding the splits, the classes and the files. No torch here."""
 
-import dataclasses
 import functools
 import os
 from pathlib import Path
 
+from conveyor.data.formats.listing import Listing
 from conveyor.errors import UserError
 
 SPLIT_FOLDERS = {"train": ("train", "training"), "validation": ("validation", "val", "valid", "test")}
 IMAGE_SUFFIXES = (".jpeg", ".jpg", ".png", ".webp", ".bmp", ".gif", ".tif", ".tiff", ".ppm", ".pgm")
-
-
-@dataclasses.dataclass(frozen=True, slots=True)
-class Listing:
-    """The files of a data set; `files[split]` pairs a path relative to the root with a class number."""
-
-    root: Path
-    classes: tuple[str, ...]
-    files: dict[str, tuple[tuple[str, int], ...]]
-
-    def count(self, split: str) -> int:
-        """Images of a split; 0 when the split has no folder."""
-        return len(self.files.get(split, ()))
 
 
 def split_folder(root: Path, split: str) -> Path | None:
@@ -84,7 +71,11 @@ def _refuse_empty(listing: Listing) -> None:
 def _scan(root: Path, _fingerprint: tuple[tuple[str, int], ...], hold_out: float) -> Listing:
     found = {split: split_folder(root, split) for split in SPLIT_FOLDERS}
     if hold_out < 1 and is_plain(root):
-        return _divided(root, hold_out)
+        names = tuple(_class_folders(root))
+        every = tuple(
+            (image, number) for number, name in enumerate(names) for image in _images_below(root, root / name)
+        )
+        return Listing(root, names, {"train": every}).divided(hold_out)
     train = found["train"]
     if train is None and found["validation"] is None:
         if not _class_folders(root):
@@ -111,19 +102,6 @@ def _scan(root: Path, _fingerprint: tuple[tuple[str, int], ...], hold_out: float
             for relative in _images_below(root, folder / name)
         )
     return Listing(root, classes, files)
-
-
-def _divided(root: Path, hold_out: float) -> Listing:
-    """Class folders without splits, divided: a class with several images has at least one on each side."""
-    classes = tuple(_class_folders(root))
-    files: dict[str, list[tuple[str, int]]] = {"train": [], "validation": []}
-    for number, name in enumerate(classes):
-        images = _images_below(root, root / name)
-        held = min(max(round(len(images) * hold_out), 1), len(images) - 1) if hold_out > 0 and len(images) > 1 else 0
-        chosen = {(2 * index + 1) * len(images) // (2 * held) for index in range(held)}
-        for index, image in enumerate(images):
-            files["validation" if index in chosen else "train"].append((image, number))
-    return Listing(root, classes, {split: tuple(pairs) for split, pairs in files.items()})
 
 
 def _class_folders(folder: Path) -> list[str]:

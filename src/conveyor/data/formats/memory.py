@@ -36,9 +36,16 @@ class MemoryDataset:
         self.labels = torch.from_numpy(labels.astype(np.int64))
         self.num_classes = num_classes
         self.class_names = tuple(class_names)
+        self.source: tuple[str, Sequence[int] | None] = ("validation", None)
+        """The split of the files that the images are from, and their numbers there; none: all in order."""
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    def key(self, index: int) -> str:
+        """The sample's name, as `--exclude-images` takes it: `train/17`."""
+        split, numbers = self.source
+        return f"{split}/{index if numbers is None else numbers[index]}"
 
     def shape(self, epoch: int) -> tuple[int, int, int]:
         _, height, width, channels = self.images.shape
@@ -57,9 +64,11 @@ class MemoryDataset:
 
     def limited(self, count: int) -> "MemoryDataset":
         """The first `count` samples; shares the memory."""
-        return MemoryDataset(
+        found = MemoryDataset(
             self.images[:count].numpy(), self.labels[:count].numpy(), self.num_classes, self.class_names
         )
+        found.source = self.source
+        return found
 
 
 class GeneratedDataset(MemoryDataset):

@@ -10,7 +10,7 @@ import numpy as np
 import psutil
 
 from conveyor.data.formats.boxes import FEATURES, BoxTable, NamedBoxes, boxes_of
-from conveyor.data.formats.folders import Listing
+from conveyor.data.formats.listing import Listing
 from conveyor.data.formats.tfrecord import index_files, read_record
 from conveyor.data.formats.tfrecord_example import decode_example
 from conveyor.data.photo.encoded import Fetched, Store
@@ -20,10 +20,12 @@ from conveyor.options.units import size_in_bytes
 log = logging.getLogger(__name__)
 
 _SAMPLED_FILES = 200
+_OPEN_FILES = 256
+"""Packed files up to which all stay open; of more, each is opened for each image, as class folders are."""
 
 
 class FolderStore:
-    """One file per image, one folder per class; with `boxes`, those of the objects in them, by the files' names."""
+    """One file per image, of class folders or a list; with `boxes`, those of the objects in them, by the files' names."""
 
     def __init__(self, listing: Listing, split: str, boxes: NamedBoxes | None = None) -> None:
         self._root = listing.root
@@ -45,13 +47,21 @@ class FolderStore:
     def fetch(self, index: int) -> Fetched:
         relative, label = self._files[index]
         try:
-            with open(f"{self._prefix}{relative}", "rb", buffering=0) as file:
+            with open(relative if relative[0] == "/" else f"{self._prefix}{relative}", "rb", buffering=0) as file:
                 return Fetched(file.read(), label, None if self._boxes is None else self._boxes.of(index))
         except OSError as error:
             raise UserError(f"cannot read {self._root / relative}: {error.strerror}") from None
 
+    @property
+    def labels(self) -> list[int]:
+        """The class of every sample."""
+        return [label for _, label in self._files]
+
     def name(self, index: int) -> str:
         return str(self._root / self._files[index][0])
+
+    def key(self, index: int) -> str:
+        return self._files[index][0]
 
     def shards(self) -> Sequence[int]:
         return ()
@@ -69,6 +79,48 @@ def _size(path: Path) -> int:
         return path.stat().st_size
     except OSError:
         return 0
+
+
+class PackedStore:
+    """Images inside tar files, or in the plain copies of parquet files, at known places."""
+
+    def __init__(self, listing: Listing, split: str) -> None:
+        self._names, self._packs = listing.files.get(split, ()), listing.packs.get(split, ())
+        self._places = listing.places.get(split, np.empty((0, 3), np.int64))
+        if not self._names:
+            raise UserError(f"{listing.root} has no images for {split}: give another folder with --data-dir")
+        kept = self._packs if len(self._packs) <= _OPEN_FILES else ()
+        self._open = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in kept]
+
+    def __len__(self) -> int:
+        return len(self._names)
+
+    def fetch(self, index: int) -> Fetched:
+        pack, first, length = self._places[index].tolist()
+        if self._open:
+            data = os.pread(self._open[pack], length, first)
+        else:
+            with open(self._packs[pack], "rb", buffering=0) as file:
+                data = os.pread(file.fileno(), length, first)
+        if len(data) < length:
+            raise UserError(f"{self._packs[pack]} ends inside {self._names[index][0]}: fetch the file again")
+        return Fetched(data, self._names[index][1])
+
+    def name(self, index: int) -> str:
+        return self._names[index][0]
+
+    def key(self, index: int) -> str:
+        return self._names[index][0]
+
+    def shards(self) -> Sequence[int]:
+        return [int(count) for count in np.bincount(self._places[:, 0], minlength=len(self._packs))]
+
+    def estimated_bytes(self) -> int:
+        return int(self._places[:, 2].sum())
+
+    def __del__(self) -> None:
+        for handle in getattr(self, "_open", ()):
+            os.close(handle)
 
 
 class RecordStore:
@@ -111,6 +163,9 @@ class RecordStore:
         path, offset, _ = self._place(index)
         return f"record at byte {offset} of {path}"
 
+    def key(self, index: int) -> str:
+        return self.name(index)
+
     def shards(self) -> Sequence[int]:
         return self._counts
 
@@ -150,11 +205,18 @@ class CachedStore:
     def name(self, index: int) -> str:
         return self._store.name(index)
 
+    def key(self, index: int) -> str:
+        return self._store.key(index)
+
     def shards(self) -> Sequence[int]:
         return self._store.shards()
 
     def estimated_bytes(self) -> int:
         return self._store.estimated_bytes()
+
+    @property
+    def labels(self) -> list[int] | None:
+        return getattr(self._store, "labels", None)
 
     @property
     def used(self) -> int:

@@ -16,7 +16,7 @@ from PIL import Image
 
 from conveyor.data.formats import folders, tfrecord_dataset
 from conveyor.data.formats.boxes import FEATURES, NO_BOXES, NamedBoxes
-from conveyor.data.formats.folders import Listing
+from conveyor.data.formats.listing import Listing
 from conveyor.data.formats.tfrecord import scan, write_records
 from conveyor.data.formats.tfrecord_example import Value, encode_example
 from conveyor.data.order import epoch_order

@@ -1,0 +1,112 @@
+"""Which images of a data set train and which validate: --hold-out, --folds, --group-by and --exclude-images. No torch here."""
+
+import functools
+import re
+from collections.abc import Collection, Mapping
+from pathlib import Path
+
+from conveyor.data.formats import folders, lists, packed
+from conveyor.data.formats.listing import Listing, fold_numbers
+from conveyor.errors import UserError
+from conveyor.options.data import DataOptions
+
+
+def is_listed(root: Path) -> bool:
+    """Whether `root` is or has a list of files or packed files, and not class folders or TFRecord files."""
+    return bool(lists.find(root) or packed.find(root))
+
+
+def listing(root: Path, options: DataOptions, hold_out: float) -> Listing:
+    """The images below `root` (or of the list file `root`), divided as the options say.
+
+    Excluded images leave after the division, so that the other ones stay on their side.
+    """
+    divides = options.folds is not None or options.group_by is not None
+    if files := lists.find(root):
+        found = lists.read(files)
+    elif packs := packed.find(root):
+        found = packed.read(packs)
+    else:
+        found = folders.scan(root, 0.0 if divides else hold_out)
+    if options.group_by is not None:
+        found = found.grouped(_pattern(options.group_by))
+    if options.folds is not None:
+        found = _folded(found, options.folds, options.fold or 0)
+    elif "validation" not in found.files if is_listed(root) else found.files.get("validation") == ():
+        found = found.divided(hold_out)
+    if options.exclude_images is None:
+        return found
+    return found.chosen(kept({split: [name for name, _ in part] for split, part in found.files.items()}, options))
+
+
+def in_memory(counts: Mapping[str, int], options: DataOptions) -> dict[str, tuple[str, Collection[int]]] | None:
+    """(source, numbers) of the images of each split of a set without names; None: as they are.
+
+    Its folds are drawn without a look at the classes; --exclude-images calls an image `train/17` or `validation/4`.
+    """
+    if options.group_by is not None:
+        raise UserError("--group-by reads groups from the names of files: the images of this data set have none")
+    if options.folds is None and options.exclude_images is None:
+        return None
+    picks: dict[str, tuple[str, Collection[int]]] = {s: (s, range(count)) for s, count in counts.items()}
+    if options.folds is not None:
+        numbers = fold_numbers([0] * counts["train"], (), options.folds)
+        picks = {
+            split: ("train", [i for i, number in enumerate(numbers) if (number == (options.fold or 0)) == held])
+            for split, held in (("train", False), ("validation", True))
+        }
+    if options.exclude_images is not None:
+        names = {split: [f"{source}/{number}" for number in part] for split, (source, part) in picks.items()}
+        numbered = {split: list(part) for split, (_, part) in picks.items()}
+        remaining = kept(names, options)
+        picks = {
+            split: (picks[split][0], [numbered[split][place] for place in places])
+            for split, (_, places) in remaining.items()
+        }
+    return picks
+
+
+def kept(names: Mapping[str, Collection[str]], options: DataOptions) -> dict[str, tuple[str, list[int]]]:
+    """The places of the images of each split that the file of --exclude-images does not name."""
+    assert options.exclude_images is not None
+    path = Path(options.exclude_images).expanduser()
+    if not path.is_file():
+        raise UserError(f"--exclude-images {path}: there is no such file")
+    out = _excluded(path.resolve(), path.stat().st_mtime_ns)
+    places = {split: (split, [i for i, name in enumerate(part) if name not in out]) for split, part in names.items()}
+    if out and all(len(places[split][1]) == len(part) for split, part in names.items()):
+        raise UserError(
+            f"--exclude-images {path} names no image of this data set: it begins with {min(out)!r}, "
+            f"the images with {next(iter(next(iter(names.values()), ())), 'none')!r}"
+        )
+    return places
+
+
+@functools.lru_cache(maxsize=2)
+def _excluded(path: Path, _changed: int) -> frozenset[str]:
+    """The names in a text file, one on each line, or in the column path of a CSV or parquet file."""
+    if path.suffix.lower() not in lists.SUFFIXES:
+        return frozenset(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    found = lists.columns(path)
+    column = next((name for name in lists.PATHS if name in found), None)
+    if column is None:
+        raise UserError(f"--exclude-images {path} has no column path, only {', '.join(found) or 'nothing'}")
+    return frozenset(str(name) for name in found[column])
+
+
+def _folded(found: Listing, folds: int, fold: int) -> Listing:
+    if not found.count("train"):
+        raise UserError(f"--folds divides training images, and {found.root} has none")
+    divided = found.folded(folds, fold)
+    if not divided.count("validation") or not divided.count("train"):
+        what = f"{len(set(found.groups['train']))} groups" if found.groups else f"{found.count('train')} images"
+        raise UserError(f"{what} do not make {folds} folds: fold {fold} would be empty")
+    return divided
+
+
+def _pattern(text: str) -> str:
+    try:
+        re.compile(text)
+    except re.error as error:
+        raise UserError(f"--group-by {text!r} is no regular expression: {error}") from None
+    return text

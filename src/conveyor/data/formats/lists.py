@@ -1,0 +1,152 @@
+"""Lists of images in CSV or parquet files: columns `path` and `label`, or `labels` for several classes. No torch here.
+
+Also `split` (train, validation, ...; without it --hold-out or --folds divide) and `group`. Paths are relative to the
+list's folder. A folder may have one list for each split: train.csv and validation.csv (or val, valid, test).
+"""
+
+import csv
+import functools
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from conveyor.data.formats.folders import SPLIT_FOLDERS
+from conveyor.data.formats.listing import Listing
+from conveyor.errors import UserError
+
+SUFFIXES = (".csv", ".parquet")
+PATHS = ("path", "file_name", "filename", "file")
+_LOOKED_FOR = 16
+"""Files that are looked for before a run starts, spread over the list: a wrong folder is found at once."""
+
+Columns = dict[str, Sequence[Any]]
+
+
+def find(root: Path) -> dict[str, Path]:
+    """The list files that `root` is or has, by split; `all` for a single one. Empty: it has none."""
+    if root.is_file() and root.suffix.lower() in SUFFIXES:
+        return {"all": root}
+    found = {}
+    for split, names in SPLIT_FOLDERS.items():
+        candidates = (root / f"{name}{suffix}" for name in names for suffix in SUFFIXES)
+        path = next((path for path in candidates if path.is_file() and _is_list(path)), None)
+        if path is not None:
+            found[split] = path
+    return found if "train" in found else {}
+
+
+def read(files: Mapping[str, Path]) -> Listing:
+    """The images that the list files name; all of them as `train` where nothing says their split."""
+    return _read(tuple((split, path.resolve(), path.stat().st_mtime_ns) for split, path in files.items()))
+
+
+def columns(path: Path) -> Columns:
+    """The columns of a CSV or parquet file by lower-case name."""
+    if path.suffix.lower() == ".parquet":
+        table = parquet(path).read()
+        return {name.lower(): table.column(name).to_pylist() for name in table.column_names}
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as file:
+            rows = csv.reader(file)
+            head = [name.strip().lower() for name in next(rows, [])]
+            body = [row for row in rows if row]
+    except (UnicodeDecodeError, csv.Error) as error:
+        raise UserError(f"{path} is no CSV file in UTF-8: {error}") from None
+    uneven = next((number for number, row in enumerate(body, start=2) if len(row) != len(head)), None)
+    if uneven is not None:
+        raise UserError(f"{path} line {uneven} has not the {len(head)} fields of its first line ({', '.join(head)})")
+    return {name: [row[place] for row in body] for place, name in enumerate(head)}
+
+
+def parquet(path: Path) -> Any:
+    """The open parquet file, of `pyarrow`."""
+    try:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+    except ImportError:
+        raise UserError(f"reading {path.name} needs pyarrow: pip install 'conveyor[parquet]'") from None
+    try:
+        return ParquetFile(path)
+    except (ArrowException, OSError) as error:
+        raise UserError(f"{path} is no readable parquet file: {error}") from None
+
+
+def _is_list(path: Path) -> bool:
+    if path.suffix == ".parquet":
+        return any(name.lower() in PATHS for name in parquet(path).schema_arrow.names)
+    with open(path, encoding="utf-8-sig", errors="replace") as file:
+        return any(name.strip().strip('"').lower() in PATHS for name in file.readline().split(","))
+
+
+@functools.lru_cache(maxsize=4)
+def _read(files: tuple[tuple[str, Path, int], ...]) -> Listing:
+    root = files[0][1].parent
+    names: dict[str, list[str]] = {}
+    labels: dict[str, list[tuple[str, ...]]] = {}
+    groups: dict[str, list[str]] = {}
+    several = False
+    for split, path, _ in files:
+        found = columns(path)
+        place = next((name for name in PATHS if name in found), None)
+        column = next((name for name in ("labels", "label") if name in found), None)
+        if place is None or column is None or not found[place]:
+            raise UserError(
+                f"{path} is no list of images: it needs a column path and a column label (or labels, several separated by "
+                f"semicolons) and a line for each image; it has {', '.join(found) or 'nothing'}"
+            )
+        several = several or column == "labels"
+        splits = [_split(value, path) for value in found["split"]] if "split" in found else [split] * len(found[place])
+        for index, (name, value, part) in enumerate(zip(found[place], found[column], splits, strict=True)):
+            names.setdefault(part, []).append(str(name))
+            labels.setdefault(part, []).append(_classes(value, several=column == "labels"))
+            if "group" in found:
+                groups.setdefault(part, []).append(str(found["group"][index]))
+        _look_for(root, found[place], path)
+    if "all" in names:
+        names, labels, groups = ({"train": part["all"]} if "all" in part else {} for part in (names, labels, groups))  # type: ignore[assignment]
+    if "train" not in names:
+        raise UserError(f"{files[0][1]} has no images for training: its column split says {', '.join(names)}")
+    classes = in_order({name for value in labels["train"] for name in value})
+    number = {name: index for index, name in enumerate(classes)}
+    sets = {split: tuple(numbers(value, number, files[0][1]) for value in part) for split, part in labels.items()}
+    pairs = {
+        split: tuple((name, one[0] if one else -1) for name, one in zip(part, sets[split], strict=True))
+        for split, part in names.items()
+    }
+    kept = {split: tuple(part) for split, part in groups.items()}
+    return Listing(root, classes, pairs, label_sets=sets if several else {}, groups=kept)
+
+
+def _split(value: Any, path: Path) -> str:
+    text = str(value).strip().lower()
+    for split, names in SPLIT_FOLDERS.items():
+        if text in names:
+            return split
+    raise UserError(f"{path} has {value!r} in its column split: write train or validation (or val, valid, test)")
+
+
+def _classes(value: Any, *, several: bool) -> tuple[str, ...]:
+    if value is None:
+        return ()
+    if not several:
+        return (str(value).strip(),)
+    parts: Iterable[Any] = value.split(";") if isinstance(value, str) else value
+    return tuple(text for part in parts if (text := str(part).strip()))
+
+
+def in_order(names: set[str]) -> tuple[str, ...]:
+    """Sorted by name, numbers by value: the same on every machine."""
+    return tuple(sorted(names, key=lambda name: (0, int(name), name) if name.isdecimal() else (1, 0, name)))
+
+
+def numbers(names: tuple[str, ...], number: dict[str, int], path: Path) -> tuple[int, ...]:
+    unknown = next((name for name in names if name not in number), None)
+    if unknown is not None:
+        raise UserError(f"the class {unknown!r} in {path.parent} has validation images only: training needs some too")
+    return tuple(sorted({number[name] for name in names}))
+
+
+def _look_for(root: Path, names: Sequence[Any], path: Path) -> None:
+    for name in names[:: max(1, len(names) // _LOOKED_FOR)]:
+        if not (root / str(name)).is_file():
+            raise UserError(f"{path} names {name}, which is not there: paths are relative to {root}")

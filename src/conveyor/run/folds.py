@@ -1,0 +1,54 @@
+"""Cross-validation: a run for each fold, and a summary over them. No torch here."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from conveyor.files import parse_json, write_atomically
+from conveyor.measure.paired import mean_and_deviation
+from conveyor.monitor.csvfile import CsvFile
+from conveyor.options import Options
+from conveyor.options.run import METRICS
+from conveyor.run import folder as rundir
+from conveyor.spec import resolve
+
+SUMMARY = "folds.json"
+
+
+def runs(options: Options) -> tuple[Path, list[Options]]:
+    """The folder of all folds, and the options of those that are still to be trained (with `--resume auto`)."""
+    base = rundir.choose(resolve(options))
+    count = options.data.folds or 0
+    every = [options.replace(fold=fold, run_dir=str(base / f"fold-{fold}")) for fold in range(count)]
+    return base, [one for one in every if options.run.resume != "auto" or not _is_done(Path(str(one.run.run_dir)))]
+
+
+def summary(base: Path, folds: int) -> str:
+    """A table with mean and standard deviation of each figure over the folds; also written to `folds.json`."""
+    rows = [last_validation(base / f"fold-{fold}") for fold in range(folds)]
+    figures = [name for name in METRICS if all(name in row for row in rows)]
+    lines = [f"{'':<10}" + "".join(f"{name:>15}" for name in figures)]
+    lines += [
+        f"fold {number:<5}" + "".join(f"{row[name]:>15.4f}" for name in figures) for number, row in enumerate(rows)
+    ]
+    found: dict[str, Any] = {}
+    for name in figures:
+        mean, deviation = mean_and_deviation([row[name] for row in rows])
+        found[name] = {"mean": mean, "deviation": deviation, "folds": [row[name] for row in rows]}
+    for title in ("mean", "deviation"):
+        lines.append(f"{title:<10}" + "".join(f"{found[name][title] or 0:>15.4f}" for name in figures))
+    write_atomically(base / SUMMARY, json.dumps(found, indent=1))
+    return "\n".join([*lines, f"written to {base / SUMMARY}"])
+
+
+def last_validation(run: Path) -> dict[str, float]:
+    """The figures of a run's last validation of its own weights."""
+    rows = [row for row in CsvFile(run / "validation.csv", (), "update").read() if row.get("name", "").isdecimal()]
+    return {name: float(rows[-1][name]) for name in METRICS if rows and rows[-1].get(name)}
+
+
+def _is_done(run: Path) -> bool:
+    try:
+        return str(parse_json((run / "result.json").read_text())["reason"]) in ("done", "target reached", "patience")
+    except (OSError, ValueError, KeyError, TypeError):
+        return False
