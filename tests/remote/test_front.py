@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
-from tests.exact import differences
 
 import conveyor
 from conveyor.cli import main
 from conveyor.remote import is_address
 from conveyor.remote.store import Store
+from tests.exact import differences
 
 RUN = ["--model=resnet8", "--data=digits", "--layout=1x1", "--threads=1", "--micro-batch-size=16", "--updates-per-epoch=10",
        "--updates-per-log=5", "--validation", "--no-tensorboard", "--quiet"]  # fmt: skip
