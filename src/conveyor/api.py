@@ -121,10 +121,17 @@ def train(
     `model` and `data` are names, or objects of your own: an `nn.Module`, and (training, validation) data given as
     arrays, map-style data sets or `conveyor.data.batch.Dataset`s. `config` is a named configuration or a YAML file;
     every other keyword is an option of `conveyor train`. `callbacks` are objects with some of the methods of
-    `conveyor.monitor.callbacks.Callback`; with them, or a model or data of your own, the run stays in this process.
+    `conveyor.monitor.callbacks.Callback`. Runs with several workers start them as processes of their own, so a script
+    needs no `if __name__ == "__main__"`; with callbacks, or a model or data of your own, the run stays in this process.
     In a notebook a bar and the curves are shown under the cell while the run goes on.
-    Runs with several workers start them as processes of their own, so a script needs no `if __name__ == "__main__"`.
+
+    In a script that a launcher started several times (torchrun, srun, mpirun, submitit, `conveyor launch`), or beside an
+    initialised process group (Ray Train), all these processes are the workers of one run, objects of your own included,
+    and each gets the `Run`. Callbacks are called on worker 0.
     """
+    from conveyor.launch.run_job import TRAIN, start
+    from conveyor.run.preflight import check_names
+
     with front.local("train", options, writes=is_main()) as given, contextlib.ExitStack() as shown:
         chosen, own_model, own_data = _options(model, data, config, given)
         own = own_model is not None or own_data is not None
@@ -133,12 +140,11 @@ def train(
                 name = time.strftime("runs/own-%Y%m%d-%H%M%S") if own else str(rundir.choose(resolve(chosen)))
                 chosen = chosen.replace(run_dir=name)
             shown.enter_context(live.shown(Path(str(chosen.run.run_dir))))
+        how: dict[str, Any] = {"run": TRAIN}
         if own or callbacks:
-            return Run.of(in_process.train(chosen, own_model, own_data, options, callbacks), own_model)
-        from conveyor.launch.run_job import start
-        from conveyor.run.preflight import check_names
-
-        return Run.of(start(chosen, check=lambda spec: check_names(spec, options)))
+            how["resolving"], how["run"] = in_process.prepared(chosen, own_model, own_data, callbacks)
+        result = start(chosen, check=lambda spec: check_names(spec, options, own_model), everywhere=True, **how)
+        return Run.of(result, own_model)
 
 
 def validate(
@@ -180,8 +186,9 @@ def _options(
     model: str | nn.Module | None, data: Any, config: str | None, given: dict[str, Any]
 ) -> tuple[Options, nn.Module | None, Any]:
     """The options, and the caller's own model and data if there are any."""
-    for named in (*(one if isinstance(one, str) else None for one in (model, data)), *given.get("callback", ())):
-        user_module.admit(named)
+    named = (one for one in (model, data, given.get("optimizer")) if isinstance(one, str))
+    for code_of_the_user in (*named, *given.get("callback", ())):
+        user_module.admit(code_of_the_user)
     own_model = None if model is None or isinstance(model, str) else model
     own_data = None if data is None or isinstance(data, str) else data
     if own_model is not None and not isinstance(own_model, nn.Module):

@@ -36,8 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with heard_in_imports():
             return _dispatch(words)
     except UserError as error:
+        from conveyor.launch.failure import in_step
+
         print(f"conveyor: error: {error}", file=sys.stderr)
-        return USER_ERROR
+        return in_step(USER_ERROR, os.environ)
     except KeyboardInterrupt:
         print("conveyor: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -65,7 +67,10 @@ def _dispatch(words: list[str]) -> int:
     arguments = parser_of(name).parse_args(words[1:])
     module = commands.load(name)
     given = getattr(arguments, "given", None) or {}
-    for code_of_the_user in (given.get("model"), given.get("data"), *given.get("callback", ())):
+    for code_of_the_user in (
+        *(given.get(option) for option in ("model", "data", "optimizer")),
+        *given.get("callback", ()),
+    ):
         user_module.admit(code_of_the_user)
     if ":" in (given.get("data") or ""):
         given["data"] = user_module.full_name(given["data"])  # as a run stores it

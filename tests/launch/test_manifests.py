@@ -6,8 +6,8 @@ import subprocess
 import pytest
 
 from conveyor.errors import UserError
-from conveyor.launch.job import LaunchPlan
 from conveyor.launch.cluster import Cluster
+from conveyor.launch.job import LaunchPlan
 from conveyor.launch.manifests import emit
 
 PROGRAM = ["conveyor", "train", "--data", "cifar10"]

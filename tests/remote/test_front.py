@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from PIL import Image
+from tests.exact import differences
 
 import conveyor
 from conveyor.cli import main
 from conveyor.remote import is_address
 from conveyor.remote.store import Store
-from tests.exact import differences
 
 RUN = ["--model=resnet8", "--data=digits", "--layout=1x1", "--threads=1", "--micro-batch-size=16", "--updates-per-epoch=10",
        "--updates-per-log=5", "--validation", "--no-tensorboard", "--quiet"]  # fmt: skip
@@ -78,7 +78,7 @@ def test_a_killed_run_goes_on_from_the_store(bucket: str, tmp_path: Path, monkey
     os.killpg(job.pid, signal.SIGKILL)
     job.wait(30)
     on("new", tmp_path, monkeypatch)
-    assert main(["restore", address]) == 0
+    assert main(["restore", address, "--layout=1x1"]) == 0
     alone = tmp_path / "alone"
     assert main(["train", *same, f"--run-dir={alone}"]) == 0
     assert differences(fetched(address, tmp_path / "there"), alone) == []

@@ -74,6 +74,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     cluster.add_argument("--gpu-type", metavar="NAME", help="For SkyPilot: which GPU, such as A100.")
     cluster.add_argument("--time", help="Time limit of the SLURM job.")
     cluster.add_argument("--partition", help="Partition of SLURM.")
+    cluster.add_argument(
+        "--array",
+        metavar="0-3",
+        help="Job array of SLURM; write $SLURM_ARRAY_TASK_ID into the command, in single quotes.",
+    )
     parser.add_argument("program", nargs=argparse.REMAINDER, help="-- and the command of a worker.")
 
 

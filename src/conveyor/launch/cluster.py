@@ -29,6 +29,8 @@ class Cluster:
     time: str | None = None
     """Time limit of SLURM."""
     partition: str | None = None
+    array: str | None = None
+    """Indices of a job array of SLURM."""
 
     def mounts(self) -> list[tuple[str, str]]:
         """(source, absolute path) of each volume."""

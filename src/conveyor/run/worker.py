@@ -12,7 +12,7 @@ from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
 from conveyor.files import remove_unfinished
 from conveyor.models import user_module as own_code
-from conveyor.monitor.callbacks import Callbacks
+from conveyor.monitor.callbacks import Callbacks, on_every_worker
 from conveyor.monitor.fault_tolerant import FaultTolerantObserver
 from conveyor.monitor.observers import LOG, make_observers
 from conveyor.monitor.progress import say
@@ -75,7 +75,10 @@ def _run(
         # From here on the folder holds a run; what went wrong before leaves it free for the next attempt.
         rundir.write_options(folder, spec.options)
     observers = [FaultTolerantObserver(one) for one in make_observers(spec.options, folder)] if world.is_main else []
-    if world.is_main and (called := [*own.callbacks, *_callbacks(spec.options.run.callback)]):
+    called = (
+        [*own.callbacks, *_callbacks(spec.options.run.callback)] if world.is_main else on_every_worker(own.callbacks)
+    )
+    if called:
         observers.append(FaultTolerantObserver(Callbacks(called)))
     peak = share_of_peak(session.flops, spec, world.device) if world.is_main else None
     handover = Handover(session, folder_here())
@@ -101,7 +104,7 @@ def _run(
             # This worker must not exit before its peers have received their copies.
             world.barrier()
             raise restarts.StartedAgain
-        result = finish(session, folder, validation, observers, signals.received)
+        result = finish(session, folder, validation, observers, signals.received, feed, prepare)
     except BaseException:
         # Writing now would create a removed folder again.
         for observer in [] if events.folder_is_gone() else observers:
