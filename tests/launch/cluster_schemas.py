@@ -54,9 +54,9 @@ def closed(schema: Any) -> Any:
     found = {key: closed(value) for key, value in schema.items()}
     if schema.get("x-kubernetes-int-or-string"):
         found.pop("type", None)
-    if isinstance(schema.get("properties"), dict) and schema.get("type") == "object":
-        if not schema.get("x-kubernetes-preserve-unknown-fields"):
-            found["additionalProperties"] = False
+    fields = isinstance(schema.get("properties"), dict) and schema.get("type") == "object"
+    if fields and not schema.get("x-kubernetes-preserve-unknown-fields"):
+        found["additionalProperties"] = False
     return found
 
 

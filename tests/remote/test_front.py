@@ -78,7 +78,7 @@ def test_a_killed_run_goes_on_from_the_store(bucket: str, tmp_path: Path, monkey
     os.killpg(job.pid, signal.SIGKILL)
     job.wait(30)
     on("new", tmp_path, monkeypatch)
-    assert main(["restore", address]) == 0
+    assert main(["restore", address, "--layout=1x1"]) == 0
     alone = tmp_path / "alone"
     assert main(["train", *same, f"--run-dir={alone}"]) == 0
     assert differences(fetched(address, tmp_path / "there"), alone) == []

@@ -5,126 +5,30 @@ Made by scripts/typed_options.py from the declarations; a test keeps it current.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal
+
+from conveyor.options.typed_data import DataOptions
 
 
-class TrainOptions(TypedDict, total=False):
+class TrainOptions(DataOptions, total=False):
     """Every option by its name; what is left out has its default."""
 
-    data_dir: str | Path | None
-    """Folder with the data, or a CSV or parquet list with columns path and label."""
-    hold_out: float
-    """Of class folders and lists without a validation set: the share of each class to validate on; 1: all of it.
-    [0.1]"""
-    folds: int | None
-    """Cross-validation: divide the training images into N folds, alike in every class, groups whole."""
-    fold: int | None
-    """Fold to validate on, 0 to N - 1 of --folds."""
-    group_by: str | None
-    """Regular expression that finds an image's group (a patient, a camera) in its path: --hold-out and --folds keep
-    groups whole."""
-    exclude_images: str | None
-    """File of images to leave out: a name on each line, or a column path, as `conveyor data audit` writes it."""
-    generated_data: bool
-    """Random images made once on the host and transferred like real ones."""
-    synthetic_data: bool
-    """Random images made on the device: no host input at all."""
-    download: bool
-    """Fetch a known small data set that is missing. [on]"""
-    max_train_images: int | None
-    """Use only the first N training images."""
-    max_validation_images: int | None
-    """Use only the first N validation images."""
-    data_percentage: float
-    """Share of the training images to use. [100.0%]"""
-    skip_bad_images: bool
-    """Skip and count images that cannot be decoded instead of stopping."""
-    shuffle: Literal["full", "shards", "none"]
-    """full: a permutation of the whole set in each epoch; shards: files shuffled, then samples inside a window of
-    files (for TFRecord on slow disks). [full]"""
-    data_cache: str
-    """Keep raw bytes in memory: auto (when they fit), off, or a budget such as 8GiB. [auto]"""
-    loader_threads: int | None
-    """Threads that decode images."""
-    prefetch: int
-    """Micro-batches prepared ahead. [4]"""
-    train_crop: Literal["resized", "distorted", "resize-resized", "pad", "centre", "none"] | None
-    """resized: random area and aspect, then resize; distorted: the TensorFlow form of it (area from 5 %, whole image
-    as fallback); resize-resized: shorter side to 256 first; pad: zero padding and random crop; centre: as in
-    validation."""
-    crop_padding: int
-    """Pixels of padding on each side for --train-crop pad. [4]"""
-    crop_fill: Literal["zero", "reflect"]
-    """What the padding is made of. [zero]"""
-    min_crop_area: float | None
-    """Smallest share of the image that a random crop covers."""
-    crop_overlap: float
-    """Share of an object's bounding box that a random crop should hold: it is drawn up to 10 times until it does.
-    [0.0]"""
-    flip: Literal["random", "alternating", "none"] | None
-    """Horizontal flip in training: random, alternating (every other epoch, per sample) or none."""
-    augment: Literal["none", "randaugment", "trivialaugment"]
-    """Further augmentation: randaugment, or trivialaugment (one operation of any strength per image, the wide space).
-    [none]"""
-    augment_magnitude: float
-    """Strength of randaugment, 0 to 30. [9.0]"""
-    augment_operations: int
-    """Operations per image of randaugment. [2]"""
-    color_jitter: Sequence[float]
-    """Change brightness, contrast and saturation by up to this share, in a random order: one number, or three."""
-    random_erasing: float
-    """Probability that a box of 2 to 33 % of an image is erased. [0.0]"""
-    repeated_augmentation: int
-    """Each image of an update stands in it this many times, augmented differently; an epoch then shows this part of
-    the images. [1]"""
-    balanced_sampling: bool
-    """Every class equally often in an epoch: images of rare classes repeat, augmented differently."""
-    validation_resize: int | None
-    """Shorter side before the central validation crop; default: image size x 256 / 224."""
-    validation_transform: Literal["central", "train"]
-    """central: validation images are resized and cropped in the middle. [central]"""
-    progressive_image_size: Sequence[str]
-    """Image size by epoch, as EPOCH:SIZE pairs such as 0:96 10:128 20:160; validation keeps --image-size."""
-    interpolation: Literal["bilinear", "bicubic"] | None
-    """How photographs are resized in validation, prediction and serving."""
-    normalization: Literal["imagenet", "cifar", "mean", "centred", "per-image", "unit", "none"] | None
-    """imagenet: (x/255 - mean)/std of ImageNet; cifar: likewise of CIFAR-10; mean: subtract ImageNet's channel means
-    only; centred: (x - 127)/128; per-image: zero mean and unit deviation for each image; unit: x/255; none."""
-    normalize_on: Literal["device", "host"]
-    """Where images are normalised; device lets them travel as 8-bit values. [device]"""
-    eight_bit_io: bool
-    """Move images to the device as 8-bit values. [on]"""
-    mixup_alpha: float
-    """Mixup with Beta(alpha, alpha); 0 is off. [0.0]"""
-    cutmix_lambda: float
-    """Cutmix: share of the image that is kept; 1 is off. [1.0]"""
-    cutmix_lambda_high: float | None
-    """With it, cutmix draws lambda uniformly from --cutmix-lambda to this value."""
-    cutmix_skip_probability: float
-    """Probability that a batch has no cutmix. [0.0]"""
-    mix_switch: bool
-    """A micro-batch has cutmix or mixup, never both: mixup where --cutmix-skip-probability left out cutmix."""
-    cutmix_draw: Literal["fixed", "exponential"]
-    """fixed: the given lambda; exponential: drawn anew for each batch around it. [fixed]"""
-    mix_on: Literal["device", "host"]
-    """Where mixup and cutmix are done. [device]"""
     image_size: int | None
-    """Height and width of the input; default: by model and data."""
+    """Height and width of the input."""
     num_classes: int | None
     """Classes; default: by data set."""
     in_channels: int | None
     """Input channels; default: by data set."""
     weights: str | Path | None
-    """Start from these weights: safetensors, a plain torch state dict, or a run."""
+    """Start from these weights."""
     replace_head: bool
     """Accept --weights with another number of classes and start with a new head."""
     pretrained: str | None
-    """Fine-tune published weights: a name of timm's (tf_efficientnet_lite0), torchvision/NAME, an address or a
-    file."""
+    """Fine-tune published weights."""
     weights_dir: str | Path | None
     """Folder with files of weights that --pretrained names."""
     norm: Literal["batch", "group", "proxy", "none"] | None
-    """Normalisation layers: batch, group, proxy (group with proxy norm) or none."""
+    """Normalisation layers."""
     norm_groups: int | None
     """Groups of group norm (capped at the channel count)."""
     norm_group_channels: int | None
@@ -132,25 +36,24 @@ class TrainOptions(TypedDict, total=False):
     norm_epsilon: float | None
     """Epsilon of the norms."""
     norm_momentum: float | None
-    """Share of the new statistics in batch norm's running ones (0.1: running = 0.9 running + 0.1 new)."""
+    """Share of the new statistics in batch norm's running ones (0.1."""
     stable_norm: bool
     """Norm statistics in two passes and float32."""
     bn_span: int
     """Batch-norm statistics over this many neighbouring replicas. [1]"""
     zero_init_gamma: Literal["none", "all", "unprojected", "projection"] | None
-    """Which last norms of residual blocks start at zero: none, all, unprojected (blocks without a projection), or
-    projection (also the projection's norm)."""
+    """Which last norms of residual blocks start at zero."""
     init: Literal["torch", "tensorflow", "glorot-channels"] | None
     """Initialisation: torch (the field's defaults), tensorflow (variance scaling, truncated normal) or glorot-
     channels."""
     shortcut: Literal["A", "B", "C"] | None
-    """Residual shortcut where the shape changes: A (zero padding), B or C."""
+    """Residual shortcut where the shape changes."""
     project_first: bool | None
     """Projection also in the first stage of basic ResNets."""
     stride_in_1x1: bool | None
     """Bottleneck stride on the first 1x1 convolution (v1) instead of the 3x3 (v1.5)."""
     group_dim: int | None
-    """Channels per convolution group (EfficientNet: 1 is depthwise; ResNeXt: 4)."""
+    """Channels per convolution group (EfficientNet."""
     cardinality: int | None
     """Convolution groups of ResNeXt."""
     wide: bool | None
@@ -164,7 +67,7 @@ class TrainOptions(TypedDict, total=False):
     dropout: float | None
     """Dropout before the classifier."""
     survival: float | None
-    """Survival probability of the last block (drop connect); 1 is off."""
+    """Stochastic depth."""
     width_coefficient: float | None
     """Width multiplier."""
     depth_coefficient: float | None
@@ -174,8 +77,7 @@ class TrainOptions(TypedDict, total=False):
     top_width: int | None
     """Channels of the last convolution of EfficientNet."""
     padding: Literal["symmetric", "same"] | None
-    """Padding of strided EfficientNet and MobileNet convolutions: symmetric, or same (TensorFlow's, for weights from
-    there)."""
+    """Padding of strided EfficientNet and MobileNet convolutions."""
     bypass: bool | None
     """Identity around the SqueezeNet fire blocks whose widths agree."""
     proxy_epsilon: float | None
@@ -183,28 +85,28 @@ class TrainOptions(TypedDict, total=False):
     micro_batch_size: int
     """Samples of one forward and backward pass. [32]"""
     accumulation: int | None
-    """Micro-batches accumulated by each replica before an update; default 1."""
+    """Micro-batches accumulated by each replica before an update."""
     global_batch_size: int | None
     """Samples per update, instead of --accumulation."""
     replicas: int
     """Data-parallel copies. [1]"""
     stages: int | None
-    """Pipeline stages; default: number of splits + 1."""
+    """Pipeline stages; default."""
     splits: Sequence[str]
     """First layer of each further stage (names as `conveyor models show` prints them, or regular expressions), or
     auto."""
     pipeline_schedule: Literal["gpipe", "1f1b", "sequential", "interleaved-1f1b", "looped-bfs", "zero-bubble"]
-    """gpipe: all forwards, then all backwards; 1f1b: alternating; sequential: one micro-batch at a time. [gpipe]"""
+    """gpipe: all forwards, then all backwards. [gpipe]"""
     device_mapping: Sequence[int]
-    """Worker of the lane that runs each stage; default: one each."""
+    """Worker of the lane that runs each stage."""
     split_include: Sequence[str]
     """Automatic splits only at names containing one of these."""
     split_exclude: Sequence[str]
     """Automatic splits never at names containing one of these."""
     pass_slots: str
-    """Slots (micro-batches) that share one pass through the network, or auto: some when they are small. [auto]"""
+    """Slots (micro-batches) that share one pass through the network, or auto. [auto]"""
     recompute: Sequence[str]
-    """Recompute activations in the backward pass: stage, block, or regular expressions over module names."""
+    """Recompute activations in the backward pass."""
     layout: str
     """Worker processes as LANESxDEPTH, such as 2x1, or auto. [auto]"""
     device: Literal["auto", "cpu", "cuda"]
@@ -212,9 +114,9 @@ class TrainOptions(TypedDict, total=False):
     device_ids: Sequence[int]
     """Devices to use; default: all."""
     validation_device_ids: Sequence[int]
-    """Devices on which training validates; default: its own."""
+    """Devices on which training validates."""
     threads: int | None
-    """Threads of each worker; default: the cores divided among the groups of an update."""
+    """Threads of each worker."""
     bucket_size: str
     """Gradients are reduced in buckets of this size while backward runs. [25MiB]"""
     pipelined_validation: bool
@@ -222,41 +124,42 @@ class TrainOptions(TypedDict, total=False):
     max_restarts: int
     """How often a job goes on from its last checkpoint after a worker died. [3]"""
     grace: int
-    """Within this time after SIGTERM, SIGUSR1, SIGHUP or Ctrl-C the run is saved; an update that takes longer is given
-    up. [20s]"""
+    """Within this time after SIGTERM, SIGUSR1, SIGHUP or Ctrl-C the run is saved. [20s]"""
     precision: Literal["32.32", "16.32", "16.16", "bf16", "fp16"]
-    """COMPUTE.MASTER: 32.32; 16.32 (half arithmetic, float32 weights); 16.16 (half throughout). [32.32]"""
+    """Number formats, COMPUTE.MASTER. [32.32]"""
     half_type: Literal["float16", "bfloat16"]
     """The 16-bit format. [float16]"""
     half_partials: bool
     """Partial sums of convolutions in half precision too."""
     stochastic_rounding: Literal["off", "weights", "all"]
-    """Round at random in proportion to the distance: off, weights, or all (activations too). [off]"""
+    """Round at random in proportion to the distance. [off]"""
     loss_scale: str
-    """A number; auto (halved on overflow, doubled after a while); histogram; or 16..128 (doubling over the epochs).
-    [1]"""
+    """A number; auto (halved on overflow, doubled after a while). [1]"""
     saturate: bool
     """Clamp to the largest half value instead of infinity."""
     tf32: bool
-    """On a GPU: operands of float32 products rounded to TF32, several times as fast; without it float32 is float32."""
+    """On a GPU: operands of float32 products rounded to TF32, several times as fast."""
     fp_exceptions: bool
     """Stop at the first value that is not finite and name the layer."""
-    optimizer: Literal["sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "muon"]
-    """Update rule. [momentum]"""
+    optimizer: Literal["sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "lamb", "muon"]
+    """Update rule; or the class of an optimiser like torch's, as MODULE:CLASS or FILE.py:CLASS (torch.optim:NAdam).
+    [momentum]"""
+    optimizer_arguments: Sequence[str]
+    """Further arguments of --optimizer MODULE:CLASS, as NAME=NUMBER such as rho=0.9."""
     momentum: float
     """Momentum of momentum, rmsprop, lars and muon. [0.9]"""
     nesterov: bool
     """Nesterov's form of momentum."""
     momentum_form: Literal["gradient", "rate"]
-    """gradient: m = mu m + g, w -= lr m; rate: m = mu m + lr g, w -= m. [gradient]"""
+    """gradient: m = mu m + g, w -= lr m. [gradient]"""
     beta1: float
-    """First decay of adam and adamw. [0.9]"""
+    """First decay of adam, adamw and lamb. [0.9]"""
     beta2: float
-    """Second decay of adam and adamw. [0.999]"""
+    """Second decay of adam, adamw and lamb. [0.999]"""
     optimizer_epsilon: float | None
-    """Epsilon of rmsprop (0.001), adam, adamw (1e-8) or lars (0)."""
+    """Epsilon of rmsprop (0.001), adam, adamw (1e-8), lamb (1e-6) or lars (0)."""
     rmsprop_decay: float | None
-    """Decay of the squared gradient's average; default 0.9."""
+    """Decay of the squared gradient's average."""
     rmsprop_decay_per_sample: float | None
     """rmsprop decay = 1 - this x global batch."""
     rmsprop_form: Literal["tensorflow", "torch"]
@@ -268,56 +171,55 @@ class TrainOptions(TypedDict, total=False):
     l2_regularization: float
     """In the gradient: w -= lr O(g + lambda w). [0.0]"""
     decay_exclude: Sequence[str]
-    """No decay for parameters whose name contains one of these (^fc: begins so); norm, bias and 1d are kinds."""
+    """No decay for parameters whose name contains one of these (^fc."""
     train_only: Sequence[str]
-    """Train these parameters alone (names as in --decay-exclude, such as ^layer4 ^fc); the others keep their
-    values."""
+    """Train these parameters alone (names as in --decay-exclude, such as ^layer4 ^fc)."""
     frozen_norms: bool
     """Batch norms that --train-only leaves out normalise with their running statistics, which stay as they are."""
     freeze: Literal["none", "backbone"]
-    """backbone: only the last layer is trained; all others keep their weights and their norms' statistics. [none]"""
+    """backbone: only the last layer is trained. [none]"""
     unfreeze_at: str | float | None
-    """When --freeze or --train-only ends, such as 2ep: all are trained from there, the optimiser begins anew."""
+    """When --freeze or --train-only ends, such as 2ep."""
     muon_normalize: bool
-    """Scale filters to the norm sqrt(rows) before each muon step; for filters that a norm follows."""
+    """Scale filters to the norm sqrt(rows) before each muon step."""
     lars_exclude: Sequence[str]
     """No adaptation and no decay by LARS for these. [norm bias]"""
     clip_norm: float | None
     """Clip the gradient to this global norm."""
     loss: Literal["cross-entropy", "bce"]
-    """cross-entropy over the classes; bce: binary cross entropy of each class, its mean over the classes. [cross-
-    entropy]"""
+    """cross-entropy over the classes. [cross-entropy]"""
     bce_threshold: float | None
     """With --loss bce: a class whose share of the mixed and smoothed label is above this is present, the others
     absent."""
     focal_gamma: float
-    """Focal loss: (1 - p)^gamma times the loss of each class; 0 is off. [0.0]"""
+    """Focal loss: (1 - p)^gamma times the loss of each class. [0.0]"""
     class_weights: str | None
-    """Weights of the classes in the loss: balanced (images / (classes x images of the class)), or a CSV file of lines
-    CLASS,WEIGHT. With --loss bce they weigh the classes that are present."""
+    """Weights of the classes in the loss."""
     teacher: str | None
     """Distillation: a run, a checkpoint or an export in torch's format whose answers to the same images are learnt,
     too."""
     distillation: Literal["soft", "hard"]
-    """soft: the teacher's probabilities at --teacher-temperature; hard: its best class. [soft]"""
+    """soft: the teacher's probabilities at --teacher-temperature. [soft]"""
     teacher_temperature: float
     """Temperature T of soft distillation, whose loss is scaled by T^2. [1.0]"""
     teacher_share: float
-    """Share of the teacher in the loss; the labels have the rest. [0.5]"""
+    """Share of the teacher in the loss. [0.5]"""
     label_smoothing: float
     """Label smoothing. [0.0]"""
     smoothing_form: Literal["uniform", "others"]
-    """uniform: e/C for every class; others: e/(C-1) for each wrong class. [uniform]"""
+    """uniform: e/C for every class. [uniform]"""
     ema_decay: float | None
     """Keep an exponential average of the weights during training."""
+    ema_warmup: str | float | None
+    """Time in which --ema-decay grows."""
     learning_rate: float
     """Peak learning rate. [0.1]"""
     lr_reference_batch: int | None
-    """The rate is meant for this batch: peak = rate x global batch / reference."""
+    """The rate is meant for this batch."""
     lr_factors: Sequence[str]
     """Other rates for some parameters, as NAME:FACTOR pairs such as bias:64 head:0.5 (names as in --decay-exclude)."""
     layer_decay: float
-    """Smaller rates towards the input: x this for each block that stands below the last layer. [1.0]"""
+    """Smaller rates towards the input. [1.0]"""
     lr_schedule: Literal["constant", "stepped", "cosine", "exponential", "polynomial"]
     """Form of the schedule. [cosine]"""
     lr_drops: Sequence[str | float]
@@ -327,31 +229,31 @@ class TrainOptions(TypedDict, total=False):
     lr_values: Sequence[float]
     """Stepped: factors of the peak rate after each drop, instead of powers of --lr-decay."""
     lr_drop_form: Literal["reached", "passed"]
-    """reached: a drop at 30up acts from update 30 on; passed: from update 31 on. [reached]"""
+    """reached: a drop at 30up acts from update 30 on. [reached]"""
     lr_decay_every: str | float | None
-    """Exponential: time between decays; default 2.4 epochs."""
+    """Exponential: time between decays."""
     lr_power: float
     """Power of the polynomial schedule. [2.0]"""
     lr_end: float
     """Final rate as a share of the peak (cosine, polynomial). [0.0]"""
     lr_horizon: str | float | None
-    """When cosine or polynomial reach their end; default: the end of the run."""
+    """When cosine or polynomial reach their end."""
     lr_every: str | float
-    """The rate is evaluated at multiples of this (1up: at every update; 1ep: staircase). [1up]"""
+    """The rate is evaluated at multiples of this (1up. [1up]"""
     warmup: str | float
     """Linear warm-up, such as 5ep, 500up or 10%. [0ep]"""
     warmup_mode: Literal["mask", "shift"]
-    """mask: the schedule's clock runs during warm-up; shift: it starts afterwards. [mask]"""
+    """mask: the schedule's clock runs during warm-up. [mask]"""
     warmup_form: Literal["from-zero", "from-first", "epochs"]
-    """from-zero: u/w; from-first: (u+1)/(w+1); epochs: (epoch+1)/w. [from-zero]"""
+    """from-zero: u/w; from-first. [from-zero]"""
     epochs: float | None
     """Epochs; default: by data set."""
     updates: int | None
     """Weight updates, instead of --epochs."""
     epochs_by_images: bool
-    """Count epochs in images: updates in all = floor(images x epochs / global batch), leftovers included."""
+    """Count epochs in images."""
     updates_per_epoch: int | None
-    """Length of an epoch; default: images / global batch."""
+    """Length of an epoch."""
     max_time: str | None
     """Stop after this time (90s, 30min, 2h), with a checkpoint."""
     target_accuracy: float | None
@@ -359,7 +261,7 @@ class TrainOptions(TypedDict, total=False):
     patience: int | None
     """Stop after this many validations without a better one."""
     logs_per_epoch: str | float
-    """Log points per epoch; 1/2 is every second epoch, 0 never. [1]"""
+    """Log points per epoch. [1]"""
     updates_per_log: int | None
     """Updates between log points, instead of --logs-per-epoch."""
     checkpoints_per_epoch: str | float
@@ -373,23 +275,23 @@ class TrainOptions(TypedDict, total=False):
     checkpoint_every: str | None
     """Also save whenever this time has gone by, such as 10min."""
     checkpoints_to_keep: int | None
-    """Keep the newest N besides the best; default: all."""
+    """Keep the newest N besides the best."""
     updates_per_call: int | None
-    """Updates between two returns to the host loop's events; default: from the events."""
+    """Updates between two returns to the host loop's events."""
     training: bool
     """Train; with --no-training only validate. [on]"""
     validation: bool
     """Measure the accuracy on the validation images. [on]"""
     validation_mode: Literal["during", "after"]
-    """during: after whole epochs and at the end; after: all checkpoints at the end. [during]"""
+    """during: after whole epochs and at the end. [during]"""
     epochs_per_validation: int
     """Epochs between validations with --validation-mode during. [1]"""
     validation_batch_size: int | None
-    """Samples per validation pass; default: the micro-batch."""
+    """Samples per validation pass."""
     validation_replicas: int | None
-    """Replicas of validation; default: replicas x stages."""
+    """Replicas of validation."""
     validation_views: Literal["one", "mirror", "mirror-shift"]
-    """Views of each validation image whose answers are averaged: one; mirror (2 views). [one]"""
+    """Views of each validation image whose answers are averaged. [one]"""
     repeat: int
     """Validate the set this many times (throughput). [1]"""
     latency: bool
@@ -399,16 +301,15 @@ class TrainOptions(TypedDict, total=False):
     average_decay: Sequence[float]
     """After training, average all checkpoints exponentially with these decays."""
     answers: str | None
-    """With validate: write the answer to every image into this .csv or .parquet file: path, label, answer,
-    confidence."""
+    """With validate: write the answer to every image into this .csv or .parquet file."""
     best_by: Literal["accuracy", "accuracy_top5", "loss", "f1", "precision", "recall", "ece"]
-    """What makes a checkpoint the best, and what --patience watches: a figure of validation. [accuracy]"""
+    """What makes a checkpoint the best, and what --patience watches. [accuracy]"""
     disable_metrics: bool
     """No loss and accuracy in training, for peak throughput."""
     seed: int
     """Seed of everything random. [0]"""
     run_dir: str | Path | None
-    """Folder of the run; default: runs/<model>-<data>-<time>."""
+    """Folder of the run."""
     checkpoint_path: str | Path | None
     """A checkpoint, a run, or a folder of checkpoints to start from or to validate."""
     resume: Literal["no", "auto"]
@@ -434,7 +335,7 @@ class TrainOptions(TypedDict, total=False):
     report: bool
     """Write report.html at the end. [on]"""
     callback: Sequence[str]
-    """Code of your own that hears of the run: FILE.py:NAME, a class or a function that makes one."""
+    """Code of your own that hears of the run."""
     quiet: bool
     """Print results and errors only."""
     json_logs: bool

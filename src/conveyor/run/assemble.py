@@ -22,6 +22,7 @@ from conveyor.numerics.allocator import keep_freed_memory
 from conveyor.numerics.loss_scale import make_loss_scale
 from conveyor.numerics.precision import Precision
 from conveyor.optim.average import Ema
+from conveyor.options.units import Duration
 from conveyor.run import preflight
 from conveyor.run.gemm_rate import training_flops
 from conveyor.run.start import check_fits
@@ -117,8 +118,16 @@ def lane_and_updater(
         optimizer,
         make_loss_scale(options, updates_total=spec.updates_total),
         options.optimizer.clip_norm,
-        None if decay is None else Ema(lane.module, decay),
+        None if decay is None else Ema(lane.module, decay, _updates(options.optimizer.ema_warmup, spec)),
     )
+
+
+def _updates(time: Duration | None, spec: RunSpec) -> int:
+    """A time as a number of updates; 0 for none."""
+    if time is None:
+        return 0
+    lengths = {"updates_per_epoch": spec.updates_per_epoch, "updates_total": spec.updates_total}
+    return int(time.updates(**lengths, global_batch=spec.topology.global_batch))
 
 
 def _release(session: Session, prepare: Prepare, frozen: Collection[str], aim: tuple[Loss, Teacher | None]) -> None:

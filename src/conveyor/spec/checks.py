@@ -9,7 +9,9 @@ from conveyor.data.formats import divide
 from conveyor.data.formats.folders import is_plain
 from conveyor.errors import UserError
 from conveyor.layout import Machine
+from conveyor.models.library_models import is_library
 from conveyor.options import Options
+from conveyor.options.units import jitter_reaches
 from conveyor.topology import HostEvents, Length, Topology
 
 FEW_IMAGES = 20_000
@@ -31,7 +33,8 @@ def check_data(options: Options, data: DatasetInfo) -> None:
 
 
 def check_order(options: Options) -> None:
-    """Refuse what says twice how often a sample is shown."""
+    """Refuse a colour jitter that means nothing, and what says twice how often a sample is shown."""
+    jitter_reaches(options.data.color_jitter)
     if options.data.balanced_sampling and options.data.repeated_augmentation > 1:
         raise UserError(
             "--balanced-sampling and --repeated-augmentation exclude each other: both say how often an image is shown"
@@ -61,7 +64,7 @@ def unused_targets(options: Options) -> list[str]:
         if name in options.changed()
     ]
     if given and chosen.teacher is None:
-        notes.append(f"{', '.join(given)}: without --teacher there is no distillation, they have no effect")
+        notes.append(f"{', '.join(given)}: no effect without --teacher: there is no distillation")
     elif chosen.distillation == "hard" and chosen.teacher_temperature != 1:
         notes.append("--teacher-temperature has no effect: hard distillation takes the teacher's best class")
     return notes
@@ -103,7 +106,7 @@ def idle_lanes(lanes: int, group: int, options: Options) -> str:
     return f"{lanes} of the lanes {'has' if lanes == 1 else 'have'} nothing to do, {cure}; "
 
 
-def exactness(machine: Machine, own: bool, threads: int, usual: int) -> str:
+def exactness(machine: Machine, own: bool, threads: int, usual: int, optimizer: str = "") -> str:
     """Whether other layouts of the run compute the same bits, and if not, why.
 
     `threads` of a worker may not be the `usual` ones: a launcher dealt out the cores.
@@ -112,7 +115,8 @@ def exactness(machine: Machine, own: bool, threads: int, usual: int) -> str:
         return "accelerators: equal to other layouts within rounding"
     if own:
         return "bit-identical to other layouts if your module's layers are"
-    return "bit-identical to any other layout" + (f" with --threads {threads}" if threads != usual else "")
+    foreign = f" if {optimizer} treats each parameter by itself and draws nothing at random" if ":" in optimizer else ""
+    return "bit-identical to any other layout" + (f" with --threads {threads}" if threads != usual else "") + foreign
 
 
 def chosen_devices(options: Options) -> list[tuple[str, tuple[int, ...]]]:
@@ -169,7 +173,8 @@ def few_images(options: Options, data: DatasetInfo, *, own: bool) -> list[str]:
     if begun or data.name != "folder" or data.train_images >= FEW_IMAGES or not options.events.training:
         return []
     count = "1 photograph is" if data.train_images == 1 else f"{data.train_images:,} photographs are"
-    advice = f"add --pretrained {ADVISED} to start from weights that know photographs already"
+    named = options.model.model if is_library(options.model.model) else ADVISED
+    advice = f"add --pretrained {named} to start from weights that know photographs already"
     return [f"{count} few to learn from nothing: {advice}"]
 
 

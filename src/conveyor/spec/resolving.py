@@ -60,7 +60,9 @@ def resolve(
         layout, layout_note = choose_layout(where, topology, machine, workers, topology.slots // group)
         idle = 0 if machine.accelerators else max(0, layout.lanes - topology.slots // group)
         usual = where.threads or machine.threads(topology.slots // group)
-        about_bits = checks.exactness(machine, model_name is not None, layout.threads, usual)
+        about_bits = checks.exactness(
+            machine, model_name is not None, layout.threads, usual, options.optimizer.optimizer
+        )
         layout_note = f"{layout_note}; {checks.idle_lanes(idle, group, options)}{about_bits}"
     else:
         batches = -(-data.validation_images // validation_batch)

@@ -7,8 +7,9 @@ import pytest
 import torch
 from PIL import Image, ImageEnhance
 
-from conveyor.data.transform.jitter import ORDERS, change, jitter, reaches
+from conveyor.data.transform.jitter import ORDERS, change, jitter
 from conveyor.errors import UserError
+from conveyor.options.units import jitter_reaches
 
 IMAGES = torch.randint(0, 256, (6, 12, 12, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(0))
 
@@ -63,8 +64,8 @@ def test_an_image_depends_on_its_sample_alone() -> None:
 
 
 def test_numbers_that_mean_nothing_are_refused() -> None:
-    assert reaches(()) == (0, 0, 0, 0)
-    assert reaches((0.4,)) == (0.4, 0.4, 0.4, 0)
+    assert jitter_reaches(()) == (0, 0, 0, 0)
+    assert jitter_reaches((0.4,)) == (0.4, 0.4, 0.4, 0)
     for given in ((0.1, 0.2), (0.1, 0.1, 0.1, 0.6)):
         with pytest.raises(UserError, match="one number"):
-            reaches(given)
+            jitter_reaches(given)

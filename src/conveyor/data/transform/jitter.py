@@ -11,27 +11,16 @@ import torch
 from torch import Tensor
 
 from conveyor.data.transform.randaugment import blend, grey
-from conveyor.errors import UserError
 from conveyor.numerics import keyed
+from conveyor.options.units import jitter_reaches
 
 PARTS = ("brightness", "contrast", "saturation", "hue")
 ORDERS = torch.tensor(list(itertools.permutations(range(len(PARTS)))))
 
 
-def reaches(given: Sequence[float]) -> tuple[float, ...]:
-    """(brightness, contrast, saturation, hue) from one number for the first three, or from three or four numbers."""
-    known = {1: (*given, *given, *given, 0.0), 3: (*given, 0.0), 4: tuple(given)}.get(len(given), (0.0,) * len(PARTS))
-    if len(given) not in (0, 1, 3, 4) or known[3] > 0.5:
-        raise UserError(
-            f"--color-jitter {' '.join(f'{one:g}' for one in given)}: give one number for brightness, contrast and "
-            "saturation, or three, and as a fourth the share of the circle, up to 0.5, by which hues turn"
-        )
-    return known
-
-
 def jitter(images: Tensor, seed: int, epoch: int, samples: Tensor, given: Sequence[float]) -> Tensor:
     """Images [B, H, W, C] in 0..255 with other colours, float32; `samples` are on the host, wherever the images are."""
-    reach = reaches(given)
+    reach = jitter_reaches(given)
     draws = keyed.uniform(seed, "jitter", epoch, samples, count=len(PARTS) + 1)
     order = ORDERS[(draws[:, -1] * len(ORDERS)).to(torch.int64)]
     pixels = images.permute(0, 3, 1, 2).contiguous().to(torch.float32)  # planes: greys are sums over them
