@@ -23,13 +23,26 @@ def test_slurm_script() -> None:
     assert "#SBATCH --nodes=2" in headers
     assert "#SBATCH --ntasks-per-node=2" in headers
     assert "#SBATCH --cpus-per-task=3" in headers
-    assert script.index("#SBATCH --requeue") < script.index("set -euo"), "directives come before the first command"
+    assert script.index("#SBATCH --requeue") < script.index("set -uo"), "directives come before the first command"
     assert "export CONVEYOR_REPLICAS=8" in script
     made = next(line for line in script.splitlines() if line.startswith("export CONVEYOR_SECRET="))
     shown = subprocess.run(["bash"], input=f"{made}\necho $CONVEYOR_SECRET", text=True, capture_output=True, check=True)
     assert re.fullmatch("[0-9a-f]{64}\n", shown.stdout)
     assert "export SRUN_CPUS_PER_TASK=$SLURM_CPUS_PER_TASK" in script
-    assert """srun --kill-on-bad-exit=1 conveyor train --data cifar10 --name 'it'"'"'s'""" in script
+    assert """srun --kill-on-bad-exit=0 --wait=60 conveyor train --data cifar10 --name 'it'"'"'s'""" in script
+    for directive in ("--signal=USR1@120", "--requeue", "--open-mode=append"):
+        assert f"#SBATCH {directive}" in headers
+    assert "[ $starts -lt 3 ]" in script, "--max-restarts"
+
+
+def test_an_array_of_slurm() -> None:
+    words = ["echo", "$SLURM_ARRAY_TASK_ID", 'a "${SLURM_ARRAY_TASK_ID}" $HOME `id` \\']
+    script = emit("slurm", words, PLAN, Cluster(num_hosts=2, array="0-3%2"))
+    assert "#SBATCH --array=0-3%2" in script
+    command = next(line for line in script.splitlines() if " echo " in line).partition("--wait=60 ")[2]
+    variables = {"SLURM_ARRAY_TASK_ID": "7", "PATH": "/usr/bin:/bin"}
+    shown = subprocess.run(["bash", "-c", command], env=variables, capture_output=True, text=True, check=True)
+    assert shown.stdout == '7 a "7" $HOME `id` \\\n'
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,108 @@
+"""`conveyor.train` in a script that a launcher starts several times: one run, on every worker, with the bits of one process."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from tests.exact import differences
+
+OPTIONS = (
+    "dict(updates=12, updates_per_epoch=6, micro_batch_size=8, accumulation=4, threads=1, report=False, tensorboard=False, "
+    "quiet=True, device='cpu')"
+)
+SCRIPT = f"""
+import os, sys
+import numpy as np, torch, conveyor
+from torch import nn
+
+OPTIONS = {OPTIONS}
+RANK = int(os.environ.get("RANK", "0"))
+
+
+def data(part=slice(None)):
+    draw = np.random.default_rng(3)
+    images = draw.integers(0, 256, (256, 12, 12, 1), dtype=np.uint8)
+    labels = np.arange(256) // 64
+    return (images[part], labels[part]), (images[:64], labels[:64])
+
+
+def net(width=8):
+    torch.manual_seed(RANK)
+    layers = [nn.Conv2d(1, width, 3), nn.BatchNorm2d(width), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
+    return nn.Sequential(*layers, nn.Linear(width, 4))
+
+
+what, folder = sys.argv[1:]
+if what == "both":
+    run = conveyor.train(run_dir=folder + "/named", **OPTIONS)
+    run = conveyor.train(model=net(), data=data(), run_dir=folder + "/own", **OPTIONS)
+elif what == "group":
+    torch.distributed.init_process_group("gloo")
+    run = conveyor.train(model=net(), data=data(), run_dir=folder + "/own", **OPTIONS)
+    total = torch.ones(1)
+    torch.distributed.all_reduce(total)
+    assert total.item() == 2, "the caller's group is still there"
+elif what == "parts":
+    run = conveyor.train(data=data(slice(RANK, None, 2)), run_dir=folder, **OPTIONS)
+else:
+    run = conveyor.train(model=net(8 + RANK), data=data(), run_dir=folder, **OPTIONS)
+print(f"worker {{RANK}}: {{run.updates}} updates, {{len(run.metrics)}} rows")
+"""
+
+
+def torchrun(place: Path, what: str) -> "subprocess.CompletedProcess[str]":
+    (place / "script.py").write_text(SCRIPT)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        "script.py",
+        what,
+        "two",
+    ]
+    return subprocess.run(command, cwd=place, capture_output=True, text=True, timeout=280)
+
+
+@pytest.mark.parametrize("what", ["both", "group"])
+def test_every_worker_has_the_run(tmp_path: Path, what: str) -> None:
+    done = torchrun(tmp_path, what)
+    assert done.returncode == 0, done.stderr
+    said = [line for line in done.stdout.splitlines() if line.startswith("worker")]
+    assert sorted(said) == [f"worker {rank}: 12 updates, 2 rows" for rank in range(2)]
+    subprocess.run([sys.executable, "script.py", "both", "one"], cwd=tmp_path, check=True, timeout=280)
+    for name in ("named", "own") if what == "both" else ("own",):
+        assert differences(tmp_path / "one" / name, tmp_path / "two" / name) == []
+
+
+@pytest.mark.parametrize(
+    ("what", "sentence"), [("parts", "were given different data"), ("nets", "with different layers")]
+)
+def test_objects_that_differ_are_refused(tmp_path: Path, what: str, sentence: str) -> None:
+    done = torchrun(tmp_path, what)
+    assert done.returncode != 0
+    assert f"workers 0 and 1 were given {sentence.removeprefix('were given ')}" in done.stderr.replace("modules ", "")
+    assert not (tmp_path / "two/options.yml").exists(), "nothing was started"
+
+
+@pytest.mark.conformance
+def test_the_tasks_of_submitit_are_workers(tmp_path: Path) -> None:
+    submitit = pytest.importorskip("submitit", reason="submitit is not installed: pip install submitit")
+    import conveyor
+
+    executor = submitit.AutoExecutor(str(tmp_path / "log"), cluster="local")
+    executor.update_parameters(tasks_per_node=2, timeout_min=5)
+    options = eval(OPTIONS)
+    job = executor.submit(train_and_count, str(tmp_path / "two"), options)
+    assert job.results() == [12, 12]
+    conveyor.train(run_dir=str(tmp_path / "one"), layout="1x1", **options)
+    assert differences(tmp_path / "one", tmp_path / "two") == []
+
+
+def train_and_count(folder: str, options: dict[str, object]) -> int:
+    import conveyor
+
+    return conveyor.train(run_dir=folder, resume="auto", **options).updates  # type: ignore[arg-type]
