@@ -4,6 +4,7 @@ import contextlib
 import json
 import random
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -126,3 +127,36 @@ def test_under_torchrun_the_disk_is_the_only_line(tmp_path: Path, checkpoints: i
 )
 def test_five_deaths(tmp_path: Path, layout: str, more: tuple[str, ...]) -> None:
     check(tmp_path, layout, 400, [4, 12, 30, 31, 60], 5, *more)
+
+
+@pytest.mark.conformance
+@pytest.mark.timeout(600)
+def test_two_agents_of_torchrun_meet_anew(tmp_path: Path) -> None:
+    """As on two machines: the agent whose worker died counts a restart, the other one, with worker 0, does not."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    options = ["--updates", "60", *COMMON, "--updates-per-checkpoint", "10"]
+    disturbed, undisturbed = tmp_path / "disturbed", tmp_path / "undisturbed"
+    torchrun = [
+        "torch.distributed.run",
+        "--nnodes",
+        "2",
+        "--nproc-per-node",
+        "1",
+        "--max-restarts",
+        "2",
+        "--rdzv-backend",
+    ]
+    torchrun += ["c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "-m", "conveyor", "train", "--run-dir", str(disturbed)]
+    agents = [subprocess.Popen([sys.executable, "-m", *torchrun, *options]) for _ in range(2)]
+    try:
+        lose_a_worker(agents[1], disturbed, 3, random.Random(4), "--run-dir")
+        assert [agent.wait(300) for agent in agents] == [0, 0]
+    finally:
+        for agent in agents:
+            if agent.poll() is None:
+                agent.kill()
+    assert train(undisturbed, "1x1", *options).wait(240) == 0
+    assert json.loads((disturbed / "result.json").read_text())["restarts"] == 1
+    assert differences(disturbed, undisturbed) == []
