@@ -45,13 +45,14 @@ def render(runs: Sequence[Run], now: datetime.datetime | None = None, checkpoint
     """The HTML text, with as many of the misclassified images as the limit of its size allows."""
     budget = IMAGE_BUDGET
     while True:
-        page = _fill(sections.of_run(runs[0], budget, checkpoint) if len(runs) == 1 else compare.of_runs(runs), now)
+        page = fill(sections.of_run(runs[0], budget, checkpoint) if len(runs) == 1 else compare.of_runs(runs), now)
         if len(page.encode()) < SIZE_LIMIT or budget == 0:
             return page
         budget = 0 if budget < 20_000 else budget // 2
 
 
-def _fill(context: dict[str, Any], now: datetime.datetime | None) -> str:
+def fill(context: dict[str, Any], now: datetime.datetime | None = None) -> str:
+    """The page with these parts."""
     import jinja2
     from markupsafe import Markup
 
