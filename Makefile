@@ -18,7 +18,7 @@ install: $(VENV)/.all
 
 # Processes of their own: the inference libraries can crash a process long after they were used (seen as a segmentation
 # fault when their objects are collected), and the launch tests start and kill many workers.
-test: $(VENV)/.all $(CONVEYOR_PEERS)/triton/.all
+test: $(VENV)/.all $(CONVEYOR_PEERS)/triton/.all $(CONVEYOR_PEERS)/store/.all
 	$(PYTEST) --ignore tests/infer --ignore tests/launch $(ARGS)
 	$(PYTEST) tests/infer
 	$(PYTEST) tests/launch
@@ -43,7 +43,7 @@ $(CONVEYOR_PEERS)/%/.all: requirements/peers/%.txt
 	$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-conformance: $(VENV)/.all
+conformance: $(VENV)/.all $(CONVEYOR_PEERS)/store/.all $(CONVEYOR_PEERS)/cluster/.all
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m conformance -n $(JOBS) --dist loadgroup $(ARGS)
 
 lock: $(VENV)/.all

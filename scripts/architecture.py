@@ -9,7 +9,7 @@ SOURCE = HERE / "src" / "conveyor"
 PAGE = HERE / "docs" / "architecture.md"
 
 LAYERS = [
-    ("Front doors", ["cli", "api", "dialects"]),
+    ("Front doors", ["cli", "ray", "api", "dialects"]),
     ("One module for each command", ["commands"]),
     ("Around a run", ["launch", "bench", "report", "plan", "serve", "request"]),
     ("The life of a run", ["run"]),
@@ -20,7 +20,7 @@ LAYERS = [
     ("Measuring, and what a run shows", ["measure", "monitor"]),
     ("Where and what", ["layout", "topology"]),
     ("The vocabulary", ["options"]),
-    ("Ground", ["tree", "hooks", "interrupt", "files", "scratch", "processes", "errors", "version"]),
+    ("Ground", ["tree", "hooks", "interrupt", "remote", "files", "scratch", "processes", "errors", "version"]),
 ]
 """Each imports only from its own layer or those below it: read by the test and by the page."""
 
@@ -53,9 +53,12 @@ CHANGES = [
     ("model, image size, classes, normalisation where no option says them", ["data/subject.py"]),
     ("lanes, depth and number of threads of a run, and who computes which groups", ["layout.py"]),
     ("which cores a worker is pinned to", ["launch/cores.py"]),
-    ("the SLURM script or Kubernetes manifest of a training job", ["launch/manifests.py"]),
+    ("the SLURM script, Kubernetes manifest or SkyPilot task of a training job", ["launch/slurm_script.py", "launch/kubernetes.py", "launch/skypilot.py"]),
+    ("addresses on object stores, and what is uploaded when", ["remote/front.py", "remote/mirror.py"]),
     ("how workers are started, and by which launchers", ["launch/run_job.py", "launch/rank.py", "launch/agent.py"]),
     ("how workers meet and prove that they belong to the job", ["launch/rendezvous.py", "launch/messages.py"]),
+    ("how a worker that is gone is noticed", ["launch/watch.py"]),
+    ("how soon a signal ends a run", ["training/polling.py", "training/late.py"]),
     ("communication between workers", ["world/world.py", "world/distributed.py"]),
     ("the tree in whose order gradients are summed", ["tree.py"]),
     ("the sum of gradients within a lane, and its buckets", ["world/gradients.py"]),
@@ -74,7 +77,7 @@ CHANGES = [
     ("the order of forward and backward passes in a pipeline", ["pipeline/schedules.py"]),
     ("the loss, top-1 and top-5", ["training/loss.py"]),
     ("clipping, loss scale and what follows the gradients", ["training/update.py", "numerics/loss_scale.py"]),
-    ("an update rule", ["optim/rules.py", "optim/optimizer.py"]),
+    ("an update rule; a class of somebody else's", ["optim/rules.py", "optim/optimizer.py", "optim/foreign.py"]),
     ("the learning rate over time", ["optim/schedule.py"]),
     ("averages of weights", ["optim/average.py", "run/averages.py"]),
     ("when a run stops, logs, validates and saves", ["training/stopping.py", "training/events.py"]),
@@ -93,7 +96,8 @@ CHANGES = [
     ("how a JPEG is decoded; any other photograph", ["data/photo/jpeg.py", "data/photo/fused.py", "data/photo/decode.py"]),
     ("the random and central crops of photographs", ["data/photo/crops.py"]),
     ("the order of augmentation, mixing and normalisation", ["data/transform/prepare.py"]),
-    ("flips and shifts; RandAugment; mixup and cutmix; normalisation", ["data/transform/geometry.py", "data/transform/randaugment.py", "data/transform/mixing.py", "data/transform/normalize.py"]),
+    ("flips and shifts; RandAugment and TrivialAugment; mixup and cutmix; normalisation", ["data/transform/geometry.py", "data/transform/randaugment.py", "data/transform/mixing.py", "data/transform/normalize.py"]),
+    ("colour jitter; random erasing; class weights; the teacher of a distillation", ["data/transform/jitter.py", "data/transform/erasing.py", "data/labels.py", "run/teacher.py"]),
     ("how accuracy is counted", ["evaluate/accuracy.py"]),
     ("confusion.json, and the surest mistakes", ["evaluate/mistakes.py"]),
     ("the files of a checkpoint, and when one is damaged", ["checkpoint/folder.py"]),

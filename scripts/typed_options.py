@@ -1,4 +1,4 @@
-"""Write src/conveyor/options/typed.py, the keyword arguments of `conveyor.train`, from the option declarations."""
+"""Write src/conveyor/options/typed.py and typed_data.py, the keyword arguments of `conveyor.train`, from the declarations."""
 
 import textwrap
 from pathlib import Path
@@ -6,7 +6,8 @@ from pathlib import Path
 from conveyor.options import Spec, specs
 from conveyor.options.parser import explained, first_sentence
 
-TARGET = Path(__file__).parent.parent / "src" / "conveyor" / "options" / "typed.py"
+OPTIONS = Path(__file__).parent.parent / "src" / "conveyor" / "options"
+TARGETS = {"data": OPTIONS / "typed_data.py", "all": OPTIONS / "typed.py"}
 ARGUMENTS = ("model", "data")
 """Arguments of their own: they take objects too."""
 PATHS = ("data_dir", "weights", "weights_dir", "run_dir", "checkpoint_path", "profile_dir")
@@ -33,24 +34,29 @@ def annotation(spec: Spec) -> str:
     return f"{made} | None" if spec.kind.optional else made
 
 
-def text() -> str:
+def text(kind: str) -> str:
+    """One of the two files: the options of images, or all others, whose class inherits from that one."""
+    base = "TypedDict" if kind == "data" else "DataOptions"
+    head = ["from collections.abc import Sequence", "from pathlib import Path"]
+    if kind == "data":
+        head.append("from typing import Literal, TypedDict")
+    else:
+        head += ["from typing import Literal", "", "from conveyor.options.typed_data import DataOptions"]
     lines = [
         '"""The options of `conveyor.train` and `conveyor.validate` as keyword arguments, for editors and type checkers.',
         "",
         "Made by scripts/typed_options.py from the declarations; a test keeps it current.",
         '"""',
         "",
-        "from collections.abc import Sequence",
-        "from pathlib import Path",
-        "from typing import Literal, TypedDict",
+        *head,
         "",
         "",
-        "class TrainOptions(TypedDict, total=False):",
+        f"class {'DataOptions' if kind == 'data' else 'TrainOptions'}({base}, total=False):",
         '    """Every option by its name; what is left out has its default."""',
         "",
     ]
     for spec in specs().values():
-        if spec.name not in ARGUMENTS:
+        if spec.name not in ARGUMENTS and (spec.section == "data") == (kind == "data"):
             said = first_sentence(explained(spec)).replace("\\", "\\\\").replace('"', "'")
             lines.append(f"    {spec.name}: {annotation(spec)}")
             lines += textwrap.wrap(f'"""{said}"""', 119, initial_indent="    ", subsequent_indent="    ")
@@ -58,4 +64,5 @@ def text() -> str:
 
 
 if __name__ == "__main__":
-    TARGET.write_text(text(), encoding="utf-8")
+    for kind, target in TARGETS.items():
+        target.write_text(text(kind), encoding="utf-8")

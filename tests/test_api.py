@@ -27,13 +27,16 @@ Command = Callable[..., tuple[int, str, str]]
 
 def test_typed_options_are_those_that_are_declared(tmp_path: Path) -> None:
     script = Path(__file__).parent.parent / "scripts" / "typed_options.py"
-    made = tmp_path / "typed.py"
-    code = f"import runpy; made = runpy.run_path({str(script)!r}); open({str(made)!r}, 'w').write(made['text']())"
-    subprocess.run([sys.executable, "-c", code], check=True)
-    subprocess.run([sys.executable, "-m", "ruff", "format", "-q", "--line-length", "120", str(made)], check=True)
-    assert made.read_text() == (script.parent.parent / "src/conveyor/options/typed.py").read_text(), (
-        "run scripts/typed_options.py and ruff format"
+    code = (
+        f"import pathlib, runpy; made = runpy.run_path({str(script)!r})\n"
+        f"for kind in made['TARGETS']: pathlib.Path({str(tmp_path)!r}, kind + '.py').write_text(made['text'](kind))"
     )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    subprocess.run([sys.executable, "-m", "ruff", "format", "-q", "--line-length", "120", str(tmp_path)], check=True)
+    for kind, name in {"data": "typed_data.py", "all": "typed.py"}.items():
+        assert (tmp_path / f"{kind}.py").read_text() == (
+            script.parent.parent / "src/conveyor/options" / name
+        ).read_text(), "run scripts/typed_options.py and ruff format"
     assert set(TrainOptions.__annotations__) == set(specs()) - {"model", "data"}
 
 

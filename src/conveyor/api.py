@@ -18,11 +18,13 @@ from conveyor.checkpoint import choice
 from conveyor.errors import UserError
 from conveyor.infer.classifier import Classifier
 from conveyor.infer.load import load as load_for_inference
+from conveyor.launch.rank import is_main
 from conveyor.models import user_module
 from conveyor.options import Options
 from conveyor.options.file import configuration
 from conveyor.options.layers import layered
 from conveyor.options.typed import TrainOptions
+from conveyor.remote import front
 from conveyor.run import folder as rundir
 from conveyor.run import in_process
 
@@ -115,17 +117,23 @@ def train(
     `model` and `data` are names, or objects of your own: an `nn.Module`, and (training, validation) data given as
     arrays, map-style data sets or `conveyor.data.batch.Dataset`s. `config` is a named configuration or a YAML file;
     every other keyword is an option of `conveyor train`. `callbacks` are objects with some of the methods of
-    `conveyor.monitor.callbacks.Callback`; with them, or a model or data of your own, the run stays in this process.
-    Runs with several workers start them as processes of their own, so a script needs no `if __name__ == "__main__"`.
+    `conveyor.monitor.callbacks.Callback`. Runs with several workers start them as processes of their own, so a script
+    needs no `if __name__ == "__main__"`; with callbacks, or a model or data of your own, the run stays in this process.
+
+    In a script that a launcher started several times (torchrun, srun, mpirun, submitit, `conveyor launch`), or beside an
+    initialised process group (Ray Train), all these processes are the workers of one run, objects of your own included,
+    and each gets the `Run`. Callbacks are called on worker 0.
     """
-    chosen, own_model, own_data = _options(model, data, config, dict(options))
-    if own_model is not None or own_data is not None or callbacks:
-        result = in_process.train(chosen, own_model, own_data, options, callbacks)
-        return Run.of(result, own_model)
-    from conveyor.launch.run_job import start
+    from conveyor.launch.run_job import TRAIN, start
     from conveyor.run.preflight import check_names
 
-    return Run.of(start(chosen, check=lambda spec: check_names(spec, options)))
+    with front.local("train", options, writes=is_main()) as given:
+        chosen, own_model, own_data = _options(model, data, config, given)
+        how: dict[str, Any] = {"run": TRAIN}
+        if own_model is not None or own_data is not None or callbacks:
+            how["resolving"], how["run"] = in_process.prepared(chosen, own_model, own_data, callbacks)
+        result = start(chosen, check=lambda spec: check_names(spec, options, own_model), everywhere=True, **how)
+        return Run.of(result, own_model)
 
 
 def validate(
@@ -140,12 +148,13 @@ def validate(
 
     Of a run every checkpoint is validated, or with `checkpoint` the one that is `best`, `last` or of that update.
     """
-    if (path := options.get("checkpoint_path")) is not None:
-        options["checkpoint_path"] = str(path if checkpoint is None else choice.find(Path(path), str(checkpoint)))
-    elif checkpoint is not None:
-        raise UserError("checkpoint chooses one of a run: name the run with checkpoint_path")
-    chosen, own_model, own_data = _options(model, data, config, dict(options))
-    return list(in_process.validate(chosen, own_model, own_data))
+    with front.local("validate", options) as given:
+        if (path := given.get("checkpoint_path")) is not None:
+            given["checkpoint_path"] = str(path if checkpoint is None else choice.find(Path(path), str(checkpoint)))
+        elif checkpoint is not None:
+            raise UserError("checkpoint chooses one of a run: name the run with checkpoint_path")
+        chosen, own_model, own_data = _options(model, data, config, given)
+        return list(in_process.validate(chosen, own_model, own_data))
 
 
 def load(
@@ -159,14 +168,14 @@ def load(
     if isinstance(path, Run):
         model = path.own_model if model is None else model
         path = path.folder
-    return Classifier(load_for_inference(path, checkpoint, model))
+    return Classifier(load_for_inference(front.fetched(path), checkpoint, model))
 
 
 def _options(
     model: str | nn.Module | None, data: Any, config: str | None, given: dict[str, Any]
 ) -> tuple[Options, nn.Module | None, Any]:
     """The options, and the caller's own model and data if there are any."""
-    for named in (model if isinstance(model, str) else None, *given.get("callback", ())):
+    for named in (model if isinstance(model, str) else None, given.get("optimizer"), *given.get("callback", ())):
         user_module.admit(named)
     own_model = None if model is None or isinstance(model, str) else model
     own_data = None if data is None or isinstance(data, str) else data

@@ -1,11 +1,12 @@
 """The command `conveyor`: parse, call the sub-command, report a user's mistake as one sentence and exit code 2."""
 
 import argparse
+import contextlib
 import logging
 import os
 import signal
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from conveyor import commands
 from conveyor.errors import INTERRUPTED, USER_ERROR, UserError, did_you_mean
@@ -13,6 +14,7 @@ from conveyor.interrupt import heard_in_imports
 from conveyor.layout import let_idle_threads_sleep
 from conveyor.models import user_module
 from conveyor.options.parser import Parser, width
+from conveyor.remote import is_address
 from conveyor.version import __version__
 
 EXTRAS = {
@@ -34,8 +36,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         with heard_in_imports():
             return _dispatch(words)
     except UserError as error:
+        from conveyor.launch.failure import in_step
+
         print(f"conveyor: error: {error}", file=sys.stderr)
-        return USER_ERROR
+        return in_step(USER_ERROR, os.environ)
     except KeyboardInterrupt:
         print("conveyor: interrupted", file=sys.stderr)
         return INTERRUPTED
@@ -63,10 +67,11 @@ def _dispatch(words: list[str]) -> int:
     arguments = parser_of(name).parse_args(words[1:])
     module = commands.load(name)
     given = getattr(arguments, "given", None) or {}
-    for code_of_the_user in (given.get("model"), *given.get("callback", ())):
+    for code_of_the_user in (given.get("model"), given.get("optimizer"), *given.get("callback", ())):
         user_module.admit(code_of_the_user)
     try:
-        code = module.run(arguments)
+        with _local(name, arguments):
+            code = module.run(arguments)
     except ModuleNotFoundError as error:
         extra = EXTRAS.get((error.name or "").partition(".")[0])
         if extra is None:
@@ -74,6 +79,29 @@ def _dispatch(words: list[str]) -> int:
         raise UserError(f"conveyor {name} needs {error.name}: pip install 'conveyor[{extra}]'") from None
     assert isinstance(code, int)
     return code
+
+
+@contextlib.contextmanager
+def _local(name: str, arguments: argparse.Namespace) -> Iterator[None]:
+    """Addresses on object stores become local folders for the time of the command; see `remote.front`."""
+    given = getattr(arguments, "given", None) or {}
+    plain = {key: value for key, value in vars(arguments).items() if key != "given"}
+    words = [one for value in (*plain.values(), *given.values()) for one in (value if _is_list(value) else [value])]
+    if name == "launch" or not any(map(is_address, words)):
+        yield
+        return
+    from conveyor.launch.rank import is_main
+    from conveyor.remote.front import local
+
+    with local(name, plain | given, writes=is_main()) as found:
+        vars(arguments).update({key: found[key] for key in plain if key not in given})
+        if given:
+            arguments.given = {key: found[key] for key in given}
+        yield
+
+
+def _is_list(value: object) -> bool:
+    return isinstance(value, list | tuple)
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:

@@ -2,6 +2,7 @@
 
 import contextlib
 import errno
+import itertools
 import json
 import os
 import re
@@ -52,6 +53,12 @@ def make_parent(path: str | Path) -> None:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
 
 
+def free_name(path: Path, first: int = 2) -> Path:
+    """`path`, or where that exists the first of `path-2`, `path-3`, ... that does not."""
+    others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(first))
+    return next(one for one in itertools.chain([path], others) if not one.exists())
+
+
 def remove_unfinished(folder: Path) -> None:
     """Remove the temporary files that killed processes left in `folder`; only where no other process writes."""
     for path in folder.glob(".*.tmp"):
@@ -65,6 +72,15 @@ def parse_json(text: str | bytes) -> Any:
         return json.loads(text)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object in a file; an empty one where there is none, or something else."""
+    try:
+        found = parse_json(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def sync_folder(folder: Path) -> None:

@@ -10,7 +10,7 @@ from conveyor.bench.runner import Outcome, Series
 from conveyor.bench.spec import Benchmark, Case
 from conveyor.bench.tables import newest_records
 from conveyor.commands import bench
-from conveyor.measure.rounds import NO_TIME, Contestant, fitting_steps, play
+from conveyor.measure.rounds import NO_TIME, Program, fitting_steps, run_rounds
 
 
 class Clock:
@@ -40,9 +40,9 @@ def test_steps_are_given_up_before_rounds(seconds: float, expected: int) -> None
     assert fitting_steps(seconds, 2.0, rounds=5, steps=4) == expected
 
 
-def test_a_contestant_without_time_to_start_is_absent() -> None:
-    match = play([Contestant("late", ["false"])], rounds=2, steps=1, threads=1, seconds=0.0)
-    assert match.absent == {"late": NO_TIME}
+def test_a_program_without_time_to_start_is_absent() -> None:
+    measured = run_rounds([Program("late", ["false"])], rounds=2, steps=1, threads=1, seconds=0.0)
+    assert measured.absent == {"late": NO_TIME}
 
 
 def test_every_part_can_be_asked_for() -> None:

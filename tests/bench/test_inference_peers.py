@@ -9,7 +9,7 @@ from conveyor.bench import inference_peers as peers
 from conveyor.bench import limits, page, tables
 from conveyor.bench.records import OURS
 from conveyor.measure.processor import multiplies_bfloat16
-from conveyor.measure.rounds import Contestant
+from conveyor.measure.rounds import Program
 
 FAKE = """
 import json, sys
@@ -31,20 +31,20 @@ time.sleep(100)
 """
 
 
-def fake(name: str, speed: int) -> Contestant:
-    return Contestant(name, [sys.executable, "-c", FAKE.replace("SPEED", str(speed))])
+def fake(name: str, speed: int) -> Program:
+    return Program(name, [sys.executable, "-c", FAKE.replace("SPEED", str(speed))])
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """One whose limits are known at once."""
-    monkeypatch.setattr(limits, "contestants", lambda threads: [fake(name, 100) for name in limits.UNITS])
+    monkeypatch.setattr(limits, "programs", lambda threads: [fake(name, 100) for name in limits.UNITS])
 
 
 @pytest.mark.usefixtures("machine")
 def test_everybody_is_asked_for_every_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = [fake(OURS, 10), fake("slow", 7), fake("quick", 8), Contestant("absent", ["/nowhere/at/all"])]
-    monkeypatch.setattr(peers, "contestants", lambda *_, **__: found)
+    found = [fake(OURS, 10), fake("slow", 7), fake("quick", 8), Program("absent", ["/nowhere/at/all"])]
+    monkeypatch.setattr(peers, "programs", lambda *_, **__: found)
     said = []
     records = peers.measure(
         "resnet50", [1, 4], rounds=3, threads=1, report=lambda record: said.append(peers.text(record))
@@ -64,7 +64,7 @@ def test_everybody_is_asked_for_every_batch(monkeypatch: pytest.MonkeyPatch) -> 
 
 @pytest.mark.usefixtures("machine")
 def test_the_time_is_filled_with_rounds(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(peers, "contestants", lambda *_, **__: [fake(OURS, 10), fake("quick", 8), fake("far off", 4)])
+    monkeypatch.setattr(peers, "programs", lambda *_, **__: [fake(OURS, 10), fake("quick", 8), fake("far off", 4)])
     monkeypatch.setattr(peers, "MOST_ROUNDS", 7)
     records = peers.measure("resnet50", [1, 4], rounds=2, seconds=30.0, threads=1)
     assert [record.results[peers.BEST].n for record in records] == [7, 7]
@@ -74,8 +74,8 @@ def test_the_time_is_filled_with_rounds(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.usefixtures("machine")
 def test_who_takes_too_long_to_get_ready_is_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    broken = Contestant("broken", [sys.executable, "-c", BROKEN])
-    monkeypatch.setattr(peers, "contestants", lambda *_, **__: [fake(OURS, 10), broken, fake("quick", 8)])
+    broken = Program("broken", [sys.executable, "-c", BROKEN])
+    monkeypatch.setattr(peers, "programs", lambda *_, **__: [fake(OURS, 10), broken, fake("quick", 8)])
     monkeypatch.setattr("conveyor.measure.rounds.GRACE_SECONDS", 0.1)
     records = peers.measure("resnet50", [1, 4], rounds=1, threads=1, prepare_seconds=1.0)
     for record in records:
@@ -84,13 +84,13 @@ def test_who_takes_too_long_to_get_ready_is_out(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_the_commands_name_model_and_threads() -> None:
-    found = peers.contestants("resnet50", image_size=224, threads=2, folder="f", only=["OpenVINO"])
+    found = peers.programs("resnet50", image_size=224, threads=2, folder="f", only=["OpenVINO"])
     ours = [name for name in peers.ENGINES if peers.is_ours(name) and half(name)]
     assert ours[::2] == ["conveyor float32", "conveyor int8"][: len(ours[::2])]
     assert [each.name for each in found] == [*ours, "OpenVINO"]
     asked = json.loads(found[-1].command[-1])
     assert (asked["engine"], asked["model"], asked["threads"]) == ("openvino", "resnet50", 2)
-    everybody = peers.contestants("resnet50", image_size=224, threads=2, folder="f")
+    everybody = peers.programs("resnet50", image_size=224, threads=2, folder="f")
     assert [each.name for each in everybody] == [*ours, *filter(half, peers.PEERS)]
 
 
@@ -102,7 +102,7 @@ def half(name: str) -> bool:
 @pytest.mark.usefixtures("machine")
 def test_each_precision_is_compared_with_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     speeds = {"conveyor float32": 10, "conveyor int8": 30, "lib": 8, "other": 5, "lib int8": 20, "other int8": 24}
-    monkeypatch.setattr(peers, "contestants", lambda *_, **__: [fake(name, speed) for name, speed in speeds.items()])
+    monkeypatch.setattr(peers, "programs", lambda *_, **__: [fake(name, speed) for name, speed in speeds.items()])
     [record] = peers.measure("resnet50", [1], rounds=3, threads=1)
     results = record.results
     assert results["conveyor rate"] == results["conveyor int8 rate"], "our fastest"
@@ -131,7 +131,7 @@ def test_real_engines_compete() -> None:
 
 
 def test_one_that_was_spared_stays_out() -> None:
-    """Rounds are paired by their numbers: a rival that came back when the best became slow would be paired wrongly."""
+    """Rounds are paired by their numbers: a peer that came back when the best became slow would be paired wrongly."""
     rates = peers.Rates({OURS: [10.0, 10.0], "best": [10.0, 10.0], "slow": [5.0, 5.0]})
     assert [name for name in rates.wall if rates.still_in(name)] == [OURS, "best"]
     del rates.wall["best"]

@@ -1,4 +1,4 @@
-"""Layouts beside each other: the arithmetic of the record, and a contestant that answers."""
+"""Layouts beside each other: the arithmetic of the record, and a program that answers."""
 
 import io
 import json

@@ -22,7 +22,7 @@ def test_servers_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[str] = []
 
     class Direct:
-        def __init__(self, contestant: object, threads: int) -> None: ...
+        def __init__(self, program: object, threads: int) -> None: ...
 
         def rate(self, seconds: float) -> float:
             asked.append("direct")

@@ -10,7 +10,7 @@ import torch
 
 from conveyor.bench import training_peers
 from conveyor.bench.limits import needs
-from conveyor.bench.training_peers import Setting, contestants, measure
+from conveyor.bench.training_peers import Setting, measure, programs
 from conveyor.measure.processor import processor
 from conveyor.options import Options
 from conveyor.options.file import parse_mapping
@@ -20,7 +20,8 @@ def test_a_real_competition() -> None:
     peer = "plain PyTorch, NCHW"
     setting = Setting("resnet8", 16, 4, 10)
     record = measure(setting, threads=1, rounds=2, steps=1, only=[peer])
-    assert {name for name in record.results if name.endswith(" rate")} == {"conveyor rate", f"{peer} rate"}
+    rates = {name for name in record.results if name.endswith(" rate")}
+    assert rates == {"conveyor rate", "conveyor, bfloat16 rate", f"{peer} rate"}
     assert record.results["GEMM"].unit == "GFLOP/s"
     assert record.results["memory bandwidth"].unit == "GB/s"
     needed = needs("resnet8", 16, 10, training=True)
@@ -34,13 +35,13 @@ def test_a_real_competition() -> None:
 
 
 def test_our_lanes_decay_the_weights_as_the_loops_beside_them_do() -> None:
-    ours = contestants(Setting("resnet8", 16, 4, 10), threads=2)[0]
-    options = Options.from_mapping(parse_mapping(ours.command[-1], "the contestant"), where="the contestant")
+    ours = programs(Setting("resnet8", 16, 4, 10), threads=2)[0]
+    options = Options.from_mapping(parse_mapping(ours.command[-1], "the program"), where="the program")
     peers = Path(training_peers.__file__).parent / "peers"
     for program, words in (
         ("plain_pytorch", "SGD(model.parameters(), 0.01, momentum=0.9, weight_decay=1e-4)"),
         ("lightning_trainer", "SGD(self.parameters(), 0.01, momentum=0.9, weight_decay=1e-4)"),
-        ("conveyor_training", "l2_regularization=1e-4"),
+        ("conveyor_training", 'work.options("1x1", asked["threads"])'),
     ):
         assert words in (peers / f"{program}.py").read_text()
     optimizer = options.optimizer
@@ -93,7 +94,7 @@ def test_what_an_image_needs() -> None:
 
 
 def test_both_sides_at_their_best_precision() -> None:
-    """bfloat16 takes part on both sides; the ratio of the best is of two contestants' own rounds."""
+    """bfloat16 takes part on both sides; the ratio of the best is of two programs' own rounds."""
     peer = "plain PyTorch, bfloat16 autocast"
     record = measure(Setting("resnet8", 16, 4, 10), threads=1, rounds=2, steps=1, only=[training_peers.OURS_HALF, peer])
     (name,) = [name for name in record.results if name.startswith(training_peers.BEST_RATIO)]

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conveyor.data.order import epoch_order, slot_indices
+from conveyor.data.order import balanced_order, epoch_order, repeated, slot_indices
 from conveyor.topology import Topology
 
 
@@ -69,3 +69,38 @@ def test_an_epoch_longer_than_the_set_starts_over() -> None:
     topology = Topology(4, 1, 2)
     taken = np.concatenate([slot_indices(order, update, slot, topology) for update in range(3) for slot in range(2)])
     np.testing.assert_array_equal(taken, np.tile(order, 3)[:24])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.integers(1, 200), st.integers(2, 5), st.integers(1, 64))
+def test_repeated_augmentation_shows_each_sample_several_times_in_an_update(count: int, times: int, batch: int) -> None:
+    order = epoch_order(count, 3, 1)
+    found = repeated(order, times, batch)
+    assert len(found) == count == len(set(found.tolist()))
+    assert set((found % count).tolist()) == set(order[: -(-count // times)].tolist())
+    plain = np.repeat(order, times)
+    for first in range(0, count, batch):
+        mine = found[first : first + batch]
+        assert sorted((mine % count).tolist()) == sorted(plain[first : min(first + batch, count)].tolist())
+        assert (np.diff(mine // count) >= 0).all(), "copies are apart: all first ones come first"
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.lists(st.integers(0, 4), min_size=5, max_size=300), st.integers(0, 2**40), st.integers(0, 50))
+def test_a_balanced_epoch_has_every_class_equally_often(given_labels: list[int], seed: int, epoch: int) -> None:
+    labels = np.array(given_labels)
+    found = balanced_order(labels, seed, epoch)
+    assert len(found) == len(labels) == len(set(found.tolist())), "every copy has a key of its own"
+    shown = np.bincount(labels[found % len(labels)], minlength=5)[np.unique(labels)]
+    assert shown.max() - shown.min() <= 1
+    for label in np.unique(labels):
+        times = np.bincount(found[labels[found % len(labels)] == label] % len(labels), minlength=len(labels))
+        times = times[labels == label]
+        assert times.max() - times.min() <= 1, "a class shows its images equally often"
+    np.testing.assert_array_equal(found, balanced_order(labels, seed, epoch))
+
+
+def test_balanced_epochs_differ() -> None:
+    labels = np.arange(600) % 7 % 3
+    one, other = (balanced_order(labels, 0, epoch) for epoch in (0, 1))
+    assert (one == other).mean() < 0.05

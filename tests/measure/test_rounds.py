@@ -1,4 +1,4 @@
-"""Contestants in processes of their own: alternation, absence with a reason, chatter passed over."""
+"""Programs in processes of their own: alternation, absence with a reason, chatter passed over."""
 
 import sys
 from pathlib import Path
@@ -6,7 +6,7 @@ from pathlib import Path
 from conveyor.bench.page import head_rows, write_page
 from conveyor.bench.records import Sample, make_record
 from conveyor.bench.tables import newest_records, peers_rows
-from conveyor.measure.rounds import Contestant, play
+from conveyor.measure.rounds import Program, run_rounds
 
 GOOD = """
 import json, sys
@@ -19,58 +19,60 @@ for line in sys.stdin:
 """
 
 
-def contestant(name: str, code: str, *words: str) -> Contestant:
-    return Contestant(name, [sys.executable, "-c", code, *words])
+def program(name: str, code: str, *words: str) -> Program:
+    return Program(name, [sys.executable, "-c", code, *words])
 
 
 def test_rounds_alternate_and_absentees_say_why(tmp_path: Path) -> None:
     order = tmp_path / "order"
-    match = play(
+    measured = run_rounds(
         [
-            contestant("a", GOOD, str(order), "a", "10"),
-            contestant("b", GOOD, str(order), "b", "20"),
-            contestant("missing", 'print(\'{"unavailable": "not installed"}\')'),
-            contestant("crash", "raise SystemExit('it broke')"),
-            contestant("dies", "print('{\"ready\": true}', flush=True); input(); raise SystemExit('later')"),
+            program("a", GOOD, str(order), "a", "10"),
+            program("b", GOOD, str(order), "b", "20"),
+            program("missing", 'print(\'{"unavailable": "not installed"}\')'),
+            program("crash", "raise SystemExit('it broke')"),
+            program("dies", "print('{\"ready\": true}', flush=True); input(); raise SystemExit('later')"),
         ],
         rounds=3,
         steps=4,
         threads=1,
     )
     assert order.read_text() == "abbaab"
-    assert match.rates == {"a": [20, 20, 20], "b": [40, 40, 40]}
-    assert match.absent == {"missing": "not installed", "crash": "it broke", "dies": "later"}
+    assert measured.rates == {"a": [20, 20, 20], "b": [40, 40, 40]}
+    assert measured.absent == {"missing": "not installed", "crash": "it broke", "dies": "later"}
 
 
-def test_a_rival_far_behind_is_spared_the_later_rounds(tmp_path: Path) -> None:
+def test_a_peer_far_behind_is_spared_the_later_rounds(tmp_path: Path) -> None:
     order = tmp_path / "order"
     speeds = {"a": "30", "b": "28", "c": "10"}
-    found = [contestant(name, GOOD, str(order), name, speed) for name, speed in speeds.items()]
-    match = play(found, rounds=4, steps=1, threads=1, rivals=["b", "c"])
+    found = [program(name, GOOD, str(order), name, speed) for name, speed in speeds.items()]
+    measured = run_rounds(found, rounds=4, steps=1, threads=1, peers=["b", "c"])
     assert order.read_text() == "abccbaabba"
-    assert {name: len(rates) for name, rates in match.rates.items()} == {"a": 4, "b": 4, "c": 2}
+    assert {name: len(rates) for name, rates in measured.rates.items()} == {"a": 4, "b": 4, "c": 2}
 
 
-def test_a_rival_that_was_spared_stays_out_when_the_best_one_fails(tmp_path: Path) -> None:
+def test_a_peer_that_was_spared_stays_out_when_the_best_one_fails(tmp_path: Path) -> None:
     """Its third rate would be compared with our third, which is of another round."""
     order = tmp_path / "order"
     breaks = GOOD.replace("    steps =", "    count = globals().get('count', 0) + 1\n    assert count < 4\n    steps =")
     found = [
-        contestant("a", GOOD, str(order), "a", "30"),
-        contestant("b", breaks, str(order), "b", "28"),
-        contestant("c", GOOD, str(order), "c", "10"),
+        program("a", GOOD, str(order), "a", "30"),
+        program("b", breaks, str(order), "b", "28"),
+        program("c", GOOD, str(order), "c", "10"),
     ]
-    match = play(found, rounds=5, steps=1, threads=1, rivals=["b", "c"])
+    measured = run_rounds(found, rounds=5, steps=1, threads=1, peers=["b", "c"])
     assert order.read_text() == "abccbaabaa"
-    assert {name: len(rates) for name, rates in match.rates.items()} == {"a": 5, "c": 2}
-    assert "AssertionError" in match.absent["b"]
+    assert {name: len(rates) for name, rates in measured.rates.items()} == {"a": 5, "c": 2}
+    assert "AssertionError" in measured.absent["b"]
 
 
 def test_no_round_begins_that_would_end_too_late(tmp_path: Path) -> None:
     slow = GOOD.replace("    steps =", "    import time; time.sleep(0.4)\n    steps =")
-    match = play([contestant("a", slow, str(tmp_path / "order"), "a", "1")], rounds=50, steps=9, threads=1, seconds=4.0)
-    assert 2 <= len(match.rates["a"]) < 12
-    assert match.steps == 1, "what was run, not what was asked for"
+    measured = run_rounds(
+        [program("a", slow, str(tmp_path / "order"), "a", "1")], rounds=50, steps=9, threads=1, seconds=4.0
+    )
+    assert 2 <= len(measured.rates["a"]) < 12
+    assert measured.steps == 1, "what was run, not what was asked for"
 
 
 def test_the_head_shows_the_fastest_of_the_others() -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from conveyor.errors import UserError
 from conveyor.monitor import timeline
-from conveyor.monitor.worker_profile import Watch, make_watch
+from conveyor.monitor.worker_profile import WorkerProfile, make_worker_profile
 from conveyor.options.run import RunOptions
 
 
@@ -18,7 +18,7 @@ def _quiet_again() -> Iterator[None]:
     timeline.here.spans.clear()
 
 
-def run(watch: Watch, updates: int, slots: int = 2) -> None:
+def run(watch: WorkerProfile, updates: int, slots: int = 2) -> None:
     clock = 0.0
     for _ in range(updates):
         for phase in ["data", "forward", "backward"] * slots + ["reduce", "update"]:
@@ -27,7 +27,7 @@ def run(watch: Watch, updates: int, slots: int = 2) -> None:
 
 
 def test_three_updates_after_the_first_are_kept(tmp_path: Path) -> None:
-    watch = Watch(tmp_path, 5, record=True)
+    watch = WorkerProfile(tmp_path, 5, record=True)
     run(watch, 6)
     watch.close()
     spans = timeline.read(tmp_path)
@@ -40,7 +40,7 @@ def test_three_updates_after_the_first_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_short_run_keeps_what_there_is(tmp_path: Path) -> None:
-    watch = Watch(tmp_path, record=True)
+    watch = WorkerProfile(tmp_path, record=True)
     run(watch, 2)
     watch.close()
     watch.close()
@@ -48,7 +48,7 @@ def test_a_short_run_keeps_what_there_is(tmp_path: Path) -> None:
 
 
 def test_stages_that_record_themselves_are_not_covered_up(tmp_path: Path) -> None:
-    watch = Watch(tmp_path, record=True)
+    watch = WorkerProfile(tmp_path, record=True)
     run(watch, 1)
     timeline.here.add("forward", 1.0, 2.0, stage=1, slot=0)
     watch.mark("backward", 0.0, 9.0)
@@ -60,7 +60,7 @@ def test_stages_that_record_themselves_are_not_covered_up(tmp_path: Path) -> Non
 
 
 def test_off_writes_nothing(tmp_path: Path) -> None:
-    watch = Watch(tmp_path)
+    watch = WorkerProfile(tmp_path)
     run(watch, 6)
     watch.close()
     assert list(tmp_path.iterdir()) == []
@@ -70,4 +70,4 @@ def test_a_profile_folder_that_cannot_be_made_is_said_before_the_run(tmp_path: P
     (tmp_path / "file").touch()
     options = RunOptions(profile="light", profile_dir=str(tmp_path / "file"))
     with pytest.raises(UserError, match="--profile-dir"):
-        make_watch(options, tmp_path, 0, None, on_cpu=True)
+        make_worker_profile(options, tmp_path, 0, None, on_cpu=True)

@@ -1,5 +1,7 @@
 """Averages of weights and of the statistics that belong to them."""
 
+import math
+
 import pytest
 import torch
 from torch import nn
@@ -110,3 +112,17 @@ def test_ema_of_half_weights_is_float32() -> None:
     ema = Ema(net, 0.999)
     ema.update(1)
     assert ema.state_dict()["weight"].dtype == torch.float32
+
+
+def test_the_warm_up_of_the_decay_is_its_formula() -> None:
+    net = model()
+    average = Ema(net, 0.99, warmup=50)
+    decays = [average.decay_at(step) for step in (1, 50, 100_000)]
+    assert decays == pytest.approx([0.99 * (1 - math.exp(-1 / 50)), 0.99 * (1 - math.exp(-1)), 0.99])
+    before = net[0].weight.detach().clone()
+    with torch.no_grad():
+        net[0].weight.add_(1.0)
+    average.update(1)
+    expected = decays[0] * before + (1 - decays[0]) * net[0].weight.detach()
+    torch.testing.assert_close(average.state_dict()["0.weight"], expected)
+    assert Ema(net, 0.99).decay_at(1) == pytest.approx(0.1)

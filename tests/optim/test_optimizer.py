@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from conveyor.errors import UserError
-from conveyor.optim import make_optimizer
+from conveyor.optim import Optimizer, make_optimizer
 from conveyor.optim.kinds import excluded
 from conveyor.optim.muon import is_filter, orthogonalize
 from conveyor.options import Options
@@ -298,3 +298,93 @@ def test_every_step_counts_as_a_change_of_every_weight(optimizer: str, precision
         before = [parameter._version for parameter in parameters.values()]
         made.step([torch.ones_like(parameter) for parameter in parameters.values()], 0.1, update)
         assert all(parameter._version > old for parameter, old in zip(parameters.values(), before, strict=True))
+
+
+def by_hand_lamb(weights: torch.Tensor, gradients: list[torch.Tensor], decay: float, rate: float) -> torch.Tensor:
+    """LAMB written out in float64."""
+    w = weights.double().clone()
+    m, v = torch.zeros_like(w), torch.zeros_like(w)
+    for t, g in enumerate((one.double() for one in gradients), 1):
+        m, v = 0.9 * m + 0.1 * g, 0.999 * v + 0.001 * g * g
+        r = (m / (1 - 0.9**t)) / ((v / (1 - 0.999**t)).sqrt() + 1e-6) + decay * w
+        ratio = (w.norm() / r.norm()).item() if decay and w.norm() > 0 and r.norm() > 0 else 1.0
+        w = w - rate * ratio * r
+    return w
+
+
+@pytest.mark.parametrize("decay", [0.0, 0.02])
+def test_lamb_is_its_formula(decay: float) -> None:
+    torch.manual_seed(0)
+    weight, zero = torch.randn(5, 3), torch.zeros(4)
+    gradients = [[torch.randn(5, 3), torch.randn(4)] for _ in range(4)]
+    options = Options.from_mapping({"optimizer": "lamb", "weight_decay": decay})
+    own = [weight.clone().requires_grad_(), zero.clone().requires_grad_()]
+    optimizer = make_optimizer(options, [("a.weight", own[0]), ("b.weight", own[1])])
+    for update, pair in enumerate(gradients):
+        optimizer.step([one.clone() for one in pair], 0.05, update)
+    for number, start in enumerate((weight, zero)):
+        expected = by_hand_lamb(start, [pair[number] for pair in gradients], decay, 0.05)
+        torch.testing.assert_close(own[number].detach(), expected.float(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("name", "arguments"),
+    [("NAdam", ["betas=0.8,0.95"]), ("Adagrad", []), ("AdamW", ["amsgrad=true"]), ("SGD", ["momentum=0.9"])],
+)
+def test_a_foreign_class_steps_as_by_itself_and_resumes(name: str, arguments: list[str]) -> None:
+    torch.manual_seed(0)
+    start = [torch.randn(4, 3), torch.randn(3)]
+    gradients = [[torch.randn(4, 3), torch.randn(3)] for _ in range(4)]
+    options = Options.from_mapping(
+        {
+            "optimizer": f"torch.optim:{name}",
+            "optimizer_arguments": arguments,
+            "weight_decay": 0.01,
+            "decay_exclude": ["1d"],
+        }
+    )
+
+    def ours() -> tuple[list[torch.Tensor], Optimizer]:
+        own = [value.clone().requires_grad_() for value in start]
+        return own, make_optimizer(options, [("a.weight", own[0]), ("a.bias", own[1])])
+
+    own, optimizer = ours()
+    theirs = [value.clone().requires_grad_() for value in start]
+    given = {"betas": (0.8, 0.95)} if name == "NAdam" else {"amsgrad": True} if name == "AdamW" else {}
+    given |= {"momentum": 0.9} if name == "SGD" else {}
+    groups = [{"params": [theirs[0]], "weight_decay": 0.01}, {"params": [theirs[1]], "weight_decay": 0.0}]
+    reference = getattr(torch.optim, name)(groups, lr=0.1, foreach=False, **given)
+    other, halfway = ours()
+    for update, pair in enumerate(gradients):
+        if update == 2:
+            for target, value in zip(other, own, strict=True):
+                target.data.copy_(value.data)
+            halfway.load_state_dict({key: value.clone() for key, value in optimizer.state_dict().items()})
+        for parameter, gradient in zip(theirs, pair, strict=True):
+            parameter.grad = gradient.clone()
+        reference.step()
+        optimizer.step([one.clone() for one in pair], 0.1, update)
+        if update >= 2:
+            halfway.step([one.clone() for one in pair], 0.1, update)
+    for mine, expected, resumed in zip(own, theirs, other, strict=True):
+        assert torch.equal(mine, expected)
+        assert torch.equal(resumed, mine)
+
+
+def test_what_is_no_optimiser_is_refused() -> None:
+    parameter = torch.zeros(2, requires_grad=True)
+
+    def make(name: str, **more: object) -> Optimizer:
+        return make_optimizer(Options.from_mapping({"optimizer": name, **more}), [("w", parameter)])
+
+    for name, part in (("torch.optim:Nadim", "no class"), ("evil.py:Sgd", "not imported unasked")):
+        with pytest.raises(UserError, match=part):
+            make(name)
+    with pytest.raises(UserError, match="did you mean 'adam"):
+        Options.from_mapping({"optimizer": "adamm"}).check()
+    with pytest.raises(UserError, match="optimizer-arguments"):
+        make("torch.optim:Adam", optimizer_arguments=["rho=1"])
+    with pytest.raises(UserError, match="closure"):
+        make("torch.optim:LBFGS").step([torch.zeros(2)], 0.1, 0)
+    with pytest.raises(UserError, match="float32"):
+        make("torch.optim:Adam", precision="16.16")

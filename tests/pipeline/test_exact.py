@@ -37,7 +37,7 @@ def random_options(number: int) -> dict[str, Any]:
         ),
         "precision": draw.choice(["32.32", "32.32", "16.32", "16.16"]),
         "half_type": draw.choice(["float16", "bfloat16"]),
-        "optimizer": draw.choice(["sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "muon"]),
+        "optimizer": draw.choice(["sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "lamb", "muon"]),
         "learning_rate": 0.005,
         "weight_decay": 1e-4,
         "label_smoothing": draw.choice([0.0, 0.1]),
@@ -70,6 +70,8 @@ def random_options(number: int) -> dict[str, Any]:
         options.pop("dropout", None)
         if draw.random() < 0.5:
             options["splits"] = draw.choice(SPLITS)
+        if draw.random() < 0.35:
+            options["survival"] = 0.7
     # Some sets leave lanes without work: fewer passes than lanes.
     options["bn_span"] = draw.choice([one for one in (1, 2, 4) if replicas % one == 0])
     joined = [one for one in (1, 2) if accumulation * replicas % (one * options["bn_span"]) == 0]

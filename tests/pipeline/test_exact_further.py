@@ -20,7 +20,7 @@ COMMON: dict[str, Any] = {
 }  # fmt: skip
 
 CHANCES: dict[str, list[Any]] = {
-    "optimizer": ["momentum", "lars", "muon", "rmsprop", "adamw"],
+    "optimizer": ["momentum", "lars", "muon", "rmsprop", "adamw", "lamb", "torch.optim:NAdam"],
     "nesterov": [True],
     "muon_normalize": [True],
     "lars_eta": [0.02],
@@ -34,10 +34,20 @@ CHANCES: dict[str, list[Any]] = {
     "warmup": ["3up"],
     "label_smoothing": [0.1],
     "ema_decay": [0.8],
+    "ema_warmup": ["3up"],
     "average_last": [[2]],
     "average_decay": [[0.7]],
     "progressive_image_size": [["0:12", "1:16"]],
-    "augment": ["randaugment"],
+    "augment": ["randaugment", "trivialaugment"],
+    "color_jitter": [[0.4], [0.4, 0.3, 0.2, 0.1]],
+    "random_erasing": [0.5],
+    "repeated_augmentation": [2, 3],
+    "balanced_sampling": [True],
+    "loss": ["bce"],
+    "bce_threshold": [0.2],
+    "focal_gamma": [1.5],
+    "class_weights": ["balanced"],
+    "mix_switch": [True],
     "mixup_alpha": [0.3],
     "cutmix_lambda": [0.6],
     "mix_on": ["host"],
@@ -86,10 +96,16 @@ def further_options(number: int) -> dict[str, Any]:
     options |= {name: draw.choice(values) for name, values in CHANCES.items() if draw.random() < 0.25}
     if options.get("optimizer", "momentum") != "momentum":
         options.pop("nesterov", None)
+    if options["precision"] == "16.16" and ":" in options.get("optimizer", ""):
+        options["optimizer"] = "adamw"
+    if options.get("balanced_sampling"):
+        options.pop("repeated_augmentation", None)
     if cifar:
         options["splits"] = draw.choice(SPLITS)
         if draw.random() < 0.3:
             options |= {"train_only": ["layer3", "fc"], "frozen_norms": draw.random() < 0.5}
+        if draw.random() < 0.3:
+            options["survival"] = 0.6
     else:
         options |= {"survival": 0.7, "dropout": 0.3, "squeeze_excite": draw.random() < 0.7}
     if draw.random() < 0.3:
@@ -145,6 +161,46 @@ def test_a_pipeline_looks_at_every_layer(pool: Any, tmp_path: Path) -> None:
     small = {"model": "cifar_resnet8", "image_size": 8, "micro_batch_size": 2, "accumulation": 4, "fp_exceptions": True}
     text = json.dumps({**COMMON, **small, "updates": 2, "tensorboard": False, "updates_per_checkpoint": 1})
     assert differences(run(pool, text, "1x2", tmp_path / "1x2"), run(pool, text, "1x1", tmp_path / "1x1")) == []
+
+
+RECIPE: dict[str, Any] = {
+    **COMMON, "model": "cifar_resnet8", "image_size": 8, "micro_batch_size": 4, "accumulation": 4, "updates": 4, "survival": 0.7,
+    "updates_per_checkpoint": 2, "tensorboard": False, "learning_rate": 0.01, "ema_decay": 0.9, "ema_warmup": "2up",
+}  # fmt: skip
+RECIPES: dict[str, dict[str, Any]] = {
+    "lamb": {
+        "optimizer": "lamb", "weight_decay": 0.02, "clip_norm": 1.0, "loss": "bce", "bce_threshold": 0.2, "mixup_alpha": 0.2,
+        "cutmix_lambda": 0.0, "cutmix_lambda_high": 1.0, "cutmix_skip_probability": 0.5, "mix_switch": True,
+        "repeated_augmentation": 3, "augment": "trivialaugment", "random_erasing": 0.5,
+    },
+    "foreign": {
+        "optimizer": "torch.optim:NAdam", "weight_decay": 0.01, "balanced_sampling": True, "class_weights": "balanced",
+        "color_jitter": [0.4, 0.3, 0.2, 0.1], "focal_gamma": 2.0, "flip": "random", "train_crop": "pad",
+    },
+    "soft": {"teacher_temperature": 3.0, "augment": "randaugment", "mixup_alpha": 0.3},
+    "hard": {"distillation": "hard", "teacher_share": 0.8, "updates_per_epoch": 2},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_the_ingredients_of_recipes(pool: Any, name: str, tmp_path: Path) -> None:
+    """Two layouts, and a run that goes on from its middle; a teacher's answers are kept where the images never change."""
+    options = {**RECIPE, **RECIPES[name]}
+    if name in ("soft", "hard"):
+        taught = {**RECIPE, "updates": 2, "seed": 5}
+        options["teacher"] = str(run(pool, json.dumps(taught), "1x1", tmp_path / "teacher"))
+    text = json.dumps(options)
+    expected = run(pool, text, "1x1", tmp_path / "1x1")
+    for layout in ("2x1", "1x2"):
+        assert differences(run(pool, text, layout, tmp_path / layout), expected) == [], layout
+    begun = Path(shutil.copytree(expected, tmp_path / "begun"))
+    shutil.rmtree(begun / "checkpoints" / "4")
+    (begun / "result.json").unlink()
+    for path in (begun / "checkpoints").iterdir():
+        if not path.name.isdigit():
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+    again = json.dumps({**options, "resume": "auto"})
+    assert differences(run(pool, again, "1x1", begun), expected) == []
 
 
 @pytest.mark.conformance

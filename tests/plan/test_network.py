@@ -27,6 +27,14 @@ def test_the_hosts_share_their_link() -> None:
     assert fast.reduce_seconds(8e9, 64, "hierarchical") == pytest.approx(2 * 7 / 8 * 8, rel=1e-3)
 
 
+def test_shards_put_the_bytes_of_a_ring_on_the_wire() -> None:
+    network = Network(Link(100.0), Link(10.0), devices_per_host=8)
+    assert network.reduce_seconds(800.0, 8, "sharded") == pytest.approx(ring(800.0, 8, Link(100.0)))
+    assert network.reduce_seconds(800.0, 8, "sharded", parts=3) == pytest.approx(2 * ring(800.0, 8, Link(100.0)))
+    # Of 16 workers, each of the 8 on a host sends 8 of 16 shards through its one link, twice.
+    assert network.reduce_seconds(800.0, 16, "sharded") == pytest.approx(2 * 8 * 8 * (800 / 16) / 10)
+
+
 @pytest.mark.parametrize("workers", [2, 3, 8, 33])
 def test_step_by_step_agrees_with_the_formula(workers: int) -> None:
     ends = ring_by_steps(np.zeros(workers), 1e6, 1e-4, 1e8)

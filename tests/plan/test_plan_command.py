@@ -138,3 +138,15 @@ def test_the_state_of_every_update_rule_is_counted() -> None:
         assert optimiser_copies(Options().replace(optimizer=name).optimizer) == copies
     assert set(expected) == set(specs()["optimizer"].about.choices or ())
     assert optimiser_copies(Options().replace(optimizer="muon", ema_decay=0.99).optimizer) == 4
+
+
+def test_a_cluster_of_8_64_and_1024_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--micro-batch-size", "32", "--cluster", "devices=8", "mtbf=4000h", "storage=1GB/s", "image=3k"]
+    answer = result(capsys, *words)
+    forecasts = answer["forecasts"]
+    assert [one["devices"] for one in forecasts] == [8, 64, 1024]  # type: ignore[attr-defined]
+    assert forecasts[-1]["data_seconds"] > 0  # type: ignore[index]
+    assert main([*SMALL, *words]) == 0
+    assert "1024 devices wait for the storage" in capsys.readouterr().out
+    assert main([*SMALL, "--cluster", "--simulate", "hosts=2"]) == 2
+    assert "give one of them" in capsys.readouterr().err

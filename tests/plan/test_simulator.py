@@ -1,10 +1,12 @@
 """Forecasts for clusters: exact where they can be, plausible where chance plays, quick for thousands of devices."""
 
+import dataclasses
+
 import pytest
 
 from conveyor.errors import UserError
 from conveyor.plan.costs import StageCost
-from conveyor.plan.simulator import Pod, finish, forecast, scaling
+from conveyor.plan.simulator import Forecast, Pod, finish, forecast, scaling
 
 
 def stages(depth: int, weight_bytes: float = 1e6) -> list[StageCost]:
@@ -39,7 +41,7 @@ def test_one_slow_device_paces_the_cluster() -> None:
     assert one.update_seconds == pytest.approx(0.03 * 4 * 2)
 
 
-@pytest.mark.parametrize("algorithm", ["ring", "tree", "hierarchical", "auto"])
+@pytest.mark.parametrize("algorithm", ["ring", "tree", "hierarchical", "sharded", "auto"])
 def test_a_slow_network_shows_and_overlap_hides_it(algorithm: str) -> None:
     open_, hidden = (
         forecast(Pod(hosts=4, devices=4, link=1e9, reduce=algorithm, overlap=share), stages(1, 2e7), replicas=16, accumulation=1, **CASE)
@@ -78,6 +80,38 @@ def test_failures_lengthen_the_run() -> None:
     assert finish(Pod(), devices=128, work=100.0).failures == 0
 
 
+def test_a_failure_costs_one_update_where_the_workers_hand_over() -> None:
+    pod = Pod(mtbf=200 * 3600.0, save=30, restart=120)
+    ends = [
+        finish(dataclasses.replace(pod, recovery=recovery), devices=1024, work=8 * 3600.0, update=0.5)
+        for recovery in ("update", "checkpoint")
+    ]
+    assert ends[0].mean == pytest.approx(ends[0].expected, rel=0.05)
+    assert ends[0].interval == ends[1].interval
+    # Per failure, half an interval of work and a checkpoint less is lost, and half an update more.
+    saved = ends[1].mean - ends[0].mean
+    assert saved > 0.4 * ends[0].failures * ends[0].interval
+
+
+def test_devices_wait_for_the_storage() -> None:
+    def one(storage: float) -> Forecast:
+        pod = dataclasses.replace(FAST, storage=storage, image=100e3)
+        return forecast(pod, stages(1), replicas=8, accumulation=4, update_seconds_per_byte=0.0, **CASE)
+
+    images = 16 * 4 * 8
+    assert one(1e15).update_seconds == pytest.approx(0.12)
+    assert one(1e8).update_seconds == pytest.approx(images * 100e3 / 1e8)
+    assert one(1e8).images_per_second == pytest.approx(1000)
+
+
+def test_lanes_that_are_no_subtrees_send_more() -> None:
+    pod = Pod(hosts=1, devices=16, inner=1e9, overlap=0.0, reduce="sharded")
+    even, odd = (
+        forecast(pod, stages(1, 1e8), replicas=replicas, accumulation=2, **CASE).reduce_seconds for replicas in (8, 6)
+    )
+    assert odd > 1.2 * even
+
+
 def test_too_few_devices() -> None:
     with pytest.raises(UserError, match="need 32 devices, but the cluster has 16"):
         forecast(Pod(), stages(4), replicas=8, accumulation=4, **CASE)
@@ -105,7 +139,8 @@ def test_reading_a_cluster() -> None:
     [("host=8", "did you mean 'hosts'"), ("hosts", "not key=value"), ("hosts=many", "not a number for hosts"), ("hosts=0", "at least 1"),
      ("reduce=star", "there is no all-reduce 'star'"), ("mtbf=0", "mtbf must be above 0"), ("save=0", "save must be above 0"),
      ("link=0Gbit", "link must be above 0"), ("tflops=0", "tflops must be above 0"), ("tflops=nan", "tflops must be above 0"),
-     ("straggler=-1", "straggler must not be below 0")],
+     ("straggler=-1", "straggler must not be below 0"), ("storage=0GB/s", "storage must be above 0"),
+     ("recovery=none", "recovery is update or checkpoint")],
 )  # fmt: skip
 def test_mistakes_are_named(word: str, answer: str) -> None:
     with pytest.raises(UserError, match=answer):

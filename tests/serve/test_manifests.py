@@ -188,3 +188,11 @@ def test_dockerfile_has_no_secrets_and_no_root(tmp_path: Path) -> None:
     lines = (tmp_path / "out" / "Dockerfile").read_text().splitlines()
     assert any(line.startswith("USER ") and line.split()[1] != "root" for line in lines)
     assert [line for line in lines if line.startswith("CMD [")]
+
+
+def test_a_name_that_yaml_would_read_as_something_else(tmp_path: Path) -> None:
+    settings, out = ServeSettings(path="x", name="true"), tmp_path / "out"
+    (file,) = [path for path in emit("k8s", settings, str(out), image="null") if path.suffix == ".yaml"]
+    for document in yaml.safe_load_all(file.read_text()):
+        jsonschema.validate(document, RESOURCE)
+        assert document["metadata"]["name"] == "true"

@@ -7,7 +7,7 @@ from torch.nn import functional
 from conveyor.data.batch import Target
 from conveyor.errors import UserError
 from conveyor.options import Options
-from conveyor.training.loss import BAD, LOSS, SAMPLES, TOP1, TOP5, Loss, ranks, tally
+from conveyor.training.loss import BAD, LOSS, SAMPLES, TOP1, TOP5, Distillation, Loss, ranks, tally
 
 
 def probabilities(target: Target, classes: int) -> torch.Tensor:
@@ -77,3 +77,69 @@ def test_the_tally_holds_sums() -> None:
     bad = tally(torch.tensor(float("nan")), logits, labels, slots=2, accuracy=False)
     assert bad[BAD] == 2
     assert bad[TOP1] == 0
+
+
+def made(mixed: bool) -> tuple[torch.Tensor, Target]:
+    torch.manual_seed(1)
+    logits, labels, share = 3 * torch.randn(6, 7), torch.randint(7, (6,)), torch.rand(6)
+    return logits, Target(labels, [(labels, share), (labels.roll(1), 1 - share)] if mixed else None)
+
+
+@pytest.mark.parametrize("mixed", [False, True])
+@pytest.mark.parametrize("threshold", [None, 0.2])
+def test_binary_cross_entropy_is_torchs_of_the_dense_target(mixed: bool, threshold: float | None) -> None:
+    logits, target = made(mixed)
+    dense = 0.9 * probabilities(target, 7) + 0.1 / 7
+    if threshold is not None:
+        dense = (dense > threshold).float()
+    expected = functional.binary_cross_entropy_with_logits(logits, dense)
+    torch.testing.assert_close(Loss(0.1, kind="bce", threshold=threshold)(logits, target), expected)
+    weights = torch.rand(7)
+    expected = functional.binary_cross_entropy_with_logits(logits, dense, pos_weight=weights)
+    torch.testing.assert_close(Loss(0.1, kind="bce", threshold=threshold, weights=weights)(logits, target), expected)
+
+
+@pytest.mark.parametrize("gamma", [0.5, 2.0])
+def test_the_focal_loss_is_its_formula(gamma: float) -> None:
+    logits, target = made(False)
+    p = logits.softmax(1)[torch.arange(6), target.labels]
+    torch.testing.assert_close(Loss(gamma=gamma)(logits, target), -((1 - p) ** gamma * p.log()).mean())
+    mixed_logits, mixed = made(True)
+    q, all_p = probabilities(mixed, 7), mixed_logits.softmax(1)
+    expected = -(q * (1 - all_p) ** gamma * all_p.log()).sum(1).mean()
+    torch.testing.assert_close(Loss(gamma=gamma)(mixed_logits, mixed), expected)
+    p, q = logits.sigmoid(), probabilities(target, 7)
+    pt = torch.where(q == 1, p, 1 - p)  # Lin et al. 2017, without their alpha
+    torch.testing.assert_close(Loss(kind="bce", gamma=gamma)(logits, target), -((1 - pt) ** gamma * pt.log()).mean())
+
+
+def test_class_weights_scale_each_sample() -> None:
+    logits, target = made(False)
+    weights = torch.rand(7) + 0.5
+    each = functional.cross_entropy(logits, target.labels, reduction="none")
+    torch.testing.assert_close(Loss(weights=weights)(logits, target), (weights[target.labels] * each).mean())
+    summed = functional.cross_entropy(logits, target.labels, weight=weights, reduction="sum", label_smoothing=0.1) / 6
+    torch.testing.assert_close(Loss(0.1, weights=weights)(logits, target), summed)
+
+
+def test_no_weights_and_no_gamma_are_the_plain_loss() -> None:
+    for mixed in (False, True):
+        logits, target = made(mixed)
+        plain = Loss(0.1)(logits, target)
+        torch.testing.assert_close(Loss(0.1, weights=torch.ones(7))(logits, target), plain)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 4.0])
+def test_distillation_is_hintons(temperature: float) -> None:
+    logits, target = made(False)
+    teacher = torch.randn(6, 7)
+    taught = Target(target.labels, None, teacher)
+    soft = functional.kl_div(
+        (logits / temperature).log_softmax(1), (teacher / temperature).softmax(1), reduction="batchmean"
+    )
+    expected = 0.7 * functional.cross_entropy(logits, target.labels) + 0.3 * temperature**2 * soft
+    loss = Loss(distillation=Distillation("soft", temperature, 0.3))
+    torch.testing.assert_close(loss(logits, taught), expected)
+    assert torch.equal(loss(logits, target), Loss()(logits, target)), "without answers the labels alone count"
+    hard = Loss(distillation=Distillation("hard", temperature, 1.0))(logits, taught)
+    torch.testing.assert_close(hard, functional.cross_entropy(logits, teacher.argmax(1)))

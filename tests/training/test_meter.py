@@ -29,3 +29,36 @@ def test_memory_is_that_of_the_largest_worker(other: float, largest: float, monk
     monkeypatch.setattr(meter, "peak_memory", lambda device: 100.0)
     one = meter.Meter(torch.device("cpu"), WithAnother(other), meter.Timing(), deal(2, 1, 2))
     assert one.read(8)["memory_mib"] == largest
+
+
+class Event:
+    """An event in a queue whose work takes a second each."""
+
+    queued = 0
+    waited = False
+
+    def record(self) -> None:
+        Event.queued += 1
+        self.place = Event.queued
+
+    def synchronize(self) -> None:
+        Event.waited = True
+
+    def elapsed_time(self, after: "Event") -> float:
+        assert Event.waited
+        return 1000.0 * (after.place - self.place)
+
+
+def test_the_times_of_a_device_are_read_at_log_points_only() -> None:
+    clock = meter.DeviceClock(Event)
+    timing = meter.Timing()
+    timing._clock = clock
+    timing.begin()
+    for phase in ("data", "forward", "backward", "forward"):
+        timing.mark(phase)
+    assert not Event.waited
+    assert timing.seconds["forward"] == 0
+    timing.settle()
+    assert (timing.seconds["data"], timing.seconds["forward"], timing.seconds["backward"]) == (1, 2, 1)
+    timing.settle()
+    assert timing.seconds["forward"] == 2

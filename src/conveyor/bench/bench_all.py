@@ -15,7 +15,7 @@ from pathlib import Path
 
 from conveyor.bench import inference_peers, runner, training_peers
 from conveyor.bench.budget import Budget
-from conveyor.bench.limits import gemm_rate, memory_bandwidth
+from conveyor.bench.limits import measure as measure_limits
 from conveyor.bench.page import LEFT_OUT
 from conveyor.bench.peer_programs import environment
 from conveyor.bench.records import Record, Sample, make_record
@@ -71,9 +71,7 @@ def measure(plan: Plan, minutes: float) -> list[str]:
 
 
 def limits(plan: Plan, budget: Budget) -> None:
-    size = {"mebibytes": 16} if plan.small else {}
-    results = {"GEMM": gemm_rate(plan.threads), "memory bandwidth": memory_bandwidth(plan.threads, **size)}
-    make_record("limits", results, threads=plan.threads).save(plan.records)
+    measure_limits(plan.threads, 1 if plan.small else plan.rounds).save(plan.records)
 
 
 def training(plan: Plan, budget: Budget) -> None:

@@ -18,7 +18,7 @@ from typing import Any
 import psutil
 
 from conveyor.bench import limits
-from conveyor.bench.peer_programs import contestant
+from conveyor.bench.peer_programs import peer_program
 from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
 from conveyor.errors import UserError
 from conveyor.infer import PRECISIONS
@@ -26,7 +26,7 @@ from conveyor.infer.engines.auto import REST
 from conveyor.infer.machine import busy_seconds
 from conveyor.layout import usable_cores
 from conveyor.measure.processor import multiplies_bfloat16
-from conveyor.measure.rounds import NO_TIME, START_SECONDS, Contestant, Session, UnavailableError, still_in
+from conveyor.measure.rounds import NO_TIME, START_SECONDS, Program, Session, UnavailableError, open_sessions, still_in
 
 BATCHES = {"efficientnet-b0": (1, 8, 16, 32), "resnext101": (1, 2, 4, 8, 16), "resnet50": (1, 4, 16, 32, 64, 80, 90)}
 """The published lists of batch sizes; the model whose list costs least comes first."""
@@ -69,13 +69,11 @@ class BatchSession(Session):
         return float(answer["images"] / answer["seconds"]), float(answer["images"] / answer["cpu_seconds"])
 
 
-def contestants(
-    model: str, *, image_size: int, threads: int, folder: str, only: Sequence[str] = ()
-) -> list[Contestant]:
+def programs(model: str, *, image_size: int, threads: int, folder: str, only: Sequence[str] = ()) -> list[Program]:
     """Ours and the peers in `only` (empty: all), each as a command."""
     base = {"model": model, "image_size": image_size, "threads": threads, "folder": folder}
-    found = [contestant(name, "inference", {**base, **more}) for name, more in ENGINES.items()]
-    found.append(contestant(KERAS, "keras_inference", {**base, "backend": "tensorflow"}, "keras"))
+    found = [peer_program(name, "inference", {**base, **more}) for name, more in ENGINES.items()]
+    found.append(peer_program(KERAS, "keras_inference", {**base, "backend": "tensorflow"}, "keras"))
     half = multiplies_bfloat16()
     fitting = [each for each in found if half or precision_of(each.name) != "bfloat16"]
     return [each for each in fitting if is_ours(each.name) or not only or each.name in only]
@@ -107,8 +105,8 @@ class Rates:
         Once it could not, it never runs again: round i of one program is compared with round i of another, so no round
         may be skipped in between. A peer is compared with the peers of its own precision.
         """
-        rivals = [peer for peer in self.peers if precision_of(peer) == precision_of(name)]
-        if not is_ours(name) and not still_in(self.wall, name, rivals):
+        alike = [peer for peer in self.peers if precision_of(peer) == precision_of(name)]
+        if not is_ours(name) and not still_in(self.wall, name, alike):
             self.spared.add(name)
         return name not in self.spared
 
@@ -131,9 +129,9 @@ class Rates:
             best = self.best(self.peers)
             found[BEST], found[BEST_CPU] = _ratio(self.wall, ours, best), _ratio(self.cpu, ours, best)
         for name in all_ours:
-            rivals = [peer for peer in self.peers if precision_of(peer) == precision_of(name)]
-            if rivals and name != OURS:
-                found[f"{AT} {precision_of(name)}"] = _ratio(self.wall, name, self.best(rivals))
+            alike = [peer for peer in self.peers if precision_of(peer) == precision_of(name)]
+            if alike and name != OURS:
+                found[f"{AT} {precision_of(name)}"] = _ratio(self.wall, name, self.best(alike))
         found |= {name: Sample(limits.UNITS[name], tuple(rates)) for name, rates in self.roofs.items()}
         plain = f"{OURS} float32" if f"{OURS} float32" in self.wall else ours
         return found | needs.shares(OURS, self.wall[plain], self.roofs)
@@ -165,12 +163,12 @@ def measure(
     """
     threads = threads or usable_cores()
     with tempfile.TemporaryDirectory() as scratch:
-        found = contestants(model, image_size=image_size, threads=threads, folder=scratch, only=only)
+        found = programs(model, image_size=image_size, threads=threads, folder=scratch, only=only)
         needs = limits.needs(model, image_size, 1000, training=False)
-        sessions, absent = open_sessions(found, threads)
+        sessions, absent = open_sessions(found, threads, BatchSession)
         roofs: dict[str, Session] = {}
         try:
-            roofs |= {each.name: Session(each, threads) for each in limits.contestants(threads)}
+            roofs |= {each.name: Session(each, threads) for each in limits.programs(threads)}
             if not any(map(is_ours, sessions)):
                 raise UserError(
                     f"our own side could not run: {next(why for name, why in absent.items() if is_ours(name))}"
@@ -233,22 +231,6 @@ def _run_rounds(
 def _drop(name: str, why: str, sessions: dict[str, BatchSession], absent: dict[str, str]) -> None:
     sessions.pop(name).close()
     absent[name] = why
-
-
-def open_sessions(found: Sequence[Contestant], threads: int) -> tuple[dict[str, BatchSession], dict[str, str]]:
-    """Start the programs, two at a time as starting mostly uses one core; those that cannot run are named."""
-    sessions: dict[str, BatchSession] = {}
-    absent: dict[str, str] = {}
-
-    def start(each: Contestant) -> None:
-        try:
-            sessions[each.name] = BatchSession(each, threads)
-        except UnavailableError as error:
-            absent[each.name] = str(error)
-
-    with ThreadPoolExecutor(2) as pool:
-        list(pool.map(start, found))
-    return {each.name: sessions[each.name] for each in found if each.name in sessions}, absent
 
 
 def _prepare(sessions: dict[str, BatchSession], absent: dict[str, str], batch: int, seconds: float) -> dict[str, str]:

@@ -26,7 +26,7 @@ from typing import Any
 
 from conveyor.bench.records import Record, Sample, make_record, ratios
 from conveyor.errors import UserError
-from conveyor.measure.rounds import Contestant, play
+from conveyor.measure.rounds import Program, run_rounds
 from conveyor.options import Options
 from conveyor.processes import of_module
 from conveyor.spec import RunSpec
@@ -75,14 +75,14 @@ def measure(
     threads = {whole: cores, lanes: 1, pipeline: 1}
     if cores < 2 or work.slots < cores:
         raise UserError(f"{cores} cores and {work.slots} slots: lanes need two cores or more, and a slot for each")
-    contestants = [
-        Contestant(layout, of_module("conveyor.bench.lanes", work.options(layout, count).to_yaml()), threads=count)
+    programs = [
+        Program(layout, of_module("conveyor.bench.lanes", work.options(layout, count).to_yaml()), threads=count)
         for layout, count in threads.items()
     ]
-    match = play(contestants, rounds=rounds, steps=updates, threads=None, report=report, alone=True)
-    if match.absent:
-        raise UserError(f"a layout could not be measured: {next(iter(match.absent.values()))}")
-    return _record(work, cores, {layout: match.answers[layout] for layout in threads}, updates)
+    measured = run_rounds(programs, rounds=rounds, steps=updates, threads=None, report=report, alone=True)
+    if measured.absent:
+        raise UserError(f"a layout could not be measured: {next(iter(measured.absent.values()))}")
+    return _record(work, cores, {layout: measured.answers[layout] for layout in threads}, updates)
 
 
 def _record(work: Work, cores: int, answers: dict[str, list[dict[str, Any]]], updates: int) -> Record:
@@ -203,13 +203,13 @@ def _stage_seconds(spec: RunSpec, lane: Any, repeats: int) -> list[float]:
     for _ in range(1 + STAGE_REPEATS * repeats):
         forward = backward = 0.0
         for index in pipeline.mine:
-            wagon, part = pipeline.wagons[index], pipeline.parts[index]
-            wagon.fetch = lambda number: images
+            module, part = pipeline.stage_modules[index], pipeline.parts[index]
+            module.fetch = lambda number: images
             inputs = [torch.zeros(1, dtype=torch.int64)]
             if index:
                 received = wire_example(pipeline.shapes(shape, torch.float32)[part.first])
                 inputs = [torch.randn(one.shape).requires_grad_() for one in received]
-            outputs, seconds = timed(wagon, *inputs, clock=time.perf_counter)
+            outputs, seconds = timed(module, *inputs, clock=time.perf_counter)
             forward += seconds
             backward += backward_seconds(outputs, [torch.full_like(one, 1e-6) for one in outputs], time.perf_counter)
         found.append((forward, backward))
@@ -236,7 +236,7 @@ def main(text: str) -> None:
     from conveyor.launch.run_job import start
     from conveyor.options.file import parse_mapping
 
-    options = Options.from_mapping(parse_mapping(text, "the contestant"), where="the contestant")
+    options = Options.from_mapping(parse_mapping(text, "the program"), where="the program")
     start(options, run="conveyor.bench.lanes:serve")
 
 

@@ -1,29 +1,28 @@
 """The machine's own limits, measured in the same run as what is compared with them, and what an image costs."""
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 
-from conveyor.bench.peer_programs import contestant
-from conveyor.bench.records import Sample, ratios, share_of
+from conveyor.bench.peer_programs import peer_program
+from conveyor.bench.records import Record, Sample, make_record, ratios, share_of
 from conveyor.bench.tables import LIMITS
-from conveyor.measure.rounds import Contestant
-from conveyor.run.gemm_rate import measure as measure_gemm
+from conveyor.errors import UserError
+from conveyor.measure.rounds import Program, run_rounds
 
 GEMM, MEMORY = LIMITS
 UNITS = {GEMM: "GFLOP/s", MEMORY: "GB/s"}
 
 
-def contestants(threads: int, products: int = 1) -> list[Contestant]:
+def programs(threads: int, products: int = 1) -> list[Program]:
     """The limits as programs that run in the same rounds; they count GFLOP and GB instead of images.
 
     A turn is `products` matrix products of 17 GFLOP each, and a sum of 0.4 GB.
     """
     return [
-        contestant(GEMM, "gemm", {"threads": threads, "products": products}),
-        contestant(MEMORY, "bandwidth", {"threads": threads}),
+        peer_program(GEMM, "gemm", {"threads": threads, "products": products}),
+        peer_program(MEMORY, "bandwidth", {"threads": threads}),
     ]
 
 
@@ -62,20 +61,10 @@ def needs(model: str, image_size: int, classes: int, *, training: bool) -> Needs
     return Needs(passes * 2.0 * multiply_adds(model, image_size, classes), passes * moved)
 
 
-def gemm_rate(threads: int, repeats: int = 5) -> Sample:
-    """Float32 operations per second of a large matrix product, in GFLOP/s."""
-    torch.set_num_threads(threads)
-    return Sample(UNITS[GEMM], tuple(measure_gemm(torch.device("cpu"), 0.4) / 1e9 for _ in range(repeats)))
-
-
-def memory_bandwidth(threads: int, repeats: int = 5, mebibytes: int = 256) -> Sample:
-    """Bytes read and written per second by `a + b -> c` on arrays far larger than the caches, in GB/s."""
-    torch.set_num_threads(threads)
-    a, b = (torch.ones(mebibytes * 2**18) for _ in range(2))
-    out = torch.empty_like(a)
-    rates = []
-    for _ in range(repeats + 1):
-        started = time.perf_counter()
-        torch.add(a, b, out=out)
-        rates.append(3 * a.nbytes / (time.perf_counter() - started) / 1e9)
-    return Sample(UNITS[MEMORY], tuple(rates[1:]))
+def measure(threads: int, rounds: int = 5) -> Record:
+    """The limits alone: float32 operations of a large matrix product, and bytes read and written by `a + b -> c`."""
+    measured = run_rounds(programs(threads, products=5), rounds=rounds, steps=1, threads=threads)
+    if measured.absent:
+        raise UserError(f"a limit could not be measured: {next(iter(measured.absent.values()))}")
+    results = {name: Sample(UNITS[name], tuple(rates)) for name, rates in measured.rates.items()}
+    return make_record("limits", results, threads=threads)

@@ -6,17 +6,17 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from conveyor.measure.rounds import Contestant
+from conveyor.measure.rounds import Program
 
 PEER_ENVIRONMENTS = "CONVEYOR_PEERS"
 """Folder of virtual environments of peers that cannot be installed with ours: `$CONVEYOR_PEERS/keras/bin/python`."""
 
 
-def contestant(name: str, program: str, asked: dict[str, Any], environment_name: str = "") -> Contestant:
+def peer_program(name: str, program: str, asked: dict[str, Any], environment_name: str = "") -> Program:
     """A program of `peers/` with its settings; in an environment of its own if it needs one that is there."""
     python, env = environment(environment_name)
     path = Path(__file__).parent / "peers" / f"{program}.py"
-    return Contestant(name, [python, str(path), json.dumps(asked)], env)
+    return Program(name, [python, str(path), json.dumps(asked)], env)
 
 
 def environment(name: str) -> tuple[str, dict[str, str]]:

@@ -9,7 +9,6 @@ import statistics
 import subprocess
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
-from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +16,7 @@ from conveyor.errors import UserError
 from conveyor.files import make_parent, parse_json, write_atomically
 from conveyor.layout import usable_cores
 from conveyor.measure.processor import processor
+from conveyor.measure.remembered import version
 from conveyor.version import __version__
 
 OURS = "conveyor"
@@ -119,15 +119,8 @@ def machine() -> dict[str, Any]:
         "python": platform.python_version(),
         "conveyor": __version__,
         "commit": _commit(),
-        "libraries": {name: version for name in LIBRARIES if (version := _version(name))},
+        "libraries": {name: found for name in LIBRARIES if (found := version(name)) != "none"},
     }
-
-
-def _version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def _commit() -> str:

@@ -20,7 +20,7 @@ from typing import Any
 
 import psutil
 
-from conveyor.bench.peer_programs import contestant, peer_python
+from conveyor.bench.peer_programs import peer_program, peer_python
 from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
@@ -162,7 +162,7 @@ def measure(
     loads: dict[str, list[Load]] = {OURS: []}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         try:
-            session = DirectSession(contestant(DIRECT, "engine_replicas", asked), threads)
+            session = DirectSession(peer_program(DIRECT, "engine_replicas", asked), threads)
         except UnavailableError as error:
             why = str(error).removeprefix("conveyor.errors.UserError: ")
             raise UserError(f"{path} cannot be served: {why}") from None
@@ -175,7 +175,7 @@ def measure(
         servers = {OURS: stack.enter_context(server(command, Path(folder) / "server.json"))}
         if peer_python("fastapi"):
             order = {"onnx": onnx or str(Path(path) / "model.onnx"), "ready_file": f"{folder}/plain.json"}
-            plain = contestant(PLAIN, "plain_server", order, "fastapi")
+            plain = peer_program(PLAIN, "plain_server", order, "fastapi")
             servers[PLAIN] = stack.enter_context(server(plain.command, Path(folder) / "plain.json"))
             loads[PLAIN] = []
         direct.append(session.rate(direct_seconds))

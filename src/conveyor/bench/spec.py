@@ -128,14 +128,15 @@ def choose(benchmarks: dict[str, Benchmark], names: Iterable[str]) -> list[Bench
 def _benchmark(name: str, entry: dict[str, Any], file: Path, folder: Path) -> Benchmark:
     where = f"{file}: {name}"
     _refuse_unknown(entry, KNOWN_KEYS, where)
-    if not isinstance(entry["cmd"], str) or not entry["cmd"].strip():
-        raise UserError(f"{where}: cmd should be one text, not {entry['cmd']!r}")
+    _check(isinstance(entry["cmd"], str) and entry["cmd"].strip(), f"{where}: cmd should be one text", entry["cmd"])
     _words(entry["cmd"], where)
     return Benchmark(
         name=name,
         command=" ".join(entry["cmd"].split()),
         description=" ".join(str(entry.get("description") or "").split()),
-        parameters=_parameters(entry.get("parameters"), where),
+        parameters={
+            str(name): _values(name, values, where) for name, values in _mapping(entry, "parameters", where).items()
+        },
         env={str(key): "" if value is None else str(value) for key, value in _mapping(entry, "env", where).items()},
         location=str(entry.get("location") or ""),
         patterns={
@@ -149,6 +150,12 @@ def _benchmark(name: str, entry: dict[str, Any], file: Path, folder: Path) -> Be
     )
 
 
+def _check(good: object, sentence: str, found: object) -> None:
+    """Refuse `found`, whose form `sentence` describes, unless it is `good`."""
+    if not good:
+        raise UserError(f"{sentence}, not {found!r}")
+
+
 def _refuse_unknown(keys: Iterable[Any], known: Iterable[str], where: str) -> None:
     for key in keys:
         if key not in known:
@@ -157,16 +164,16 @@ def _refuse_unknown(keys: Iterable[Any], known: Iterable[str], where: str) -> No
 
 def _metrics(found: Any, where: str) -> tuple[str, ...]:
     names = [found] if isinstance(found, str) else found or []
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise UserError(f"{where}: metrics should be a list of names, not {found!r}")
+    good = isinstance(names, list) and all(isinstance(name, str) for name in names)
+    _check(good, f"{where}: metrics should be a list of names", found)
     return tuple(names)
 
 
 def _timeout(found: Any, where: str) -> float | None:
     if found is None:
         return None
-    if isinstance(found, bool) or not isinstance(found, int | float) or not found > 0:
-        raise UserError(f"{where}: timeout should be a number of seconds above 0, not {found!r}")
+    good = not isinstance(found, bool) and isinstance(found, int | float) and found > 0
+    _check(good, f"{where}: timeout should be a number of seconds above 0", found)
     return float(found)
 
 
@@ -174,20 +181,14 @@ def _mapping(entry: dict[str, Any], key: str, where: str) -> dict[Any, Any]:
     found = entry.get(key) or {}
     if isinstance(found, list) and all(isinstance(part, dict) for part in found):
         found = {name: value for part in found for name, value in part.items()}
-    if not isinstance(found, dict):
-        raise UserError(f"{where}: {key} should hold 'name: value' lines, not {found!r}")
+    _check(isinstance(found, dict), f"{where}: {key} should hold 'name: value' lines", found)
     return found
-
-
-def _parameters(found: Any, where: str) -> dict[str, list[str]]:
-    mapping = _mapping({"parameters": found}, "parameters", where)
-    return {str(name): _values(name, values, where) for name, values in mapping.items()}
 
 
 def _values(name: Any, found: Any, where: str) -> list[str]:
     values = found if isinstance(found, list) else str(found).split(",")
-    if found is None or isinstance(found, dict) or not values or any(isinstance(one, dict | list) for one in values):
-        raise UserError(f"{where}: the parameter {name!r} should be a list of values, not {found!r}")
+    good = found is not None and values and not any(isinstance(one, dict | list) for one in values)
+    _check(good and not isinstance(found, dict), f"{where}: the parameter {name!r} should be a list of values", found)
     return [str(value).strip() for value in values]
 
 
@@ -199,30 +200,23 @@ def _pattern(metric: str, about: Any, where: str) -> Pattern:
         regexp = re.compile(str(about["regexp"]))
     except re.error as error:
         raise UserError(f"{where}: the regexp of {metric!r} is wrong: {error}") from None
-    if regexp.groups != 1:
-        raise UserError(f"{where}: the regexp of {metric!r} should have one group, not {regexp.groups}")
+    _check(regexp.groups == 1, f"{where}: the regexp of {metric!r} should have one group", regexp.groups)
     reduction = about.get("reduction_type", "mean")
     if reduction not in ("mean", "final"):
         raise UserError(f"{where}: reduction_type of {metric!r} is {reduction!r}; choose mean or final")
     skip = about.get("skip", 0)
-    if isinstance(skip, bool) or not isinstance(skip, int) or skip < 0:
-        raise UserError(f"{where}: skip of {metric!r} should be a number of first matches, not {skip!r}")
+    good = not isinstance(skip, bool) and isinstance(skip, int) and skip >= 0
+    _check(good, f"{where}: skip of {metric!r} should be a number of first matches", skip)
     return Pattern(regexp, skip, reduction)
 
 
 def _output(found: Any, where: str) -> tuple[tuple[str, str], ...]:
-    pairs = []
-    if found is not None and not isinstance(found, list):
-        raise UserError(f"{where}: output should hold pairs of title and metric, not {found!r}")
-    for item in found or []:
-        if isinstance(item, dict) and len(item) == 1:
-            ((title, metric),) = item.items()
-        elif isinstance(item, list) and len(item) == 2:
-            title, metric = item
-        else:
-            raise UserError(f"{where}: output should hold pairs of title and metric, not {item!r}")
-        pairs.append((str(title), str(metric)))
-    return tuple(pairs)
+    said = f"{where}: output should hold pairs of title and metric"
+    _check(found is None or isinstance(found, list), said, found)
+    pairs = [next(iter(item.items())) if isinstance(item, dict) and len(item) == 1 else item for item in found or ()]
+    for pair in pairs:
+        _check(isinstance(pair, list | tuple) and len(pair) == 2, said, pair)
+    return tuple((str(title), str(metric)) for title, metric in pairs)
 
 
 def _fill(text: str, values: Mapping[str, str], name: str) -> str:

@@ -1,5 +1,6 @@
 """What a checkpoint holds."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -60,8 +61,8 @@ class Buffers:
             model=self._copy_group("model", state.model),
             optimizer=self._copy_group("optimizer", state.optimizer),
             averages=self._copy_group("averages", state.averages),
-            progress=_copy_json(state.progress),
-            options=_copy_json(state.options),
+            progress=json.loads(json.dumps(state.progress)),
+            options=json.loads(json.dumps(state.options)),
         )
 
     def _copy_group(self, group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -73,11 +74,3 @@ class Buffers:
             kept.copy_(tensor.detach())
             copies[name] = kept
         return copies
-
-
-def _copy_json(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {str(key): _copy_json(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_copy_json(item) for item in value]
-    return value

@@ -5,10 +5,14 @@ import contextlib
 import math
 import tempfile
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from conveyor.bench.stopping import stops_cleanly
 from conveyor.errors import UserError, did_you_mean
 from conveyor.infer import ENGINES
+
+if TYPE_CHECKING:
+    from conveyor.bench.records import Record
 
 HELP = "Run benchmarks, measure beside other programs, compare records."
 
@@ -200,14 +204,7 @@ def _compare(arguments: argparse.Namespace) -> int:
 
     before, after = load_record(arguments.before), load_record(arguments.after)
     rows = [
-        [
-            difference.metric,
-            str(difference.before),
-            str(difference.after),
-            f"{difference.ratio:.3f}",
-            difference.verdict,
-        ]
-        for difference in compare(before, after)
+        [one.metric, str(one.before), str(one.after), f"{one.ratio:.3f}", one.verdict] for one in compare(before, after)
     ]
     _print_table(["quantity", "before", "after", "after / before", "verdict"], rows)
     for path, one, other in ((arguments.before, before, after), (arguments.after, after, before)):
@@ -282,6 +279,11 @@ def _serving(arguments: argparse.Namespace) -> int:
         seconds=arguments.seconds, direct_seconds=arguments.direct_seconds, rounds=arguments.rounds,
         protocol=arguments.protocol, workers=arguments.workers, onnx=arguments.onnx, report=progress.say,
     )  # fmt: skip
+    return _saved(arguments, record)
+
+
+def _saved(arguments: argparse.Namespace, record: "Record") -> int:
+    """Write a record and print its quantities."""
     record.save(arguments.out / "records")
     _print_table(["quantity", "median (spread)"], [[name, str(sample)] for name, sample in record.results.items()])
     return 0
@@ -304,10 +306,7 @@ def _lanes(arguments: argparse.Namespace) -> int:
         tuple(arguments.splits),
     )  # fmt: skip
     cores = arguments.workers or usable_cores()
-    record = measure(work, cores, rounds=arguments.rounds, updates=arguments.updates, report=_say_rate)
-    record.save(arguments.out / "records")
-    _print_table(["quantity", "median (spread)"], [[name, str(sample)] for name, sample in record.results.items()])
-    return 0
+    return _saved(arguments, measure(work, cores, rounds=arguments.rounds, updates=arguments.updates, report=_say_rate))
 
 
 def _accuracy(arguments: argparse.Namespace) -> int:
@@ -326,16 +325,10 @@ def _say_rate(name: str, number: int, rate: float) -> None:
 
 
 def _limits(arguments: argparse.Namespace) -> int:
-    from conveyor.bench.limits import gemm_rate, memory_bandwidth
-    from conveyor.bench.records import make_record
+    from conveyor.bench.limits import measure
     from conveyor.layout import usable_cores
 
-    threads = arguments.threads or usable_cores()
-    results = {"GEMM": gemm_rate(threads), "memory bandwidth": memory_bandwidth(threads)}
-    make_record("limits", results, threads=threads).save(arguments.out / "records")
-    for name, sample in results.items():
-        print(f"{name}: {sample}")
-    return 0
+    return _saved(arguments, measure(arguments.threads or usable_cores()))
 
 
 def _page(arguments: argparse.Namespace) -> int:

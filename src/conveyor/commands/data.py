@@ -1,6 +1,7 @@
 """`conveyor data`: list, fetch, verify, convert and measure data sets."""
 
 import argparse
+import dataclasses
 import json
 import statistics
 import sys
@@ -168,13 +169,9 @@ def _verify(arguments: argparse.Namespace) -> int:
 
     report = verify(Path(arguments.folder).expanduser(), decode=arguments.decode, threads=max(1, arguments.threads))
     if arguments.json:
-        content = {
-            "data": report.name,
-            "folder": str(report.folder),
-            "images": report.images,
-            "problems": report.problems,
-        }
-        print(json.dumps({**content, "classes": report.classes, "files": report.files, "good": report.good}, indent=1))
+        content = {**dataclasses.asdict(report), "folder": str(report.folder), "data": report.name, "good": report.good}
+        del content["name"]
+        print(json.dumps(content, indent=1))
         return 0 if report.good else 1
     counts = ", ".join(f"{count:,} for {split}" for split, count in report.images.items())
     print(f"{report.name} in {report.folder}: {report.files:,} files, {report.classes} classes, images: {counts}")
@@ -246,7 +243,7 @@ def bench_options(arguments: argparse.Namespace) -> Options:
 
 def _peers(arguments: argparse.Namespace) -> int:
     """Compare the loaders in alternating rounds; prints medians and ranges."""
-    from conveyor.bench import loader_contest, loader_peers
+    from conveyor.bench import loader_comparison, loader_peers
 
     options = bench_options(arguments)
     if not options.data.data_dir:
@@ -257,7 +254,7 @@ def _peers(arguments: argparse.Namespace) -> int:
         raise UserError(f"there are no .jpg or .jpeg files below {options.data.data_dir}")
     files = files[: len(files) // batch * batch]
     threads, size = arguments.threads or usable_cores(), options.model.image_size or 224
-    outcome = loader_contest.contest(
+    outcome = loader_comparison.compare(
         list(loader_peers.available()), files, size=size, batch=batch, threads=threads, rounds=max(1, arguments.rounds)
     )
     rows = [

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from conveyor.errors import UserError
 from conveyor.infer.asked_precision import add_infer_precision, asked_precision
 from conveyor.layout import usable_cores
-from conveyor.options.parser import add_checkpoint
+from conveyor.options.parser import add, add_checkpoint
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,19 +22,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("model", metavar="RUN|CHECKPOINT", help="A run or a checkpoint.")
     add_checkpoint(parser)
     parser.add_argument("--out", metavar="DIR", help="New or empty folder for the export.")
-    parser.add_argument(
-        "--format", default="onnx", metavar="{onnx,openvino,torch,saved-model}", help="Form of the files. [onnx]"
-    )
-    parser.add_argument("--batch", metavar="N|free", default="free", help="Fix the batch size in the graph. [free]")
+    add(parser, "--format", "onnx", "{onnx,openvino,torch,saved-model}", "Form of the files.")
+    add(parser, "--batch", "free", "N|free", "Fix the batch size in the graph.")
     parser.add_argument("--name", help="Name of the model; default: that of the run.")
     add_infer_precision(parser, default="float32")
     parser.add_argument("--int8", action="store_true", help="The same as --infer-precision int8.")
-    parser.add_argument(
-        "--calibration-images", type=int, default=256, metavar="N", help="Images that set the ranges of int8. [256]"
-    )
-    parser.add_argument(
-        "--check-images", type=int, default=1000, metavar="N", help="Validation images that --max-drop is about. [1000]"
-    )
+    add(parser, "--calibration-images", 256, "N", "Images that set the ranges of int8.")
+    add(parser, "--check-images", 1000, "N", "Validation images that --max-drop is about.")
     parser.add_argument(
         "--weight-bits",
         type=int,

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from conveyor import commands
 from conveyor.errors import UserError
+from conveyor.options.parser import add, settings_from
 
 if TYPE_CHECKING:
     from conveyor.launch.job import LaunchPlan
@@ -32,13 +33,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     machine.add_argument(
         "--hosts", default="", metavar="A,B,...", help="Machines (also node[01-04]); default: this one."
     )
-    machine.add_argument("--host-index", type=int, metavar="I", help="Start only the share of host I of --hosts.")
-    machine.add_argument("--min-hosts", type=int, metavar="N", help="Elastic: go on with at least N machines.")
+    add(machine, "--host-index", int, "I", "Start only the share of host I of --hosts.")
+    add(machine, "--min-hosts", int, "N", "Elastic: go on with at least N machines.")
     machine.add_argument("--port", type=int, default=0, metavar="P", help="Port of the first host's rendezvous.")
-    machine.add_argument(
+    add(
+        machine,
         "--interface",
-        metavar="NAME|NETWORK",
-        help="Network interface of the workers' traffic, or its network (10.1.3.0/24).",
+        str,
+        "NAME|NETWORK",
+        "Network interface of the workers' traffic, or its network (10.1.3.0/24).",
     )
     machine.add_argument(
         "--secret-file",
@@ -47,29 +50,41 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "own, or through ssh a new one for each job.",
     )
     machine.add_argument("--numa", action="store_true", help="No worker crosses a NUMA node.")
-    machine.add_argument(
-        "--threads", type=int, metavar="N", help="Threads of each worker; default: its share of cores."
-    )
+    add(machine, "--threads", int, "N", "Threads of each worker; default: its share of cores.")
     machine.add_argument("--print", action="store_true", dest="show", help="Print the command of each host and stop.")
     cluster = parser.add_argument_group("Clusters")
     cluster.add_argument(
-        "--emit", choices=("slurm", "k8s", "jobset"), help="Print a batch script or manifest and stop."
+        "--emit",
+        choices=("slurm", "k8s", "trainjob", "jobset", "sky"),
+        help="Print a batch script or manifest and stop: SLURM; Kubeflow v1 (PyTorchJob) or v2 (TrainJob); JobSet; SkyPilot.",
     )
-    cluster.add_argument(
-        "--nodes", type=int, metavar="N", help="Machines of the emitted job; default: those of --hosts."
-    )
+    add(cluster, "--nodes", int, "N", "Machines of the emitted job; default: those of --hosts.")
     cluster.add_argument("--image", default="conveyor:latest", help="Container image.")
     cluster.add_argument("--namespace", default="default", help="Kubernetes namespace.")
+    cluster.add_argument(
+        "--volume",
+        action="append",
+        default=[],
+        metavar="SOURCE:PATH",
+        help="For data and run folder: a claim (Kubernetes) or bucket (SkyPilot), and where the workers see it.",
+    )
     cluster.add_argument("--cpus", type=int, default=1, metavar="N", help="Cores of each worker.")
     cluster.add_argument("--memory", default="4Gi", help="Memory of each worker.")
     cluster.add_argument("--gpus", type=int, default=0, metavar="N", help="GPUs of each worker.")
+    cluster.add_argument("--gpu-type", metavar="NAME", help="For SkyPilot: which GPU, such as A100.")
     cluster.add_argument("--time", help="Time limit of the SLURM job.")
     cluster.add_argument("--partition", help="Partition of SLURM.")
+    cluster.add_argument(
+        "--array",
+        metavar="0-3",
+        help="Job array of SLURM; write $SLURM_ARRAY_TASK_ID into the command, in single quotes.",
+    )
     parser.add_argument("program", nargs=argparse.REMAINDER, help="-- and the command of a worker.")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from conveyor.launch import hosts, manifests
+    from conveyor.launch.cluster import Cluster
     from conveyor.launch.cores import describe
     from conveyor.launch.job import LaunchPlan
     from conveyor.launch.rank import expand_hosts
@@ -83,36 +98,20 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"{argv[0]} is a command of conveyor, not a program: write `-- conveyor {argv[0]} ...`.")
     names = tuple(expand_hosts(arguments.hosts))
     asked = [number for number in (arguments.instances, arguments.replicas) if number is not None]
-    plan = LaunchPlan(
+    plan = settings_from(
+        LaunchPlan,
+        arguments,
         instances=asked[0] if asked else max(1, len(names)),
-        workers=arguments.workers,
-        replicas=arguments.replicas,
-        devices_per_replica=arguments.devices_per_replica,
         hosts=names,
         this_host=arguments.host_index,
         min_hosts=arguments.min_hosts if not arguments.emit else None,
-        port=arguments.port,
-        interface=arguments.interface,
-        secret_file=arguments.secret_file,
         secret=_secret_from_input() if arguments.secret_file == "-" else "",
-        numa=arguments.numa,
-        threads=arguments.threads,
-        max_restarts=arguments.max_restarts,
         environment=dict(_variable(text) for text in arguments.env),
         tagged=arguments.tag_output,
-        job=arguments.job,
     )
     if arguments.emit:
-        cluster = manifests.Cluster(
-            num_hosts=arguments.nodes or plan.num_hosts,
-            min_hosts=arguments.min_hosts,
-            image=arguments.image,
-            namespace=arguments.namespace,
-            cpus=arguments.cpus,
-            memory=arguments.memory,
-            gpus=arguments.gpus,
-            time=arguments.time,
-            partition=arguments.partition,
+        cluster = settings_from(
+            Cluster, arguments, num_hosts=arguments.nodes or plan.num_hosts, volumes=tuple(arguments.volume)
         )
         print(manifests.emit(arguments.emit, argv, plan, cluster), end="")
         return 0

@@ -9,11 +9,13 @@ from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.options import Options
-from conveyor.options.parser import add_config, add_options, options_from
+from conveyor.options.parser import add, add_config, add_options, options_from
 from conveyor.options.units import size_in_bytes
 
 HELP = "Propose splits, micro-batch, recomputation and layout; forecast throughput, also for clusters."
 PICTURE_SLOTS = 16
+CLUSTER = (8, 64, 1024)
+"""Devices for which `--cluster` forecasts."""
 SHARED_CORES = (
     "{devices} workers share the {cores} cores of this machine, and so the speed; "
     "for devices of their own: --simulate devices={devices}"
@@ -22,6 +24,7 @@ EXAMPLES = """\
 examples:
   conveyor plan --model resnet50 --devices 4 --memory 900MiB --global-batch 256
   conveyor plan --model resnet20 --image-size 32 --devices 2 --measure
+  conveyor plan --model resnet50 --micro-batch-size 128 --cluster devices=8 tflops=150 link=800Gbit mtbf=4000h storage=40GB/s
   conveyor plan --config mk2_resnet50_bn_16ipus --simulate hosts=4 devices=16 link=100Gbit --scaling 16 64 128
 """
 
@@ -30,12 +33,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     asked = parser.add_argument_group("Plan")
-    asked.add_argument("--devices", type=int, metavar="N", help="Workers to plan for; default: those of this machine.")
-    asked.add_argument(
-        "--memory",
-        metavar="SIZE",
-        help="Memory of each device, such as 900MiB; default: what there is, shared by the workers of a CPU.",
-    )
+    add(asked, "--devices", int, "N", "Workers to plan for; default: those of this machine.")
+    there = "Memory of each device, such as 900MiB; default: what there is, shared by the workers of a CPU."
+    add(asked, "--memory", str, "SIZE", there)
     asked.add_argument("--measure", action="store_true", help="Measure the units here instead of estimating them.")
     asked.add_argument(
         "--check",
@@ -43,14 +43,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LAYOUT",
         help="Measure, predict some layouts (all, or these), run them, and compare.",
     )
-    asked.add_argument("--rounds", type=int, default=3, metavar="N", help="With --check: how often each is run. [3]")
-    asked.add_argument("--top", type=int, default=5, metavar="N", help="Proposals to show. [5]")
+    add(asked, "--rounds", 3, "N", "With --check: how often each is run.")
+    add(asked, "--top", 5, "N", "Proposals to show.")
     asked.add_argument("--picture", metavar="FILE.svg", help="Draw the best proposal's timetable.")
     asked.add_argument("--json", action="store_true", help="One JSON object on standard output.")
     asked.add_argument(
         "--simulate", nargs="+", metavar="KEY=VALUE",
         help="A cluster: hosts, devices (per host), link, inner, latency, tflops, memory, straggler, slow, slow_factor, "
-        "overlap, reduce, mtbf, save, restart, interval, seed.",
+        "overlap, reduce, storage, image, mtbf, save, restart, interval, recovery, seed.",
+    )  # fmt: skip
+    asked.add_argument(
+        "--cluster", nargs="*", metavar="KEY=VALUE",
+        help=f"As --simulate, for {', '.join(f'{count:,}' for count in CLUSTER)} devices unless --scaling says others.",
     )  # fmt: skip
     asked.add_argument(
         "--scaling", nargs="+", type=int, metavar="N", help="With --simulate: forecast for these numbers of devices."
@@ -70,6 +74,10 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         if min(numbers, default=1) < 1:
             raise UserError(f"--{name} {min(numbers)}: should be at least 1")
+    if arguments.cluster is not None:
+        if arguments.simulate:
+            raise UserError("--cluster and --simulate describe the same thing: give one of them")
+        arguments.simulate, arguments.scaling = arguments.cluster or ["hosts=1"], arguments.scaling or list(CLUSTER)
     if arguments.scaling and not arguments.simulate:
         raise UserError("--scaling belongs to --simulate: say what the cluster is like")
     act = simulate if arguments.simulate else check if arguments.check is not None else propose
@@ -159,7 +167,10 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
         schedule=case.schedule,
     )
     images = forecasts.images_of_run(options)
-    ends = [simulator.finish(cluster, one.devices, one.update_seconds * images / one.global_batch) for one in found]
+    ends = [
+        simulator.finish(cluster, one.devices, one.update_seconds * images / one.global_batch, one.update_seconds)
+        for one in found
+    ]
     where = f"{cluster.hosts} hosts x {cluster.devices} devices, {cluster.flops / 1e12:g} Tflop/s each, {cluster.link * 8 / 1e9:g} Gbit/s between hosts"
     lines = [
         (
@@ -167,6 +178,11 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
             f"global batch {case.global_batch}, {case.schedule} (simulated: {where})"
         ),
         *(f"note: {note}" for note in case.notes),
+        *(
+            f"note: {one.devices} devices wait for the storage: {1e3 * one.data_seconds:.1f} ms for the images of an update"
+            for one in found
+            if one.data_seconds >= one.update_seconds
+        ),
         "",
         render.forecasts(found),
         "",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from conveyor.errors import UserError
 from conveyor.infer import ENGINES
 from conveyor.infer.asked_precision import AskedPrecision, add_infer_precision, asked_precision
-from conveyor.options.parser import add_checkpoint
+from conveyor.options.parser import add, add_checkpoint
 
 if TYPE_CHECKING:
     from conveyor.infer.loaded import Loaded
@@ -34,20 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Image files, folders, patterns such as '*.jpg', or - for standard input: an image, or names of files.",
     )
     add_checkpoint(parser)
-    parser.add_argument("--top", type=int, default=5, metavar="N", help="Most probable classes to tell. [5]")
+    add(parser, "--top", 5, "N", "Most probable classes to tell.")
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="A JSON list on standard output instead of a table.")
     form.add_argument("--csv", metavar="FILE", help="Write a CSV file instead of a table.")
-    parser.add_argument(
-        "--engine",
-        default="auto",
-        metavar=f"{{{','.join(ENGINES)}}}",
-        help=f"auto: PyTorch for fewer than {MEASURED_FROM} images, else the fastest of all. [auto]",
-    )
+    fewer = f"auto: PyTorch for fewer than {MEASURED_FROM} images, else the fastest of all."
+    add(parser, "--engine", "auto", f"{{{','.join(ENGINES)}}}", fewer)
     add_infer_precision(parser)
-    parser.add_argument(
-        "--data-dir", metavar="DIR", help="Images for --infer-precision, when not where the run had them."
-    )
+    add(parser, "--data-dir", str, "DIR", "Images for --infer-precision, when not where the run had them.")
     parser.add_argument("--quiet", action="store_true", help="No progress bar.")
 
 

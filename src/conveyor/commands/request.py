@@ -12,7 +12,7 @@ from urllib.parse import quote, urlsplit
 from conveyor.errors import UserError, did_you_mean
 from conveyor.infer import ENGINES
 from conveyor.infer.asked_precision import add_infer_precision
-from conveyor.options.parser import add_checkpoint
+from conveyor.options.parser import add, add_checkpoint, settings_from
 
 DATA = ("random", "real")
 HELP = "Ask a running server, or serve a model and load it with many clients."
@@ -29,48 +29,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_checkpoint(parser)
     parser.add_argument("--name", help="Name of the model at URL; default: asked of the server (Conveyor's tell it).")
-    parser.add_argument(
-        "--protocol",
-        default="grpc",
-        metavar="{grpc,grpc-tensorflow,http,http-tensorflow}",
-        help="How the clients speak. [grpc]",
-    )
-    parser.add_argument(
-        "--grpc-port",
-        type=int,
-        metavar="N",
-        help="gRPC port of the server at URL; default: the one after its HTTP port.",
-    )
-    parser.add_argument(
+    add(parser, "--protocol", "grpc", "{grpc,grpc-tensorflow,http,http-tensorflow}", "How the clients speak.")
+    add(parser, "--grpc-port", int, "N", "gRPC port of the server at URL; default: the one after its HTTP port.")
+    add(
+        parser,
         "--tls-ca",
-        metavar="FILE",
-        help="Certificates in PEM form to trust at an https URL; default: those of the system.",
+        str,
+        "FILE",
+        "Certificates in PEM form to trust at an https URL; default: those of the system.",
     )
-    parser.add_argument("--batch-size", type=int, default=1, metavar="N", help="Images of each request. [1]")
-    parser.add_argument("--clients", type=int, default=2, metavar="N", help="Client processes. [2]")
-    parser.add_argument("--num-images", type=int, default=1000, metavar="N", help="Images of each client. [1000]")
-    parser.add_argument("--seconds", type=float, metavar="S", help="Send for this long instead of --num-images.")
+    add(parser, "--batch-size", 1, "N", "Images of each request.")
+    add(parser, "--clients", 2, "N", "Client processes.")
+    add(parser, "--num-images", 1000, "N", "Images of each client.")
+    add(parser, "--seconds", float, "S", "Send for this long instead of --num-images.")
     parser.add_argument("--use-async", action="store_true", help="Do not wait for an answer before the next request.")
-    parser.add_argument(
-        "--data",
-        metavar="{random,real}",
-        default="random",
-        help="Random images, or those of the model's data set. [random]",
-    )
-    parser.add_argument("--timeout", type=float, default=10.0, metavar="S", help="Seconds for each request. [10]")
+    add(parser, "--data", "random", "{random,real}", "Random images, or those of the model's data set.")
+    add(parser, "--timeout", 10.0, "S", "Seconds for each request.")
     parser.add_argument(
         "--verbose", action="store_true", help="The first client prints each latency, their average, min and max."
     )
     parser.add_argument("--json", action="store_true", help="One JSON object instead of text.")
-    parser.add_argument(
-        "--engine",
-        default="auto",
-        metavar=f"{{{','.join(ENGINES)}}}",
-        help="Engine, when a model is served for the occasion. [auto]",
-    )
+    add(parser, "--engine", "auto", f"{{{','.join(ENGINES)}}}", "Engine, when a model is served for the occasion.")
     add_infer_precision(parser)
-    parser.add_argument("--max-batch", type=int, default=16, metavar="N", help="Largest batch then. [16]")
-    parser.add_argument("--delay-us", type=int, default=2000, metavar="N", help="Batching delay then. [2000]")
+    add(parser, "--max-batch", 16, "N", "Largest batch then.")
+    add(parser, "--delay-us", 2000, "N", "Batching delay then.")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -93,14 +75,8 @@ def run(arguments: argparse.Namespace) -> int:
             port = parts.port or (443 if parts.scheme == "https" else 80)
         except ValueError:
             raise UserError(f"{arguments.target} is no address: give http://HOST:PORT, a run or an export") from None
-        return _ask(
-            arguments,
-            arguments.target.rstrip("/"),
-            trusted,
-            parts.hostname or "127.0.0.1",
-            port,
-            arguments.grpc_port or port + 1,
-        )
+        host, grpc_port = parts.hostname or "127.0.0.1", arguments.grpc_port or port + 1
+        return _ask(arguments, arguments.target.rstrip("/"), trusted, host, port, grpc_port)
     settings = ServeSettings(
         path=arguments.target, checkpoint=arguments.checkpoint, port=0, grpc_port=0, engine=arguments.engine, max_batch=arguments.max_batch,
         delay_us=arguments.delay_us, poll=0, drain_delay=0.0,
@@ -122,10 +98,7 @@ def _check(arguments: argparse.Namespace) -> None:
 
     if arguments.data not in DATA:
         raise UserError(f"--data cannot be {arguments.data!r}{did_you_mean(arguments.data, DATA)}")
-    LoadSettings(
-        port=0, name="", protocol=arguments.protocol, batch_size=arguments.batch_size, clients=arguments.clients,
-        num_images=arguments.num_images, seconds=arguments.seconds, timeout=arguments.timeout,
-    ).check()  # fmt: skip
+    settings_from(LoadSettings, arguments, port=0, name="").check()
 
 
 def _trusted(arguments: argparse.Namespace) -> ssl.SSLContext | bool:
@@ -171,16 +144,16 @@ def _ask(
 
     shape = tuple(described["inputs"][0]["shape"][1:])
     images = _real_images(arguments) if arguments.data == "real" else random_images(shape)
-    report = run_load(
-        LoadSettings(
-            host=host, port=port if arguments.protocol.startswith("http") else grpc_port, name=described["name"],
-            protocol=arguments.protocol, batch_size=arguments.batch_size, clients=arguments.clients,
-            num_images=arguments.num_images, seconds=arguments.seconds, use_async=arguments.use_async, timeout=arguments.timeout,
-            verbose=arguments.verbose, token=token, tls=url.startswith("https"),
-            tls_ca=arguments.tls_ca,
-        ),
-        images,
-    )  # fmt: skip
+    settings = settings_from(
+        LoadSettings,
+        arguments,
+        host=host,
+        port=port if arguments.protocol.startswith("http") else grpc_port,
+        name=described["name"],
+        token=token,
+        tls=url.startswith("https"),
+    )
+    report = run_load(settings, images)
     print(json.dumps(report.to_json(), indent=1) if arguments.json else "\n".join(report.lines()))
     return 0 if report.ok else 1
 

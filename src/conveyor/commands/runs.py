@@ -7,12 +7,12 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
 from conveyor.errors import UserError, did_you_mean
-from conveyor.files import parse_json
+from conveyor.files import read_object
 from conveyor.monitor.csvfile import CsvFile
 from conveyor.monitor.records import readable_time
+from conveyor.options.parser import add
 
 HELP = "List the runs in a folder; sort, filter and delete them."
 SORTS = ("time", "accuracy", "name", "seconds")
@@ -37,9 +37,7 @@ class Row:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="*", default=["runs"], metavar="DIR", help="Folders of runs, or runs. [runs]")
-    parser.add_argument(
-        "--sort", default="time", metavar=f"{{{','.join(SORTS)}}}", help="Order, best or newest last. [time]"
-    )
+    add(parser, "--sort", "time", f"{{{','.join(SORTS)}}}", "Order, best or newest last.")
     parser.add_argument(
         "--filter", nargs="+", default=[], metavar="WORD", help="Only runs whose line holds all of these words."
     )
@@ -75,7 +73,7 @@ def rows_below(folder: Path) -> list[Row]:
 def _row(folder: Path) -> Row:
     from conveyor.checkpoint.lock import is_held
 
-    spec, result = _json(folder / "spec.json"), _json(folder / "result.json")
+    spec, result = read_object(folder / "spec.json"), read_object(folder / "result.json")
     metrics = CsvFile(folder / "metrics.csv", (), "update").read()
     found = [_number(row.get("accuracy")) for row in CsvFile(folder / "validation.csv", (), "update").read()]
     seconds = result.get("seconds") or _number(metrics[-1].get("seconds") if metrics else None)
@@ -91,14 +89,6 @@ def _row(folder: Path) -> Row:
         time=max(written),
         folder=str(folder),
     )
-
-
-def _json(path: Path) -> dict[str, Any]:
-    try:
-        found = parse_json(path.read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
 
 
 def _number(text: str | None) -> float | None:

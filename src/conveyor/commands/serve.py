@@ -7,7 +7,7 @@ from pathlib import Path
 from conveyor.errors import UserError
 from conveyor.infer import ENGINES
 from conveyor.infer.asked_precision import add_infer_precision
-from conveyor.options.parser import add_checkpoint
+from conveyor.options.parser import add, add_checkpoint, settings_from
 from conveyor.options.units import size_in_bytes
 
 HELP = "Serve a model over HTTP and gRPC, with a page to drop photographs on."
@@ -31,44 +31,26 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Further names by which callers reach this server, such as *.example.org: without a token, requests to other "
         "names than those, localhost and this machine's are refused. [none]",
     )
-    where.add_argument("--port", type=int, default=8502, metavar="N", help="HTTP port, 0 for a free one. [8502]")
-    where.add_argument(
-        "--grpc-port", type=int, metavar="N", help="gRPC port, 0 for a free one; default: the one after --port."
-    )
+    add(where, "--port", 8502, "N", "HTTP port, 0 for a free one.")
+    add(where, "--grpc-port", int, "N", "gRPC port, 0 for a free one; default: the one after --port.")
     where.add_argument("--no-grpc", action="store_true", help="HTTP only.")
-    where.add_argument(
+    add(
+        where,
         "--token-file",
-        metavar="FILE",
-        help="File with a bearer token that requests must carry; or the variable CONVEYOR_TOKEN.",
+        str,
+        "FILE",
+        "File with a bearer token that requests must carry; or the variable CONVEYOR_TOKEN.",
     )
-    where.add_argument("--tls-cert", metavar="FILE", help="Certificate chain in PEM form.")
-    where.add_argument("--tls-key", metavar="FILE", help="Its private key in PEM form.")
-    where.add_argument(
-        "--ready-file", metavar="FILE", help="Written with the addresses as JSON once the server answers."
-    )
+    add(where, "--tls-cert", str, "FILE", "Certificate chain in PEM form.")
+    add(where, "--tls-key", str, "FILE", "Its private key in PEM form.")
+    add(where, "--ready-file", str, "FILE", "Written with the addresses as JSON once the server answers.")
     speed = parser.add_argument_group("Engines and batches")
-    speed.add_argument(
-        "--engine",
-        default="auto",
-        metavar=f"{{{','.join(ENGINES)}}}",
-        help="auto measures and takes the fastest. [auto]",
-    )
+    add(speed, "--engine", "auto", f"{{{','.join(ENGINES)}}}", "auto measures and takes the fastest.")
     add_infer_precision(speed)
-    speed.add_argument(
-        "--data-dir", metavar="DIR", help="Images for --infer-precision, when not where the run had them."
-    )
-    speed.add_argument(
-        "--workers",
-        type=int,
-        metavar="N",
-        help="Engine processes; default: one per core, at most 8. 1 gives the lowest latency.",
-    )
-    speed.add_argument(
-        "--threads", type=int, metavar="N", help="Threads of each; default: the cores divided among the workers."
-    )
-    speed.add_argument(
-        "--max-batch", type=int, default=16, metavar="N", help="Images that are answered together at most. [16]"
-    )
+    add(speed, "--data-dir", str, "DIR", "Images for --infer-precision, when not where the run had them.")
+    add(speed, "--workers", int, "N", "Engine processes; default: one per core, at most 8. 1 gives the lowest latency.")
+    add(speed, "--threads", int, "N", "Threads of each; default: the cores divided among the workers.")
+    add(speed, "--max-batch", 16, "N", "Images that are answered together at most.")
     speed.add_argument(
         "--batch-sizes",
         type=int,
@@ -77,67 +59,37 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="Allowed batches, short ones are padded; default: powers of two.",
     )
-    speed.add_argument(
-        "--delay-us",
-        type=int,
-        default=2000,
-        metavar="N",
-        help="Microseconds that the first request of a batch waits for company. [2000]",
-    )
-    speed.add_argument(
-        "--queue",
-        type=int,
-        default=512,
-        metavar="N",
-        help="Images that may wait; more are refused (429, RESOURCE_EXHAUSTED). [512]",
-    )
+    add(speed, "--delay-us", 2000, "N", "Microseconds that the first request of a batch waits for company.")
+    add(speed, "--queue", 512, "N", "Images that may wait; more are refused (429, RESOURCE_EXHAUSTED).")
     limits = parser.add_argument_group("Limits")
-    limits.add_argument("--max-body", default="32MiB", metavar="SIZE", help="Largest request. [32MiB]")
-    limits.add_argument(
-        "--max-pixels", type=int, default=50_000_000, metavar="N", help="Largest photograph. [50000000]"
-    )
-    limits.add_argument(
-        "--max-inflight", default="256MiB", metavar="SIZE", help="All request bodies in memory together. [256MiB]"
-    )
-    limits.add_argument(
-        "--timeout", type=float, default=30.0, metavar="S", help="Seconds for a request, from arrival to answer. [30]"
-    )
-    limits.add_argument(
-        "--poll", type=float, default=2.0, metavar="S", help="Seconds between looks for a new version, 0 never. [2]"
-    )
-    limits.add_argument(
-        "--drain", type=float, default=30.0, metavar="S", help="Most seconds for requests under way when stopping. [30]"
-    )
-    limits.add_argument(
-        "--drain-delay",
-        type=float,
-        default=0.5,
-        metavar="S",
-        help="Seconds in which a stopping server still takes connections. [0.5]",
-    )
+    add(limits, "--max-body", "32MiB", "SIZE", "Largest request.")
+    add(limits, "--max-pixels", 50_000_000, "N", "Largest photograph.")
+    add(limits, "--max-inflight", "256MiB", "SIZE", "All request bodies in memory together.")
+    add(limits, "--timeout", 30.0, "S", "Seconds for a request, from arrival to answer.")
+    add(limits, "--poll", 2.0, "S", "Seconds between looks for a new version, 0 never.")
+    add(limits, "--drain", 30.0, "S", "Most seconds for requests under way when stopping.")
+    add(limits, "--drain-delay", 0.5, "S", "Seconds in which a stopping server still takes connections.")
     emit = parser.add_argument_group("Many machines")
-    emit.add_argument(
-        "--emit", metavar="{docker,k8s,kserve}", help="Write a Dockerfile and manifests instead of serving."
-    )
-    emit.add_argument("--out", metavar="DIR", help="New folder for the files of --emit.")
+    add(emit, "--emit", str, "{docker,k8s,kserve}", "Write a Dockerfile and manifests instead of serving.")
+    add(emit, "--out", str, "DIR", "New folder for the files of --emit.")
     emit.add_argument("--image", help="Name of the container image in the manifests.")
-    emit.add_argument("--replicas", type=int, default=2, metavar="N", help="Copies of the server in the manifests. [2]")
+    add(emit, "--replicas", 2, "N", "Copies of the server in the manifests.")
 
 
 def run(arguments: argparse.Namespace) -> int:
     from conveyor.serve.settings import NO_GRPC, ServeSettings
 
-    settings = ServeSettings(
-        path=arguments.model, checkpoint=arguments.checkpoint, name=arguments.name, host=arguments.host,
-        host_names=tuple(arguments.host_name), port=arguments.port,
-        grpc_port=NO_GRPC if arguments.no_grpc else arguments.grpc_port, engine=arguments.engine, workers=arguments.workers,
-        infer_precision=arguments.infer_precision, max_drop=arguments.max_drop, data_dir=arguments.data_dir,
-        threads=arguments.threads, max_batch=arguments.max_batch, batch_sizes=tuple(arguments.batch_sizes),
-        delay_us=arguments.delay_us, queue=arguments.queue, max_body=size_in_bytes(arguments.max_body),
-        max_pixels=arguments.max_pixels, max_inflight=size_in_bytes(arguments.max_inflight), timeout=arguments.timeout,
-        token=None if arguments.emit else _token(arguments.token_file), tls_cert=arguments.tls_cert, tls_key=arguments.tls_key,
-        poll=arguments.poll, drain=arguments.drain, drain_delay=arguments.drain_delay, ready_file=arguments.ready_file,
-    ).check()  # fmt: skip
+    settings = settings_from(
+        ServeSettings,
+        arguments,
+        path=arguments.model,
+        host_names=tuple(arguments.host_name),
+        grpc_port=NO_GRPC if arguments.no_grpc else arguments.grpc_port,
+        batch_sizes=tuple(arguments.batch_sizes),
+        max_body=size_in_bytes(arguments.max_body),
+        max_inflight=size_in_bytes(arguments.max_inflight),
+        token=None if arguments.emit else _token(arguments.token_file),
+    ).check()
     if arguments.emit:
         from conveyor.serve.manifests import emit
 

@@ -57,6 +57,8 @@ class Target:
 
     labels: Tensor
     mixed: list[tuple[Tensor, Tensor]] | None = None
+    teacher: Tensor | None = None
+    """The logits of a teacher for the same images, float32 [B, C]."""
 
 
 class Dataset(Protocol):

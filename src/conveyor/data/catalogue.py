@@ -12,6 +12,7 @@ from conveyor.data.formats.boxes import CSV_NAME, has_boxes
 from conveyor.data.formats.sources import SOURCES
 from conveyor.errors import UserError, did_you_mean
 from conveyor.options.data import DataOptions
+from conveyor.remote.data import data_folder
 
 DIGIT_NAMES = tuple(str(digit) for digit in range(10))
 FASHION_NAMES = (
@@ -137,7 +138,7 @@ def canonical_name(name: str) -> str:
 def data_dir(options: DataOptions) -> Path | None:
     """The folder that was asked for: `--data-dir`, else the variable DATA_DIR."""
     text = options.data_dir or os.environ.get("DATA_DIR")
-    return Path(text).expanduser() if text else None
+    return data_folder(text) if text else None
 
 
 def name_of(options: DataOptions) -> str:

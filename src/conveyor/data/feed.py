@@ -6,6 +6,7 @@ from typing import TypeVar
 
 from conveyor.data import order
 from conveyor.data.batch import Dataset
+from conveyor.data.labels import labels_of
 from conveyor.data.loader import Job, Loader, Transform
 from conveyor.data.order import Indices, SlotShape
 from conveyor.layout import usable_cores
@@ -18,7 +19,8 @@ class TrainingFeed(Loader):
 
     `topology` has `micro_batch` and `slots` (per update, over all lanes); `slots` are the numbers of those that this
     lane runs. Which samples a batch holds is a pure function of (seed, update, slot): nothing before `start_update` is
-    read. `stop_update` ends the stream. `transform` runs in the loader threads (`Prepare.on_host`).
+    read. `stop_update` ends the stream. `transform` runs in the loader threads (`Prepare.on_host`). `repeats` and
+    `balanced` put samples into an epoch more than once (`order.repeated`, `order.balanced_order`).
     """
 
     def __init__(
@@ -32,6 +34,8 @@ class TrainingFeed(Loader):
         stop_update: int | None = None,
         seed: int = 0,
         shuffle: str = "full",
+        repeats: int = 1,
+        balanced: bool = False,
         prefetch: int = 4,
         threads: int | None = None,
         transform: Transform | None = None,
@@ -41,8 +45,13 @@ class TrainingFeed(Loader):
         if any(not 0 <= slot < topology.slots for slot in mine):
             raise ValueError(f"slots {mine} are not all among the {topology.slots} slots of an update")
 
+        labels = labels_of(dataset) if balanced else None
+
         def epoch_order(epoch: int) -> Indices:
-            return order.epoch_order(len(dataset), seed, epoch, shuffle, shards=dataset.shards())
+            if labels is not None:
+                return order.balanced_order(labels, seed, epoch)
+            found = order.epoch_order(len(dataset), seed, epoch, shuffle, shards=dataset.shards())
+            return order.repeated(found, repeats, topology.slots * topology.micro_batch) if repeats > 1 else found
 
         def jobs() -> Iterator[Job]:
             orders = _newest(epoch_order)

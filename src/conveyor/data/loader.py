@@ -148,7 +148,10 @@ class _Assembly:
         job = self._job
         try:
             if stop > start and not self.result.done():
-                raw = self._dataset.read(job.indices[start:stop], job.epoch, self._images[start:stop])
+                keys = job.indices[start:stop]
+                # A set that draws crops takes the copies' own numbers; the others know their samples alone.
+                keys = keys if getattr(self._dataset, "draws", False) else keys % len(self._dataset)
+                raw = self._dataset.read(keys, job.epoch, self._images[start:stop])
                 self._labels[start:stop] = raw.labels
             with self._lock:
                 self._open_parts -= 1

@@ -1,4 +1,8 @@
-"""Which sample comes when: a pure function of (seed, epoch), so that a run can start at any update on any layout."""
+"""Which sample comes when: a pure function of (seed, epoch), so that a run can start at any update on any layout.
+
+A sample that stands in an epoch more than once has a number of its own each time, `sample + copy * num_images`: the key of
+everything random about that copy, of which the remainder is the sample to read.
+"""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -51,6 +55,41 @@ def epoch_order(
 def hashed_order(count: int, *keys: int) -> Indices:
     """A permutation of `range(count)`, the same on every machine and version."""
     return np.argsort(_hash(np.arange(count, dtype=np.int64), *keys), kind="stable").astype(np.int64, copy=False)
+
+
+def repeated(order: Indices, times: int, global_batch: int) -> Indices:
+    """Repeated augmentation: each sample `times` times in the same update, as many positions as before, int64 [N].
+
+    Inside an update all first copies come first, then all second ones, so that copies are far from each other: in other
+    slots where there are several, and no neighbours for mixup.
+    """
+    places = np.arange(len(order), dtype=np.int64)
+    copies = places % times
+    keys = order[places // times] + copies * len(order)
+    return keys[np.lexsort((copies, places // global_batch))]
+
+
+def balanced_order(labels: Indices, seed: int, epoch: int) -> Indices:
+    """As many positions as samples, each class that has samples equally often (+-1), shuffled; int64 [N].
+
+    A class with more samples than positions shows some of them, others in other epochs; one with fewer shows all of them
+    again and again. `labels` int64 [N].
+    """
+    count = len(labels)
+    shuffled = epoch_order(count, seed, epoch)
+    members = np.split(
+        shuffled[np.argsort(labels[shuffled], kind="stable")], np.cumsum(np.unique(labels, return_counts=True)[1])[:-1]
+    )
+    # Which classes get one position more is another matter in each epoch.
+    lucky = epoch_order(len(members), seed, epoch)[: count % len(members)]
+    quotas = np.full(len(members), count // len(members))
+    quotas[lucky] += 1
+    keys = [
+        own[(place := np.arange(n)) % len(own)] + place // len(own) * count
+        for own, n in zip(members, quotas, strict=True)
+    ]
+    found = np.concatenate(keys).astype(np.int64, copy=False)
+    return found[np.argsort(_hash(np.arange(count, dtype=np.int64), seed, epoch, 3), kind="stable")]
 
 
 def slot_indices(order: Indices, update_in_epoch: int, slot: int, topology: SlotShape) -> Indices:

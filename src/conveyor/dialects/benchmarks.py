@@ -1,24 +1,21 @@
 """`python3 -m examples_utils benchmark`: the benchmark runner under its original name."""
 
 import argparse
-import sys
 from collections.abc import Sequence
 
-from conveyor.dialects.running import run_command
-from conveyor.errors import USER_ERROR, UserError
+from conveyor.dialects.running import exit_code, run_command
 from conveyor.options.parser import Parser
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Translate to `conveyor bench run` and run it; returns the exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    try:
-        translated = translate(words)
-        print(" ".join(["conveyor", *translated]), flush=True)
-        return run_command(translated)
-    except UserError as error:
-        print(f"examples_utils: error: {error}", file=sys.stderr)
-        return USER_ERROR
+    return exit_code("examples_utils", _run, argv)
+
+
+def _run(words: list[str]) -> int:
+    translated = translate(words)
+    print(" ".join(["conveyor", *translated]), flush=True)
+    return run_command(translated)
 
 
 def translate(words: Sequence[str]) -> list[str]:

@@ -17,9 +17,9 @@ from pathlib import Path
 from conveyor.dialects import scripts
 from conveyor.dialects.agreement import agreed
 from conveyor.dialects.mpi_options import read_options, split_options
-from conveyor.dialects.running import run, run_command
+from conveyor.dialects.running import exit_code, run, run_command
 from conveyor.dialects.translation import Launcher
-from conveyor.errors import INTERRUPTED, USER_ERROR, UserError, did_you_mean
+from conveyor.errors import UserError, did_you_mean
 from conveyor.launch.job import local_host_index
 
 COUNTS = ("--num-instances", "--num-replicas", "--ipus-per-replica")
@@ -74,13 +74,13 @@ def read_poprun(words: Sequence[str]) -> Request:
         if not equals:
             if not queue or queue[0].startswith("-"):
                 if name not in COUNTS:
-                    raise UserError(f"poprun: {name} needs a value")
+                    raise UserError(f"{name} needs a value")
                 notes.append(f"{name} has no value: it is taken from the program")
                 continue
             value = queue.pop(0)
         given[name] = value
     if not queue and not {"-h", "--help"} & set(switches):
-        raise UserError("poprun: what is to be run? Add the command, such as: python3 train.py")
+        raise UserError("what is to be run? Add the command, such as: python3 train.py")
     launcher = _launcher(given)
     notes += [f"{name} has no effect here: there is no device pool to manage" for name in POOL if name in given]
     if "--executable-cache-path" in given:
@@ -118,8 +118,8 @@ def _full_name(name: str, known: Sequence[str]) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise UserError(f"poprun: {name} could mean {', '.join(found)}: write more of the name")
-    raise UserError(f"poprun: there is no option {name}{did_you_mean(name, (*known, *SWITCHES))}")
+        raise UserError(f"{name} could mean {', '.join(found)}: write more of the name")
+    raise UserError(f"there is no option {name}{did_you_mean(name, (*known, *SWITCHES))}")
 
 
 def _launcher(given: Mapping[str, str]) -> Launcher:
@@ -127,18 +127,16 @@ def _launcher(given: Mapping[str, str]) -> Launcher:
     for name in COUNTS:
         text = given.get(name, "")
         if text and (not text.isdigit() or int(text) < 1):
-            raise UserError(f"poprun: {name} is {text!r}, but must be a whole number of at least 1")
+            raise UserError(f"{name} is {text!r}, but must be a whole number of at least 1")
         numbers[name] = int(text) if text else 0
     instances, replicas = numbers["--num-instances"] or 1, numbers["--num-replicas"] or numbers["--num-instances"] or 1
     hosts = tuple(host.strip() for host in given.get("--host", "").split(",") if host.strip())
     if instances > replicas:
-        raise UserError(
-            f"poprun: {instances} instances for {replicas} replicas: an instance holds at least one replica"
-        )
+        raise UserError(f"{instances} instances for {replicas} replicas: an instance holds at least one replica")
     if replicas % instances:
-        raise UserError(f"poprun: {replicas} replicas cannot be divided evenly among {instances} instances")
+        raise UserError(f"{replicas} replicas cannot be divided evenly among {instances} instances")
     if hosts and instances % len(hosts):
-        raise UserError(f"poprun: {instances} instances cannot be spread evenly over {len(hosts)} hosts")
+        raise UserError(f"{instances} instances cannot be spread evenly over {len(hosts)} hosts")
     return Launcher(replicas, instances, numbers["--ipus-per-replica"], hosts)
 
 
@@ -184,30 +182,21 @@ def _dialect_of(path: Path, here: Path) -> str | None:
         if marked := MARK.search(sibling.read_text(encoding="utf-8", errors="replace")[:4000]):
             return marked[1]
     text = str(path).lower()
-    names = (
-        ("tensorflow2", "tensorflow2"),
-        ("tensorflow", "tensorflow1"),
-        ("pytorch", "pytorch"),
-        ("popart", "popart"),
-    )
-    return next((dialect for word, dialect in names if word in text), None)
+    names = {"tensorflow2": "tensorflow2", "tensorflow": "tensorflow1", "pytorch": "pytorch", "popart": "popart"}
+    return next((dialect for word, dialect in names.items() if word in text), None)
 
 
 def poprun(argv: Sequence[str] | None = None) -> int:
     """The command `poprun`."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    try:
-        request = read_poprun(words)
-        if {"-h", "--help"} & set(request.switches):
-            print(HELP)
-            return 0
-        return _launch(request)
-    except UserError as error:
-        print(f"poprun: error: {str(error).removeprefix('poprun: ')}", file=sys.stderr)
-        return USER_ERROR
-    except KeyboardInterrupt:
-        print("poprun: interrupted", file=sys.stderr)
-        return INTERRUPTED
+    return exit_code("poprun", _poprun, argv)
+
+
+def _poprun(words: list[str]) -> int:
+    request = read_poprun(words)
+    if {"-h", "--help"} & set(request.switches):
+        print(HELP)
+        return 0
+    return _launch(request)
 
 
 def _launch(request: Request) -> int:
@@ -216,17 +205,20 @@ def _launch(request: Request) -> int:
             f"--host {request.launcher.hosts[0]} is another machine: run the command there, or name several"
         )
     script = find_script(request.program)
-    own = [switch for switch in request.switches if switch in ("--dry-run", "--json")]
     if script is None:
         return _launch_other(request)
-    words = [*script.words, *own]
+    words = [*script.words, *(switch for switch in request.switches if switch in ("--dry-run", "--json"))]
     if {"-h", "--help"} & set(words):
-        return scripts.main(script.dialect, script.name, words, script.folder)
+        return _main(script, words)
     try:
         return _run(request, script, words)
     except UserError as error:
-        told = scripts.told(error, script.dialect, script.name, words, script.folder)
-        raise UserError(told) from None
+        raise UserError(scripts.told(error, script.dialect, script.name, words, script.folder)) from None
+
+
+def _main(script: Script, words: Sequence[str] | None = None) -> int:
+    """Run a dialect's script as if it had been started by itself."""
+    return scripts.main(script.dialect, script.name, list(script.words if words is None else words), script.folder)
 
 
 def _run(request: Request, script: Script, words: list[str]) -> int:
@@ -234,13 +226,9 @@ def _run(request: Request, script: Script, words: list[str]) -> int:
     launcher, notes = agreed(request.launcher, values, replicas_given=request.replicas_given)
     request = dataclasses.replace(request, launcher=launcher, notes=(*request.notes, *notes))
     translation = scripts.translate(
-        script.dialect,
-        script.name,
-        words,
-        folder=script.folder,
+        script.dialect, script.name, words, folder=script.folder, launcher=request.launcher,
         environment={**os.environ, **request.variables},
-        launcher=request.launcher,
-    )
+    )  # fmt: skip
     os.environ.update(request.variables)
     here = len(request.launcher.hosts) < 2 and not request.numa and not request.tagged
     if translation.dry_run or here:
@@ -280,9 +268,11 @@ def launch_words(request: Request, program: Sequence[str], with_replicas: bool =
     words += ["--hosts", ",".join(launcher.hosts)] if launcher.hosts else []
     words += ["--interface", request.interface] if request.interface else []
     words += ["--numa"] * request.numa + ["--tag-output"] * request.tagged
-    for name, value in request.variables.items():
-        words += ["--env", f"{name}={value}"]
-    return [*words, "--", *program]
+    return [*words, *_environment(request.variables), "--", *program]
+
+
+def _environment(variables: Mapping[str, str]) -> list[str]:
+    return [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
 
 
 def mpirun(argv: Sequence[str] | None = None) -> int:
@@ -290,25 +280,21 @@ def mpirun(argv: Sequence[str] | None = None) -> int:
 
     With --dry-run among the program's words the plan is printed and nobody is contacted.
     """
-    words = list(sys.argv[1:] if argv is None else argv)
+    return exit_code("mpirun", _mpirun_or_plan, argv)
+
+
+def _mpirun_or_plan(words: list[str]) -> int:
     options, program = split_options(words)
-    try:
-        if not program:
-            raise UserError("what is to be run? Add the command, such as: python3 train.py")
-        if "--dry-run" in program:
-            os.environ.update(read_options(_flat(options), os.environ).variables)
-            script = find_script(program)
-            if script is None:
-                raise UserError(f"--dry-run is for the scripts of the dialects, not for {program[0]}")
-            return scripts.main(script.dialect, script.name, list(script.words), script.folder)
-        return _mpirun(_flat(options), program)
-    except UserError as error:
-        print(f"mpirun: error: {error}", file=sys.stderr)
-        return USER_ERROR
-
-
-def _flat(options: Sequence[tuple[str, ...]]) -> list[str]:
-    return [word for option in options for word in option]
+    flat = [word for option in options for word in option]
+    if not program:
+        raise UserError("what is to be run? Add the command, such as: python3 train.py")
+    if "--dry-run" not in program:
+        return _mpirun(flat, program)
+    os.environ.update(read_options(flat, os.environ).variables)
+    script = find_script(program)
+    if script is None:
+        raise UserError(f"--dry-run is for the scripts of the dialects, not for {program[0]}")
+    return _main(script)
 
 
 def _mpirun(options: list[str], program: list[str]) -> int:
@@ -325,48 +311,39 @@ def _mpirun(options: list[str], program: list[str]) -> int:
     if len(read.hosts) > 1:
         words += ["--hosts", ",".join(read.hosts)]
         words += ["--interface", read.interface] if read.interface else []
-    for name, value in read.variables.items():
-        words += ["--env", f"{name}={value}"]
+    words += _environment(read.variables)
     return run_command([*words, *["--tag-output"] * read.tagged, "--", *program])
 
 
 def gc_profile(argv: Sequence[str] | None = None) -> int:
     """`gc-profile -d DIR -- COMMAND`: run a command whose profile goes to DIR."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    folder, program = ".", words
-    if "--" in words:
-        cut = words.index("--")
-        options, program = words[:cut], words[cut + 1 :]
-    else:
-        options, program = words[:2], words[2:]
+    return exit_code("gc-profile", _gc_profile, argv)
+
+
+def _gc_profile(words: list[str]) -> int:
+    cut = words.index("--") if "--" in words else 2
+    options, program = words[:cut], words[cut + ("--" in words) :]
+    if options and (len(options) != 2 or options[0] not in ("-d", "--output-dir")):
+        raise UserError("write: gc-profile -d DIR -- python train.py --gc-profile")
+    if not program:
+        raise UserError("what is to be profiled? Write: gc-profile -d DIR -- python train.py --gc-profile")
+    os.environ["GC_PROFILE_LOG_DIR"] = options[1] if options else "."
+    script = find_script(program)
+    if script is not None:
+        return _main(script)
+    program = _with_this_interpreter(program)
     try:
-        if len(options) == 2 and options[0] in ("-d", "--output-dir"):
-            folder = options[1]
-        elif options:
-            raise UserError("write: gc-profile -d DIR -- python train.py --gc-profile")
-        if not program:
-            raise UserError("what is to be profiled? Write: gc-profile -d DIR -- python train.py --gc-profile")
-        os.environ["GC_PROFILE_LOG_DIR"] = folder
-        script = find_script(program)
-        if script is not None:
-            return scripts.main(script.dialect, script.name, list(script.words), script.folder)
-        program = _with_this_interpreter(program)
         os.execvp(program[0], program)
-    except UserError as error:
-        print(f"gc-profile: error: {error}", file=sys.stderr)
     except OSError as error:
-        print(f"gc-profile: error: cannot start {program[0]}: {error.strerror}", file=sys.stderr)
-    return USER_ERROR
+        raise UserError(f"cannot start {program[0]}: {error.strerror}") from None
 
 
 def gc_info(argv: Sequence[str] | None = None) -> int:
     """`gc-info -l`: the devices that are there."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    return exit_code("gc-info", _gc_info, argv)
+
+
+def _gc_info(words: list[str]) -> int:
     if words not in ([], ["-l"], ["--list-devices"]):
-        print(f"gc-info: error: there is no option {words[0]}: write gc-info -l", file=sys.stderr)
-        return USER_ERROR
-    try:
-        return run_command(["devices", "--list"])
-    except UserError as error:
-        print(f"gc-info: error: {error}", file=sys.stderr)
-        return USER_ERROR
+        raise UserError(f"there is no option {words[0]}: write gc-info -l")
+    return run_command(["devices", "--list"])

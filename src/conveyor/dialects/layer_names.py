@@ -24,7 +24,7 @@ def names_in(model: nn.Module, dialect: str) -> Names:
     elif dialect == "tensorflow1" and isinstance(model, EfficientNet):
         yield from _tensorflow1_efficientnet(model)
     elif dialect == "tensorflow2" and isinstance(model, ResNet):
-        yield from _keras_small_resnet(model) if model.maxpool is None else _keras_resnet(model)
+        yield from _keras_resnet(model)
     elif dialect == "pytorch" and isinstance(model, EfficientNet):
         yield from _efficientnet_pytorch(model)
 
@@ -41,8 +41,23 @@ def _tensorflow1_resnet(model: ResNet) -> Names:
     yield "fc1", "fc"
 
 
-def _with_group_norm(model: ResNet, names: Names) -> Names:
-    """Keras's names say gn instead of bn when the norm is a group norm."""
+def _keras_resnet(model: ResNet) -> Names:
+    """The names of Keras's application, or those of the original's network for small images, which has no pooling."""
+    small = model.maxpool is None
+    stem = {"conv1_pad": "conv1", "conv1_conv": "conv1", "conv1_bn": "bn1", "conv1_relu": "act1"}
+    stem |= {"pool1_pad": "maxpool", "pool1_pool": "maxpool"}
+    names = [(name, path) for name, path in stem.items() if not (small and name.endswith(("_pad", "_pool")))]
+    for stage, index, path, block in resnet_blocks(model):
+        prefix, layers = f"conv{stage + 1}_block{index + 1}", 3 if isinstance(block, Bottleneck) else 2
+        if small:
+            names += [(f"{prefix}_layer1_conv_ds", f"{path}.conv1")] if stage > 1 and index == 0 else []
+            names += [(f"{prefix}_shortcut", f"{path}.downsample")]
+        else:
+            names += [(f"{prefix}_0_conv", f"{path}.downsample.0"), (f"{prefix}_0_bn", f"{path}.downsample.1")]
+        names += _keras_layers(f"{prefix}_layer" if small else f"{prefix}_", path, layers)
+        names += [(f"{prefix}_add", f"{path}.add")]
+        names += [(f"{prefix}_{'post_addition_relu' if small else 'out'}", f"{path}.act{layers}")]
+    names += [("avg_pool", "avgpool"), ("fc_layer" if small else "predictions", "fc")]
     grouped = isinstance(model.bn1, GroupNorm)
     for name, path in names:
         yield name, path
@@ -57,46 +72,6 @@ def _keras_layers(prefix: str, path: str, layers: int) -> Names:
         yield f"{prefix}{layer}_bn", f"{path}.bn{layer}"
         if layer < layers:
             yield f"{prefix}{layer}_relu", f"{path}.act{layer}"
-
-
-def _keras_resnet(model: ResNet) -> Names:
-    def names() -> Names:
-        yield "conv1_pad", "conv1"
-        yield "conv1_conv", "conv1"
-        yield "conv1_bn", "bn1"
-        yield "conv1_relu", "act1"
-        yield "pool1_pad", "maxpool"
-        yield "pool1_pool", "maxpool"
-        for stage, index, path, block in resnet_blocks(model):
-            prefix, layers = f"conv{stage + 1}_block{index + 1}", 3 if isinstance(block, Bottleneck) else 2
-            yield f"{prefix}_0_conv", f"{path}.downsample.0"
-            yield f"{prefix}_0_bn", f"{path}.downsample.1"
-            yield from _keras_layers(f"{prefix}_", path, layers)
-            yield f"{prefix}_add", f"{path}.add"
-            yield f"{prefix}_out", f"{path}.act{layers}"
-        yield "avg_pool", "avgpool"
-        yield "predictions", "fc"
-
-    return _with_group_norm(model, names())
-
-
-def _keras_small_resnet(model: ResNet) -> Names:
-    def names() -> Names:
-        yield "conv1_conv", "conv1"
-        yield "conv1_bn", "bn1"
-        yield "conv1_relu", "act1"
-        for stage, index, path, block in resnet_blocks(model):
-            prefix, layers = f"conv{stage + 1}_block{index + 1}", 3 if isinstance(block, Bottleneck) else 2
-            if stage > 1 and index == 0:
-                yield f"{prefix}_layer1_conv_ds", f"{path}.conv1"
-            yield f"{prefix}_shortcut", f"{path}.downsample"
-            yield from _keras_layers(f"{prefix}_layer", path, layers)
-            yield f"{prefix}_add", f"{path}.add"
-            yield f"{prefix}_post_addition_relu", f"{path}.act{layers}"
-        yield "avg_pool", "avgpool"
-        yield "fc_layer", "fc"
-
-    return _with_group_norm(model, names())
 
 
 def _tensorflow1_efficientnet(model: EfficientNet) -> Names:

@@ -16,7 +16,7 @@ from conveyor.dialects.popart import translate as popart
 from conveyor.dialects.pytorch import table as pytorch_table
 from conveyor.dialects.pytorch import translate as pytorch
 from conveyor.dialects.reader import Values, add_configuration, file_beside, read
-from conveyor.dialects.running import run
+from conveyor.dialects.running import exit_code, run
 from conveyor.dialects.stored_runs import as_validation
 from conveyor.dialects.table import Table
 from conveyor.dialects.tensorflow1 import table as tensorflow1_table
@@ -25,7 +25,7 @@ from conveyor.dialects.tensorflow2 import table as tensorflow2_table
 from conveyor.dialects.tensorflow2 import translate as tensorflow2
 from conveyor.dialects.translation import Launcher, Translation, environment_number
 from conveyor.dialects.words import in_their_words
-from conveyor.errors import INTERRUPTED, USER_ERROR, UserError, did_you_mean
+from conveyor.errors import UserError, did_you_mean
 
 Translate = Callable[[str, Values, Launcher, Mapping[str, str]], Translation]
 DIALECTS: dict[str, tuple[Table, ModuleType, Translate]] = {
@@ -135,20 +135,19 @@ def launcher_of(environment: Mapping[str, str]) -> Launcher:
 
 def main(dialect: str, script: str, argv: Sequence[str] | None = None, folder: Path | None = None) -> int:
     """Run one command line of a dialect's script; returns the exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
-    folder = folder if folder is not None else Path(sys.argv[0]).resolve().parent
-    try:
-        if any(word in ("-h", "--help") for word in words):
-            family = family_of(dialect, script, words, folder)
-            print(help_text(dialect, script, family, DIALECTS[dialect][0], DIALECTS[dialect][1].GROUPS))
-            return 0
-        return run(translate(dialect, script, words, folder=folder))
-    except UserError as error:
-        print(f"{script}.py: error: {told(error, dialect, script, words, folder)}", file=sys.stderr)
-        return USER_ERROR
-    except KeyboardInterrupt:
-        print(f"{script}.py: interrupted", file=sys.stderr)
-        return INTERRUPTED
+    beside = folder if folder is not None else Path(sys.argv[0]).resolve().parent
+
+    def act(words: list[str]) -> int:
+        try:
+            if any(word in ("-h", "--help") for word in words):
+                family = family_of(dialect, script, words, beside)
+                print(help_text(dialect, script, family, DIALECTS[dialect][0], DIALECTS[dialect][1].GROUPS))
+                return 0
+            return run(translate(dialect, script, words, folder=beside))
+        except UserError as error:
+            raise UserError(told(error, dialect, script, words, beside)) from None
+
+    return exit_code(f"{script}.py", act, argv)
 
 
 def told(error: UserError, dialect: str, script: str, words: Sequence[str], folder: Path) -> str:

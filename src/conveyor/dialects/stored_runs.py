@@ -69,9 +69,6 @@ def restored(
             overrides[name] = wanted[name]
     if left:
         notes.append(f"--config: {', '.join(dict.fromkeys(left))} stay as they are in the stored run")
-    folder = next((values[key] for key in FOLDERS if values.has(key)), values.own.get("run_dir"))
-    if folder is not None:
-        overrides["run_dir"] = folder
     notes += [
         f"{values.spelling(key)} has no effect: the run goes on in its folder" for key in NAMING if values.has(key)
     ]
@@ -84,9 +81,6 @@ def validated(values: Values, translate: Callable[[Values], Translation], path: 
     wanted = made.options.flat()
     named = {name for name, _, _ in _named(values) if has_effect(name) and name not in ("run_dir", "checkpoint_path")}
     overrides = {name: wanted[name] for name in specs() if name in named}
-    folder = next((values[key] for key in FOLDERS if values.has(key)), values.own.get("run_dir"))
-    if folder is not None:
-        overrides["run_dir"] = folder
     notes = [note for note in made.notes if note not in plain.notes or note in values.notes]
     return _command("validate", values, path, overrides, [*notes, *without_effect(values)])
 
@@ -142,6 +136,8 @@ def _named(values: Values) -> list[tuple[str, str, bool]]:
 
 
 def _command(command: str, values: Values, path: str, overrides: dict[str, Any], notes: list[str]) -> Translation:
+    folder = next((values[key] for key in FOLDERS if values.has(key)), values.own.get("run_dir"))
+    overrides |= {} if folder is None else {"run_dir": folder}
     words = ["--checkpoint-path", path]
     for name, value in overrides.items():
         if value not in (None, ()):

@@ -2,7 +2,7 @@
 
 import dataclasses
 import shlex
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from conveyor.dialects.reader import Values
@@ -108,6 +108,13 @@ class Draft:
                 flat.pop(other, None)
         return Options().updated(flat).updated(own)
 
+    def launched_replicas(self, launcher: "Launcher", key: str, *others: int) -> int:
+        """The launcher's replicas, with a note if the option `key` gave another number than them or `others`."""
+        values = self.values
+        if values.has(key) and values[key] not in (launcher.replicas, *others):
+            self.note(f"{values.rows[key].flag} {values[key]}: the launcher's {launcher.replicas} replicas hold")
+        return launcher.replicas
+
     def global_batch(self) -> int:
         """Samples of an update."""
         from conveyor.topology import Topology
@@ -169,6 +176,15 @@ def positive(values: Values, *keys: str) -> None:
         value = values[key]
         if value is not None and value < 1:
             raise UserError(f"{values.spelling(key)} is {value}, but must be at least 1")
+
+
+def check_proportions(given: Sequence[float], number: int, wanted: str, most: int = 1) -> None:
+    """Refuse memory proportions of another count than 1 or `number` (said as `wanted`), or out of range."""
+    if given and len(given) not in (1, number):
+        raise UserError(f"--available-memory-proportion has {len(given)} values: give 1, or {wanted}")
+    if not all(0 < proportion <= most for proportion in given):
+        what = "fractions" if most == 1 else "percentages"
+        raise UserError(f"--available-memory-proportion takes {what} above 0 and up to {most}")
 
 
 def environment_number(environment: Mapping[str, str], name: str) -> int:

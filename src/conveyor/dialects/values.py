@@ -87,6 +87,14 @@ def _frequency(text: str) -> Fraction:
     return Fraction(above) / Fraction(below) if slash else Fraction(above)
 
 
+def fractions(flag: str, text: str, hint: str = "numbers") -> list[Fraction]:
+    """`0.5,0.75` as exact numbers."""
+    try:
+        return [Fraction(part.strip()) for part in str(text).split(",")]
+    except (ValueError, ZeroDivisionError):
+        raise UserError(f"{flag} {text}: give {hint} separated by commas, such as 0.5,0.75") from None
+
+
 def _mapping(value: Any) -> dict[str, Any]:
     if isinstance(value, str):
         try:

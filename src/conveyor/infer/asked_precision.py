@@ -6,6 +6,7 @@ from typing import Any
 
 from conveyor.errors import UserError, did_you_mean
 from conveyor.infer import PRECISIONS
+from conveyor.options.parser import add, settings_from
 
 CHOICES = (*PRECISIONS, "auto")
 
@@ -47,19 +48,9 @@ def add_infer_precision(parser: argparse._ActionsContainer, *, default: str = "a
         metavar=f"{{{','.join(CHOICES)}}}",
         help=f"Numbers to answer in; auto: the fastest within --max-drop of float32, measured. [{default}]",
     )
-    parser.add_argument(
-        "--max-drop",
-        type=float,
-        default=0.5,
-        metavar="X",
-        help="Points of top-1 on validation images that bfloat16 or int8 may cost. [0.5]",
-    )
+    add(parser, "--max-drop", 0.5, "X", "Points of top-1 on validation images that bfloat16 or int8 may cost.")
 
 
 def asked_precision(arguments: argparse.Namespace) -> AskedPrecision:
     """The `AskedPrecision` in a command's arguments, as far as the command has them."""
-    names = {field.name for field in dataclasses.fields(AskedPrecision)}
-    given = {name: value for name, value in vars(arguments).items() if name in names}
-    return AskedPrecision(
-        arguments.infer_precision, **{name: value for name, value in given.items() if name != "precision"}
-    ).check()
+    return settings_from(AskedPrecision, arguments, precision=arguments.infer_precision).check()

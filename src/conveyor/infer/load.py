@@ -137,14 +137,8 @@ def _loaded(
         "batch": None,
         "options": plain,
     }
-    preprocessing = Preprocessing(
-        image_size=about.image_size,
-        channels=about.channels,
-        in_channels=about.in_channels,
-        normalization=about.normalization,
-        resize=about.resize,
-        interpolation=about.interpolation,
-    )
+    fields = (field.name for field in dataclasses.fields(Preprocessing))
+    preprocessing = Preprocessing(**{name: getattr(about, name) for name in fields})
     return Loaded(module.eval(), names, preprocessing, described)
 
 

@@ -16,8 +16,8 @@ from conveyor.infer.asked_precision import AskedPrecision
 from conveyor.infer.engines import auto
 from conveyor.infer.engines.engine import Engine, Source, open_named
 from conveyor.infer.loaded import Loaded
-from conveyor.infer.remembered import key_of, recall, remember, version
 from conveyor.measure import processor
+from conveyor.measure.remembered import key_of, recall, remember, version
 
 CHECK_BATCH = 32
 

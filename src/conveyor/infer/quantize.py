@@ -17,8 +17,8 @@ from conveyor import scratch
 from conveyor.errors import UserError
 from conveyor.files import cache_folder
 from conveyor.infer.engines.engine import Source
-from conveyor.infer.remembered import key_of, version
 from conveyor.infer.target import folder_at_once
+from conveyor.measure.remembered import key_of, version
 from conveyor.processes import of_module
 
 MOST_KEPT = 8

@@ -1,7 +1,7 @@
 """Throughput and latency as numbers: what is dropped, what is averaged. No torch here."""
 
 import dataclasses
-import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -37,17 +37,18 @@ class Throughput:
     repeats: tuple[Repeat, ...]
 
     @property
+    def _rates(self) -> list[float]:
+        return [repeat.images_per_second for repeat in without_first(self.repeats)]
+
+    @property
     def images_per_second(self) -> float:
         """The mean of the repeats' rates, the first one left out."""
-        rates = [repeat.images_per_second for repeat in without_first(self.repeats)]
-        return math.fsum(rates) / len(rates)
+        return statistics.fmean(self._rates)
 
     @property
     def spread(self) -> float:
         """Standard deviation of the counted rates, 0 for a single one."""
-        rates = [repeat.images_per_second for repeat in without_first(self.repeats)]
-        mean = math.fsum(rates) / len(rates)
-        return math.sqrt(math.fsum((rate - mean) ** 2 for rate in rates) / (len(rates) - 1)) if len(rates) > 1 else 0.0
+        return statistics.stdev(self._rates) if len(self._rates) > 1 else 0.0
 
     @property
     def latency(self) -> Latency:

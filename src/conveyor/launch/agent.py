@@ -44,6 +44,7 @@ from conveyor.launch.rendezvous_state import JsonBackend
 from conveyor.launch.store import UNIX, Server, Store
 from conveyor.processes import of_module
 from conveyor.training import handover
+from conveyor.world import restarts
 
 log = logging.getLogger(__name__)
 
@@ -74,6 +75,7 @@ class _Agent(LocalElasticAgent):
 
     first_failure: Failure | None = None
     starts = 0
+    """Begins with those of the job that this launcher is part of, such as one that SLURM has queued again."""
     between_starts = False
     """Whether workers were stopped in order to start them again, and have not been yet."""
     _complete_at = 0.0
@@ -226,6 +228,7 @@ def _run(argv: Sequence[str], plan: LaunchPlan, store: Store, folder: Path) -> N
         log_line_prefix_template="[${rank}] " if plan.tagged else None,
         shutdown_timeout=plan.grace,
     )
+    agent.starts = restarts.starts()
     closing = True
     try:
         result = agent.run()

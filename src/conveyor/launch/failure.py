@@ -10,6 +10,7 @@ as its own or as the loss of a peer, and exits with a code that says which; the 
 | 75 | a peer is gone | yes |
 | 76 | handed over: a launcher of the job is starting all workers again | yes, and it is not counted |
 | negative | killed by a signal | yes |
+| 97, 98 | 1 and 2 among several tasks of srun, whose own exit code is the highest of theirs | no |
 """
 
 import json
@@ -27,6 +28,7 @@ from conveyor.world.restarts import StartedAgain
 OWN_ERROR = 1
 LOST_PEER = 75
 HANDED_OVER = 76
+ABOVE_PEERS = 96
 
 PEER_PHRASES = (
     "connection closed by peer",
@@ -40,6 +42,10 @@ PEER_PHRASES = (
     "remote process exited",
     "nccl communicator was aborted",
 )
+
+
+class PeerLostError(RuntimeError):
+    """Another worker is gone; raised where the caller, not a launcher, decides what follows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +84,8 @@ def is_peer_loss(error: BaseException) -> bool:
     while seen is not None:
         if isinstance(seen, UserError):
             return False
+        if isinstance(seen, PeerLostError):
+            return True
         name, text = type(seen).__name__, str(seen).lower()
         if name in ("DistBackendError", "DistNetworkError", "DistStoreError"):
             return True
@@ -118,6 +126,13 @@ def record(error: BaseException, environment: Mapping[str, str]) -> int:
         # The agent reads it whenever another worker ends: half a file would end the job.
         write_atomically(Path(path), json.dumps({"message": {"message": text, "extraInfo": extra}}))
     return code
+
+
+def in_step(code: int, environment: Mapping[str, str]) -> int:
+    """`code` of a worker's own error, above the 75 of its peers if it is one of several tasks of srun."""
+    tasks = environment.get("SLURM_STEP_NUM_TASKS", "")
+    several = tasks.isdigit() and int(tasks) > 1
+    return code + ABOVE_PEERS if several and code in (OWN_ERROR, USER_ERROR) else code
 
 
 def read(rank: int, code: int, error_file: str) -> Failure:

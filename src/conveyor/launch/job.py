@@ -140,11 +140,13 @@ def host_command(
     plan: LaunchPlan, index: int, argv: Sequence[str], *, program: Sequence[str] = ("conveyor",)
 ) -> list[str]:
     """The command that starts host number `index`'s share of the job, to be run on that host."""
-    command = [*program, "launch", "--hosts", ",".join(plan.hosts), "--host-index", str(index)]
+    command = [*program, "launch"]
+    if plan.hosts:
+        command += ["--hosts", ",".join(plan.hosts), "--host-index", str(index), "--port", str(plan.port)]
     command += ["--instances", str(plan.instances)]
     if plan.workers is not None:
         command += ["--workers", str(plan.workers)]
-    command += ["--port", str(plan.port), "--job", plan.job]
+    command += ["--job", plan.job]
     if plan.replicas is not None:
         command += ["--replicas", str(plan.replicas), "--devices-per-replica", str(plan.devices_per_replica)]
     if plan.min_hosts is not None:

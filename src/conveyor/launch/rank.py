@@ -1,10 +1,13 @@
-"""The rank of this process among the workers that some launcher started: torchrun, mpirun, srun or TF_CONFIG.
+"""The rank of this process among the workers that some launcher started: torchrun, mpirun, srun, submitit or TF_CONFIG.
 
-Pure functions of an environment; importing this module does not import torch.
+Functions of an environment, and of a process group if there is one; importing this module does not import torch.
 """
 
+import dataclasses
+import os
 import re
 import socket
+import sys
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,6 +17,7 @@ from conveyor.files import parse_json
 from conveyor.world import restarts
 
 LOOPBACK = "127.0.0.1"
+GROUP, SUBMITIT = "process group", "submitit"
 TF_CONFIG_EXAMPLE = '{"cluster": {"worker": ["host0:3636", "host1:3636"]}, "task": {"type": "worker", "index": 0}}'
 
 
@@ -30,6 +34,13 @@ class Place:
     launcher: str
     job: str = ""
     """What names this job and stays the same when it is started again; empty when the launcher gives nothing."""
+    hosts: tuple[str, ...] = ()
+    """All machines, the first one first; empty when the launcher does not list them."""
+
+    @property
+    def catches(self) -> bool:
+        """Whether what started this worker goes on in its process, and wants an exception rather than an exit code."""
+        return self.launcher in (GROUP, SUBMITIT)
 
     def __post_init__(self) -> None:
         if not 0 <= self.rank < self.size:
@@ -38,11 +49,35 @@ class Place:
 
 def detect(environment: Mapping[str, str]) -> Place | None:
     """The place that a launcher gave this process, or None when it was not started as one of several workers."""
-    for reader in (_torchrun, _tf_config, _mpirun, _slurm):
+    for reader in (_torchrun, _tf_config, _mpirun, _submitit, _slurm):
         place = reader(environment)
         if place is not None:
             return place
     return None
+
+
+def of_group(environment: Mapping[str, str]) -> Place | None:
+    """The place in the process group that the caller initialised (Ray Train does), or None when there is none."""
+    dist = sys.modules.get("torch.distributed")
+    if dist is None or not dist.is_available() or not dist.is_initialized():
+        return None
+    size = int(dist.get_world_size())
+    return Place(
+        rank=int(dist.get_rank()),
+        size=size,
+        local_rank=_number(environment, "LOCAL_RANK", 0),
+        local_size=_number(environment, "LOCAL_WORLD_SIZE", size),
+        address=environment.get("MASTER_ADDR", LOOPBACK),
+        port=_number(environment, "MASTER_PORT", 0),
+        launcher=GROUP,
+        job=restarts.job(environment),
+    )
+
+
+def is_main(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this process is the one of its job that writes."""
+    place = of_group(environment) or detect(environment)
+    return place is None or place.rank == 0
 
 
 def loopback() -> str:
@@ -104,6 +139,28 @@ def _mpirun_address(environment: Mapping[str, str]) -> str:
     return found.group(1) if found else ""
 
 
+def _submitit(environment: Mapping[str, str]) -> Place | None:
+    """submitit's local executor; its SLURM executor starts tasks through srun, whose variables say all."""
+    if environment.get("SUBMITIT_EXECUTOR") == "slurm" and (place := _slurm(environment)) is not None:
+        return dataclasses.replace(place, launcher=SUBMITIT)
+    if environment.get("SUBMITIT_EXECUTOR") != "local":
+        return None
+    size = _number(environment, "SUBMITIT_LOCAL_NTASKS")
+    if size < 2:
+        return None
+    job = environment.get("SUBMITIT_LOCAL_JOB_ID", "local")
+    return Place(
+        rank=_number(environment, "SUBMITIT_LOCAL_GLOBALID"),
+        size=size,
+        local_rank=_number(environment, "SUBMITIT_LOCAL_LOCALID", 0),
+        local_size=size,
+        address=LOOPBACK,
+        port=job_port(job),
+        launcher=SUBMITIT,
+        job=f"submitit-{job}",
+    )
+
+
 def _slurm(environment: Mapping[str, str]) -> Place | None:
     """Inside `srun` only: the batch script itself also has SLURM_PROCID, but no step."""
     if "SLURM_PROCID" not in environment or "SLURM_STEP_NUM_TASKS" not in environment:
@@ -115,6 +172,8 @@ def _slurm(environment: Mapping[str, str]) -> Place | None:
     address = environment.get("MASTER_ADDR") or (nodes[0] if len(nodes) > 1 else LOOPBACK)
     per_node = -(-size // max(1, len(nodes)))
     job = f"{environment.get('SLURM_JOB_ID', 'slurm')}.{environment.get('SLURM_STEP_ID', '0')}"
+    # A script that starts its step again keeps the folder of the job by this name.
+    name = restarts.job(environment) or (job.replace(".", "-") if "SLURM_JOB_ID" in environment else "")
     return Place(
         rank=_number(environment, "SLURM_PROCID"),
         size=size,
@@ -123,7 +182,8 @@ def _slurm(environment: Mapping[str, str]) -> Place | None:
         address=address,
         port=_number(environment, "MASTER_PORT", job_port(job)),
         launcher="slurm",
-        job=job.replace(".", "-") if "SLURM_JOB_ID" in environment else "",
+        job=name,
+        hosts=tuple(nodes),
     )
 
 

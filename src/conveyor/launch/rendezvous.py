@@ -8,7 +8,8 @@
 | on several | mpirun, srun, TF_CONFIG | worker 0, at the address and port that all of them know |
 | on several | torchrun | worker 0, which writes its address to torchrun's store; whatever answers there has to prove the secret |
 
-Keys are never used twice: every round of a job has a prefix of its own.
+Keys are never used twice: every round of a job has a prefix of its own, and so has every run of one script. A store
+that a worker has been to before is one of an earlier start: it waits for the new one.
 """
 
 import contextlib
@@ -16,10 +17,12 @@ import fcntl
 import hashlib
 import hmac
 import ipaddress
+import logging
 import os
 import socket
 import struct
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +31,8 @@ import torch.distributed as dist
 from conveyor.errors import UserError
 from conveyor.launch import secret
 from conveyor.launch.rank import Place
-from conveyor.launch.store import ANSWER_SECONDS, UNIX, Server, Store
+from conveyor.launch.store import UNIX, Server, Store
+from conveyor.launch.watch import BEAT_SECONDS, SILENT_BEATS, Watch
 from conveyor.world import restarts
 from conveyor.world.proof import digest
 
@@ -37,58 +41,116 @@ LOCAL = b"the folder of the socket is the guard"
 """Used in place of a secret where file permissions keep other users out."""
 
 SIOCGIFADDR = 0x8915
+PATIENCE = 300.0
+"""Seconds to wait for worker 0: on a busy cluster some programs start minutes after others."""
+RESOLVE_SECONDS = 10.0
+
+log = logging.getLogger(__name__)
 
 
 class Meeting:
-    """This worker's connection to the others: a store, and the key that authenticates their other connections."""
+    """This worker's connection to the others: a store, and the key that authenticates their other connections.
 
-    def __init__(self, place: Place, environment: Mapping[str, str]) -> None:
+    `number` counts the runs of one process: a script may train several times.
+    """
+
+    def __init__(self, place: Place, environment: Mapping[str, str], number: int = 0) -> None:
         self.server: Server | None = None
+        self.watch: Watch | None = None
+        start = "0"
         if environment.get(ADDRESS):
             known = secret.load(environment)
             store = Store(environment[ADDRESS], known)
-            number = environment.get(ROUND, "0")
+            start = environment.get(ROUND, "0")
         elif place.local_size == place.size:
-            known, number = LOCAL, "0"
-            name = f"{place.launcher} {place.address} {place.port} {place.job} {restarts.starts(environment)}"
+            known = LOCAL
+            name = f"{place.launcher} {place.address} {place.port} {place.job} {restarts.starts(environment)} {number}"
             folder = secret.private_folder()
             if place.rank == 0:
                 remove_dead_sockets(folder)
             path = folder / hashlib.sha256(name.encode()).hexdigest()[:16]
-            store = self._hosted(f"{UNIX}{path}", known, place)
+            store = self._hosted(place, known, f"{UNIX}{path}", lambda: f"{UNIX}{path}")
         else:
-            known, number = secret.load(environment), "0"
+            known = secret.load(environment)
             store = self._across(place, known)
         # A store made in Python lives as long as a Python reference to it: the prefix store alone does not keep it.
         self._kept = store
-        self.store: Any = dist.PrefixStore(f"workers.{number}", store)  # type: ignore[attr-defined]
+        self.store: Any = dist.PrefixStore(f"workers.{start}.{number}", store)  # type: ignore[attr-defined]
         # On one machine no other user reaches the store; across machines its traffic can be read: add the secret.
         self.key = digest(known, b"workers", self.store.compare_set("key", "", secret.new()))
 
     def close(self) -> None:
         """Worker 0 serves until all others are done: call it after a barrier."""
+        if self.watch is not None:
+            self.watch.close()
         self._kept.close()
         if self.server is not None:
             self.server.close()
 
-    def _hosted(self, address: str, known: bytes, place: Place) -> Store:
-        if place.rank == 0:
-            self.server = Server(address, known)
-        return Store(address, known, patience=10 * ANSWER_SECONDS)
-
     def _across(self, place: Place, known: bytes) -> Store:
+        reachable(place.address)
         if not has_torchrun_store():
-            address = f"{place.address}:{place.port}"
-            if place.rank == 0:
-                self.server = Server(f"{own_address(place.address)}:{place.port}", known)
-                address = self.server.address
-            return Store(address, known, patience=10 * ANSWER_SECONDS)
+            here = f"{own_address(place.address, place.hosts[1:])}:{place.port}" if place.rank == 0 else ""
+            return self._hosted(place, known, here, lambda: f"{place.address}:{place.port}")
         board = torchrun_store(place)
-        if place.rank == 0:
-            self.server = Server(f"{own_address(place.address)}:0", known)
-            board.set("conveyor/store", self.server.address)
+        here = f"{own_address(place.address)}:0" if place.rank == 0 else ""
         # Read anew for each attempt: after a restart the address of the one before may still be there.
-        return Store(lambda: str(board.get("conveyor/store").decode()), known, patience=10 * ANSWER_SECONDS)
+        return self._hosted(
+            place,
+            known,
+            here,
+            lambda: str(board.get("conveyor/store").decode()),
+            lambda at: board.set("conveyor/store", at),
+        )
+
+    def _hosted(
+        self,
+        place: Place,
+        known: bytes,
+        here: str,
+        address: Callable[[], str],
+        publish: Callable[[str], None] = lambda at: None,
+    ) -> Store:
+        """A store that worker 0 serves at `here`, and that the others find at `address`."""
+        if place.rank == 0:
+            self.server = Server(here, known, None if place.local_size == place.size else SILENT_BEATS)
+            publish(self.server.address)
+            found = self.server.address
+            address = lambda: found  # noqa: E731 - the one that it was given
+        store = _arrived(place, known, address)
+        self.watch = Watch(Store(store.at, known, answer=SILENT_BEATS * BEAT_SECONDS), place.rank)
+        return store
+
+
+def _arrived(place: Place, known: bytes, address: Callable[[], str]) -> Store:
+    """A connection to the store of this start: one that has seen this worker before is about to end."""
+    until, told = time.monotonic() + PATIENCE, time.monotonic() + 15
+    while True:
+        try:
+            store = Store(address, known, patience=min(15.0, max(0.0, until - time.monotonic())))
+            if store.add(f"arrived/{place.rank}", 1) == 1:
+                return store
+            store.close()
+        except dist.DistNetworkError as error:
+            if time.monotonic() > until:
+                raise dist.DistNetworkError(f"no answer from worker 0 within {PATIENCE:.0f} s: {error}") from error
+        if told and time.monotonic() > told:
+            log.warning("worker %d waits for worker 0 at %s", place.rank, address())
+            told = 0.0
+        time.sleep(0.2)
+
+
+def reachable(host: str) -> None:
+    """Refuse a first host without an address, after a moment for name servers that learn of new machines late."""
+    until = time.monotonic() + RESOLVE_SECONDS
+    while True:
+        try:
+            _resolved(host)
+            return
+        except UserError:
+            if time.monotonic() > until:
+                raise
+        time.sleep(0.5)
 
 
 def remove_dead_sockets(folder: Path) -> None:
@@ -115,14 +177,22 @@ def torchrun_store(place: Place) -> Any:
     return dist.TCPStore(place.address, place.port, is_master=False, wait_for_workers=False)  # type: ignore[attr-defined]
 
 
-def kept_by_torchrun(place: Place, text: str) -> str:
+def starts_under_torchrun(place: Place, run: int) -> int:
+    """How often run number `run` of the job was begun before; worker 0 asks once for each start.
+
+    torchrun's own count is one for each of its agents: it leaves out those that only followed another one's restart.
+    """
+    return int(torchrun_store(place).add(f"conveyor/starts/{run}", 1)) - 1
+
+
+def kept_by_torchrun(place: Place, text: str, run: int = 0) -> str:
     """`text` of the job's first start; it is signed, because anyone on the network can write into torchrun's store."""
     known = secret.load(os.environ)
 
     def signed(content: bytes) -> bytes:
         return digest(known, b"kept", content).hex().encode() + b" " + content
 
-    found = bytes(torchrun_store(place).compare_set("conveyor/kept", "", signed(text.encode())))
+    found = bytes(torchrun_store(place).compare_set(f"conveyor/kept/{run}", "", signed(text.encode())))
     content = found.partition(b" ")[2]
     if not hmac.compare_digest(found, signed(content)):
         raise UserError("someone without the job's secret has written into torchrun's store: use a private network.")
@@ -141,11 +211,12 @@ def own_address(host: str, others: Sequence[str] = (), interface: str | None = N
     if not _loopback(found) or _is_literal(host) or host == "localhost":
         return found
     outside = [one for one in map(_resolved, others) if not _loopback(one)]
+    if others and not outside:
+        # The others are on this machine as well.
+        return found
     for target in outside or ["192.0.2.1"]:
-        with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-            # Nothing is sent: the system only looks up the route.
-            probe.connect((target, 9))
-            return str(probe.getsockname()[0])
+        if routed := _route_to(target):
+            return routed
     return found
 
 
@@ -162,6 +233,15 @@ def interface_address(name: str) -> str:
     return socket.inet_ntoa(found[20:24])
 
 
+def interface_to(place: Place) -> str | None:
+    """The interface through which this machine and the first host of the job reach each other."""
+    if place.rank == 0:
+        return interface_of(own_address(place.address, place.hosts[1:]))
+    reachable(place.address)
+    routed = _route_to(place.address)
+    return interface_of(routed) if routed else None
+
+
 def interface_of(address: str) -> str | None:
     """The interface that has `address`."""
     for _, name in socket.if_nameindex():
@@ -172,11 +252,22 @@ def interface_of(address: str) -> str | None:
     return None
 
 
+def _route_to(target: str) -> str | None:
+    """This machine's address on the way to `target`; nothing is sent, the system only looks up the route."""
+    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        probe.connect((target, 9))
+        return str(probe.getsockname()[0])
+    return None
+
+
 def _resolved(host: str) -> str:
     try:
         return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
     except OSError as error:
-        raise UserError(f"the host {host} has no address here: {error.strerror or error}.") from error
+        raise UserError(
+            f"the host {host} has no address here ({error.strerror or error}): name one that every machine resolves, by "
+            "MASTER_ADDR or in the host list."
+        ) from error
 
 
 def _loopback(address: str) -> bool:

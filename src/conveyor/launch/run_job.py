@@ -6,6 +6,7 @@ module again: a script needs no `if __name__ == "__main__"`.
 
 import dataclasses
 import importlib
+import itertools
 import json
 import logging
 import os
@@ -19,7 +20,7 @@ from conveyor.errors import USER_ERROR, UserError
 from conveyor.launch import failure
 from conveyor.launch.cores import describe
 from conveyor.launch.job import LaunchPlan
-from conveyor.launch.rank import Place, detect
+from conveyor.launch.rank import Place, detect, of_group
 from conveyor.layout import Machine
 from conveyor.options import Options
 from conveyor.processes import end_with_parent, of_module
@@ -37,34 +38,57 @@ Check = Callable[[RunSpec], None]
 TRAIN = "conveyor.run.worker:run"
 
 
-def start(options: Options, *, run: str = TRAIN, after: Sequence[Options] = (), check: Check | None = None) -> Any:
+_JOINED = itertools.count()
+"""Runs of this process among the workers of a launcher: a script may train several times."""
+
+
+def start(
+    options: Options,
+    *,
+    run: str | Run = TRAIN,
+    after: Sequence[Options] = (),
+    check: Check | None = None,
+    resolving: Callable[..., RunSpec] = resolve,
+    everywhere: bool = False,
+) -> Any:
     """Run `options` on the layout that fits; returns what the main worker's `run` returned.
 
     `check` may refuse the resolved run, before workers are started or joined. `after` are further phases, each begun
     when the one before has come to its end. Workers of a foreign launcher run all phases in one process group: they
-    could not form a second one, because the addresses of the first are still in the store.
+    could not form a second one, because the addresses of the first are still in the store. A `run` that is a function
+    trains objects of the caller's, with the spec that `resolving` makes of the options; no other process can be started
+    with them, but workers that a launcher started can all have them. `everywhere`: every worker gets its own result.
     """
-    place = detect(os.environ)
+    place = of_group(os.environ) or detect(os.environ)
     if place is not None:
         if "TORCHELASTIC_RUN_ID" in os.environ and not os.environ.get("CONVEYOR_STORE"):
             # torchrun dies of the signals it does not know (SIGUSR1), and its workers would go on alone.
             end_with_parent(signal.SIGTERM)
         try:
-            return _joined(options, place, run, after, check=check)
+            result = _joined(options, place, run, after, check=check, resolving=resolving)
         except Exception as error:
+            from conveyor.launch import watch
+
+            watch.abandon()
             # The launcher shows the first failing worker's error and starts again after the loss of a peer.
             code = failure.record(error, os.environ)
             if code in (failure.LOST_PEER, failure.HANDED_OVER):
                 if code == failure.LOST_PEER:
                     log.warning("worker %d: another worker is gone", place.rank)
+                if place.catches:
+                    raise failure.PeerLostError(f"worker {place.rank}: another worker is gone") from error
                 raise SystemExit(code) from None
+            if code == failure.OWN_ERROR and place.launcher == "slurm":
+                log.exception("worker %d failed", place.rank)
+                raise SystemExit(failure.in_step(code, os.environ)) from None
             raise
+        return result if place.rank == 0 or everywhere else None
     for phase in (options, *after):
-        spec = resolve(phase)
+        spec = resolving(phase if isinstance(run, str) else phase.replace(layout="1x1"))
         if check is not None and phase is options:
             check(spec)
-        alone = spec.layout.workers == 1
-        result = load(run)(spec, World.single(device_for(phase.layout))) if alone else _launched(spec, run)
+        alone = spec.layout.workers == 1 or not isinstance(run, str)
+        result = load(run)(spec, World.single(device_for(phase.layout))) if alone else _launched(spec, str(run))
         if not _ended(result):
             break
     return result
@@ -78,39 +102,51 @@ def _ended(result: Any) -> bool:
 def _joined(
     options: Options,
     place: Place,
-    run: str,
+    run: str | Run,
     after: Sequence[Options] = (),
     chosen: tuple[str, str] | None = None,
     check: Check | None = None,
+    resolving: Callable[..., RunSpec] = resolve,
 ) -> Any:
     """This process is one of several that a launcher started; our own one says which layout it chose, and its note."""
+    number = next(_JOINED)
+    if number and place.job:
+        place = dataclasses.replace(place, job=f"{place.job}-{number + 1}")
     world: World | None = None
     for phase in (options, *after):
-        result, world = _phase(phase, place, run, world, chosen, check if phase is options else None)
+        checked = check if phase is options else None
+        result, world = _phase(phase, place, run, world, chosen, checked, resolving, number)
         # After an error the groups are left as they are: the process ends at once, and its peers see that.
         world.barrier()
         if not _ended(result):
             break
     assert world is not None
     world.close()
-    return result if world.is_main else None
+    return result
 
 
 def _phase(
     options: Options,
     place: Place,
-    run: str,
+    run: str | Run,
     before: World | None,
     chosen: tuple[str, str] | None,
     check: Check | None,
+    resolving: Callable[..., RunSpec],
+    number: int,
 ) -> tuple[Any, World]:
     """One phase: what `run` returned on this worker, and the world it ran in; the group of `before` is reused."""
     options = under_launcher(options, os.environ)
+    trains = run == TRAIN or not isinstance(run, str)
+    if trains and place.rank == 0 and before is None and _is_torchrun(place):
+        from conveyor.launch.rendezvous import starts_under_torchrun
+
+        os.environ["CONVEYOR_STARTS"] = str(starts_under_torchrun(place, number))
     if restarts.goes_on():
         options = options.replace(resume="auto")
     machine = machine_of(options, place, os.environ)
     asked = options.layout.layout
-    spec = resolve(options.replace(layout=chosen[0] if chosen else asked), workers=place.size, machine=machine)
+    spec = resolving(options.replace(layout=chosen[0] if chosen else asked), workers=place.size, machine=machine)
     if check is not None:
         check(spec)
     # The run is stored as it was asked for: the next machine has other cores.
@@ -118,8 +154,8 @@ def _phase(
     spec = spec.replace(options=options, layout_note=chosen[1] if chosen else spec.layout_note)
     if place.size == 1:
         # Alone for now: machines may join, and must find the same folder.
-        if run == TRAIN:
-            spec = spec.replace(options=spec.options.replace(run_dir=_run_folder(spec, place)))
+        if trains:
+            spec = spec.replace(options=spec.options.replace(run_dir=_run_folder(spec, place, number)))
         world = World.single(device_for(options.layout))
         return load(run)(spec, world), world
     from conveyor.launch.interface import follow_mpi
@@ -135,12 +171,12 @@ def _phase(
     sharing = spec.lanes_per_span(layout.lanes)
     if before is None:
         kind, devices = device_for(options.layout).type, options.layout.device_ids
-        world = join(place, layout.lanes, layout.depth, kind, devices, sharing)
+        world = join(place, layout.lanes, layout.depth, kind, devices, sharing, number)
     else:
-        meeting = before.meeting if isinstance(before, ProcessWorld) else None
-        world = ProcessWorld(layout.lanes, layout.depth, before.device, sharing, meeting)
-    if run == TRAIN:
-        folder = world.broadcast_object(_run_folder(spec, place) if world.is_main else None)
+        assert isinstance(before, ProcessWorld)
+        world = ProcessWorld(layout.lanes, layout.depth, before.device, sharing, before.meeting, before.backend)
+    if trains:
+        folder = world.broadcast_object(_run_folder(spec, place, number) if world.is_main else None)
         spec = spec.replace(options=spec.options.replace(run_dir=folder))
         if world.is_main and restarts.goes_on():
             _note_lost_run(Path(folder))
@@ -198,7 +234,7 @@ def _launched(spec: RunSpec, run: str) -> Any:
         threads=layout.threads,
         max_restarts=options.layout.max_restarts,
         all_output=False,
-        grace=20,
+        grace=options.layout.grace + 5,
     )
     plan = dataclasses.replace(plan, environment={"CONVEYOR_BUDGET": describe(plan.budgets())})
     if run == TRAIN:
@@ -232,20 +268,27 @@ def _explain(error: Any) -> None:
     raise RuntimeError(f"{first.sentence()}\n{first.trace}".rstrip()) from None
 
 
-def _run_folder(spec: RunSpec, place: Place | None = None) -> str:
+def _is_torchrun(place: Place) -> bool:
+    """Whether a foreign torchrun started this worker and shares its store with it."""
+    from conveyor.launch.rendezvous import has_torchrun_store
+
+    return place.launcher == "torchrun" and has_torchrun_store() and not os.environ.get("CONVEYOR_STORE")
+
+
+def _run_folder(spec: RunSpec, place: Place | None = None, number: int = 0) -> str:
     """The one folder of all workers and restarts: chosen before the first of them starts, or named by the job."""
     if spec.options.run.run_dir is not None:
         return spec.options.run.run_dir
     from conveyor.run.folder import DEFAULT_PARENT, choose, default_name
 
-    if place is not None and place.job:
-        return str(Path(DEFAULT_PARENT) / default_name(spec, place.job))
+    if job := restarts.job() if place is None else place.job:
+        return str(Path(DEFAULT_PARENT) / default_name(spec, job))
     folder = str(choose(spec))
-    if place is None or place.launcher != "torchrun":
+    if place is None or not _is_torchrun(place):
         return folder
-    from conveyor.launch.rendezvous import has_torchrun_store, kept_by_torchrun
+    from conveyor.launch.rendezvous import kept_by_torchrun
 
-    return kept_by_torchrun(place, folder) if has_torchrun_store() else folder
+    return kept_by_torchrun(place, folder, number)
 
 
 def work(job: Mapping[str, Any]) -> None:
@@ -261,8 +304,10 @@ def work(job: Mapping[str, Any]) -> None:
         Path(job["result"]).write_text(json.dumps(result, default=str), encoding="utf-8")
 
 
-def load(name: str) -> Run:
-    """`module:function`."""
+def load(name: str | Run) -> Run:
+    """`module:function`, or the function itself."""
+    if not isinstance(name, str):
+        return name
     module, _, function = name.partition(":")
     found: Run = getattr(importlib.import_module(module), function)
     return found

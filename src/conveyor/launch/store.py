@@ -36,8 +36,11 @@ UNIX = "unix:"
 class Server:
     """Serves a store at `address` from threads of this process; port 0 lets the system choose."""
 
-    def __init__(self, address: str, secret: bytes) -> None:
-        self.secret = secret
+    def __init__(self, address: str, secret: bytes, silence: int | None = None) -> None:
+        self.secret, self._silence = secret, silence
+        """`silence`: after how many beats of worker 0 a silent worker counts as lost; None: never."""
+        self._beats: dict[int, int] = {}
+        self._lost: int | None = None
         self._strangers: dict[socket.socket, str] = {}
         self._values: dict[str, bytes] = {}
         self._lock = threading.Lock()
@@ -71,6 +74,10 @@ class Server:
         with self._lock:
             if what == "check":
                 return all(one in self._values for one in key)
+            if what == "beat":
+                return self._beat(int(key))
+            if what == "leave":
+                return self._beats.pop(int(key), None)
             now = self._values.get(key)
             if what == "get":
                 return None if now is None else now.decode("latin-1")
@@ -84,6 +91,20 @@ class Server:
                 return (expected[0] if now is None else now).decode("latin-1")
             self._values[key] = wanted
             return more[-1]
+
+    def _beat(self, rank: int) -> int | None:
+        """Worker `rank` lives; which one does not, if any. Worker 0's beats are the clock."""
+        now = self._beats.get(0, 0)
+        self._beats[rank] = now + 1 if rank == 0 else now
+        if self._lost is None and self._silence is not None:
+            self._lost = next((one for one, last in self._beats.items() if now - last > self._silence), None)
+        return self._lost
+
+    def closed(self, rank: int) -> None:
+        """The connection through which worker `rank` told that it lives is closed."""
+        with self._lock:
+            if self._beats.pop(rank, None) is not None and self._lost is None:
+                self._lost = rank
 
     def greet(self, connection: socket.socket, peer: str) -> None:
         """Register a connection that has not proved the secret yet.
@@ -124,9 +145,14 @@ def _serve(server: Server, connection: socket.socket, peer: Any) -> None:
         return
     finally:
         server.greeted(connection)
+    watched: int | None = None
     with contextlib.suppress(messages.RefusedError, EOFError, OSError):
         while True:
-            channel.send(server.answer(channel.receive()))
+            request = channel.receive()
+            watched = int(request[1]) if request[0] == "beat" else watched
+            channel.send(server.answer(request))
+    if watched is not None:
+        server.closed(watched)
 
 
 class Store(dist.Store):  # type: ignore[name-defined]
@@ -136,10 +162,18 @@ class Store(dist.Store):  # type: ignore[name-defined]
     never read as another's. Waiting polls in growing intervals: other threads use the connection in between.
     """
 
-    def __init__(self, address: str | Callable[[], str], secret: bytes, patience: float = ANSWER_SECONDS) -> None:
+    def __init__(
+        self,
+        address: str | Callable[[], str],
+        secret: bytes,
+        patience: float = ANSWER_SECONDS,
+        answer: float = ANSWER_SECONDS,
+    ) -> None:
         super().__init__()
         self._address = address if callable(address) else lambda: address
-        self._secret, self._patience = secret, patience
+        self._secret, self._patience, self._answer = secret, patience, answer
+        self.at = ""
+        """The address of the newest connection."""
         self._channel: messages.Channel | None = None
         self._lock = threading.Lock()
         self._ask("check", [])
@@ -175,6 +209,15 @@ class Store(dist.Store):  # type: ignore[name-defined]
     def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
         """Return when all `keys` have values."""
         self._until(lambda: self.check(keys), keys, timeout or self.timeout)
+
+    def beat(self, rank: int) -> int | None:
+        """Tell that worker `rank` lives, always through this connection; the number of one that is lost, if any."""
+        found = self._ask("beat", rank)
+        return None if found is None else int(found)
+
+    def leave(self, rank: int) -> None:
+        """Worker `rank` ends in order: the end of its connection is no loss."""
+        self._ask("leave", rank)
 
     def close(self) -> None:
         """End the connection."""
@@ -219,7 +262,8 @@ class Store(dist.Store):  # type: ignore[name-defined]
                     connection = socket.socket(kind)
                     connection.settimeout(messages.HANDSHAKE_SECONDS)
                     connection.connect(place)
-                return messages.connect(connection, self._secret, ANSWER_SECONDS)
+                self.at = address
+                return messages.connect(connection, self._secret, self._answer)
             except messages.RefusedError as error:
                 if connection is not None:
                     connection.close()

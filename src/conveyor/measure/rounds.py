@@ -1,13 +1,14 @@
 """Several programs measured in one run: each in a process of its own, in alternating rounds, warm-up never timed.
 
-A contestant is a command that reads one JSON request a line from standard input (`{"steps": n}`) and answers with one
+A program is a command that reads one JSON request a line from standard input (`{"steps": n}`) and answers with one
 JSON line (`{"seconds": s, "images": n}`); its first line, printed when it is ready and warm, is `{"ready": true}`,
 optionally with the `versions` of its libraries.
-A contestant that cannot run here says `{"unavailable": "why"}` and is listed as such, never silently left out.
+A program that cannot run here says `{"unavailable": "why"}` and is listed as such, never silently left out.
 """
 
 import contextlib
 import json
+import math
 import os
 import queue
 import subprocess
@@ -16,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 START_SECONDS = 600.0
 ROUND_SECONDS = 900.0
@@ -24,12 +25,12 @@ GRACE_SECONDS = 5.0
 START_SHARE = 0.7
 """Of a limited time: what may be spent on starting and warming up."""
 FIRST_ROUNDS, FAR_BEHIND = 2, 0.8
-"""After this many rounds a rival slower than this share of the best rate is not run again."""
+"""After this many rounds a peer slower than this share of the best rate is not run again."""
 NO_TIME = "left out for want of time"
 
 
 @dataclass(frozen=True, slots=True)
-class Contestant:
+class Program:
     """A program to measure."""
 
     name: str
@@ -42,21 +43,21 @@ class Contestant:
 
 
 class UnavailableError(Exception):
-    """The contestant cannot run on this machine."""
+    """The program cannot run on this machine."""
 
 
 class Session:
-    """The running process of one contestant."""
+    """The running process of one program."""
 
-    def __init__(self, contestant: Contestant, threads: int | None, start_seconds: float = START_SECONDS) -> None:
-        threads = contestant.threads or threads
+    def __init__(self, program: Program, threads: int | None, start_seconds: float = START_SECONDS) -> None:
+        threads = program.threads or threads
         names = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "TF_NUM_INTRAOP_THREADS") if threads is not None else ()
         limits = {name: str(threads) for name in names}
-        env = {**os.environ, **limits, "TF_CPP_MIN_LOG_LEVEL": "3", **contestant.env}
-        self.name = contestant.name
+        env = {**os.environ, **limits, "TF_CPP_MIN_LOG_LEVEL": "3", **program.env}
+        self.name = program.name
         try:
             self.process = subprocess.Popen(
-                list(contestant.command),
+                list(program.command),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.PIPE,
@@ -70,13 +71,13 @@ class Session:
         self.readers = [threading.Thread(target=read, daemon=True) for read in (self._read, self._read_errors)]
         for reader in self.readers:
             reader.start()
-        if contestant.first:
-            self._write(contestant.first)
+        if program.first:
+            self._write(program.first)
         self.ready = self._answer(start_seconds)
         """Its first line, with the versions of its libraries."""
 
     def ask(self, request: dict[str, Any], seconds: float = ROUND_SECONDS) -> dict[str, Any]:
-        """The contestant's answer to any request that it knows."""
+        """The program's answer to any request that it knows."""
         self._write(json.dumps(request))
         return self._answer(seconds)
 
@@ -141,64 +142,81 @@ class Session:
         return words[-1].strip() if words else f"it ended with code {self.process.returncode}"
 
 
+S = TypeVar("S", bound=Session)
+
+
 @dataclass(slots=True)
-class Match:
-    """Images per second of every contestant, round by round, and the reasons of those that could not run."""
+class Measured:
+    """Images per second of every program, round by round, and the reasons of those that could not run."""
 
     rates: dict[str, list[float]]
     absent: dict[str, str]
     steps: int = 0
     """Steps of a round, as many as the time allows."""
     versions: dict[str, dict[str, str]] = field(default_factory=dict)
-    """The versions that each contestant gave of its libraries."""
+    """The versions that each program gave of its libraries."""
     answers: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
-    """The answer of each contestant in each of its rounds."""
+    """The answer of each program in each of its rounds."""
 
 
-def play(
-    contestants: Sequence[Contestant],
+def open_sessions(
+    programs: Sequence[Program], threads: int | None, kind: type[S], until: float = math.inf
+) -> tuple[dict[str, S], dict[str, str]]:
+    """Start the programs, two at a time as starting mostly uses one core; those that cannot run here, with the reason.
+
+    `until` is the time (`time.monotonic`) by which all should be ready.
+    """
+    sessions: dict[str, S] = {}
+    absent: dict[str, str] = {}
+
+    def start(program: Program) -> None:
+        limit = until - time.monotonic()
+        try:
+            if limit <= 0:
+                raise UnavailableError(NO_TIME)
+            sessions[program.name] = kind(program, threads, min(START_SECONDS, limit))
+        except UnavailableError as error:
+            absent[program.name] = str(error)
+
+    try:
+        with ThreadPoolExecutor(2) as pool:
+            list(pool.map(start, programs))
+    except BaseException:
+        for session in sessions.values():
+            session.close()
+        raise
+    return {each.name: sessions[each.name] for each in programs if each.name in sessions}, absent
+
+
+def run_rounds(
+    programs: Sequence[Program],
     *,
     rounds: int,
     steps: int,
     threads: int | None,
     seconds: float | None = None,
-    rivals: Sequence[str] = (),
+    peers: Sequence[str] = (),
     report: Callable[[str, int, float], None] = lambda name, number, rate: None,
     **more: Any,
-) -> Match:
-    """Start all contestants, then let them run in turn; idle ones wait on a pipe and use no core.
+) -> Measured:
+    """Start all programs, then let them run in turn; idle ones wait on a pipe and use no core.
 
-    `threads` is set for the libraries of all contestants (None: it is not set); `more` goes into every request.
+    `threads` is set for the libraries of all programs (None: it is not set); `more` goes into every request.
 
     With `seconds` steps and then rounds are lowered so that all end in about this time, but there are two rounds at
-    least; a contestant for whose start no time is left is absent. One of the `rivals` that is far slower than the best
-    of them is left out of later rounds.
+    least; a program for whose start no time is left is absent. One of the `peers` that is far slower than the best of
+    them is left out of later rounds.
     """
-    match = Match({}, {}, steps)
-    sessions: list[Session] = []
-    dropped: set[str] = set()
     started = time.monotonic()
-
-    def start(contestant: Contestant) -> None:
-        limit = START_SECONDS if seconds is None else START_SHARE * seconds - (time.monotonic() - started)
-        if limit <= 0:
-            match.absent[contestant.name] = NO_TIME
-            return
-        try:
-            sessions.append(Session(contestant, threads, min(START_SECONDS, limit)))
-        except UnavailableError as error:
-            match.absent[contestant.name] = str(error)
-
+    until = math.inf if seconds is None else started + START_SHARE * seconds
+    found, absent = open_sessions(programs, threads, Session, until)
+    sessions, dropped = list(found.values()), set[str]()
+    measured = Measured({name: [] for name in found}, absent, steps)
     try:
-        with ThreadPoolExecutor(2) as pool:  # starting and compiling is mostly work of one core
-            list(pool.map(start, contestants))
-        order = [contestant.name for contestant in contestants]
-        sessions.sort(key=lambda session: order.index(session.name))
-        match.rates |= {session.name: [] for session in sessions}
-        match.versions |= {one.name: one.ready["versions"] for one in sessions if one.ready.get("versions")}
+        measured.versions |= {one.name: one.ready["versions"] for one in sessions if one.ready.get("versions")}
         if seconds is not None:
             left = seconds - (time.monotonic() - started)
-            match.steps = fitting_steps(left, _step_seconds(sessions, match), rounds, steps)
+            measured.steps = fitting_steps(left, _step_seconds(sessions, measured), rounds, steps)
         ended = time.monotonic()
         for number in range(rounds):
             begun, ended = ended, time.monotonic()
@@ -207,40 +225,40 @@ def play(
             # Every other round runs in reverse order, so that a machine that slows down favours none.
             for session in sessions if number % 2 == 0 else reversed(sessions):
                 # Left out for good: the rounds of two programs are compared by their numbers.
-                if session.name in rivals and not still_in(match.rates, session.name, rivals):
+                if session.name in peers and not still_in(measured.rates, session.name, peers):
                     dropped.add(session.name)
                 if session.name in dropped:
                     continue
-                answer = _round(session, match.steps, match, more)
+                answer = _round(session, measured.steps, measured, more)
                 if answer is not None:
                     rate = float(answer["images"]) / float(answer["seconds"])
-                    match.rates[session.name].append(rate)
-                    match.answers.setdefault(session.name, []).append(answer)
+                    measured.rates[session.name].append(rate)
+                    measured.answers.setdefault(session.name, []).append(answer)
                     report(session.name, number, rate)
     finally:
         for session in sessions:
             session.close()
-    return match
+    return measured
 
 
-def _round(session: Session, steps: int, match: Match, more: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The answer of one round; None for a contestant that is out, or fails now."""
-    if session.name in match.absent:
+def _round(session: Session, steps: int, measured: Measured, more: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The answer of one round; None for a program that is out, or fails now."""
+    if session.name in measured.absent:
         return None
     try:
         return session.ask({"steps": steps, **more})
     except UnavailableError as error:
-        match.absent[session.name] = str(error)
-        match.answers.pop(session.name, None)
-        del match.rates[session.name]
+        measured.absent[session.name] = str(error)
+        measured.answers.pop(session.name, None)
+        del measured.rates[session.name]
         return None
 
 
-def _step_seconds(sessions: Sequence[Session], match: Match) -> float:
-    """Seconds of one step of every contestant together, from a round that is not counted."""
+def _step_seconds(sessions: Sequence[Session], measured: Measured) -> float:
+    """Seconds of one step of every program together, from a round that is not counted."""
     started = time.monotonic()
     for session in sessions:
-        _round(session, 1, match, {})
+        _round(session, 1, measured, {})
     return time.monotonic() - started
 
 
@@ -253,8 +271,8 @@ def fitting_steps(seconds: float, step_seconds: float, rounds: int, steps: int) 
     return max(1, min(steps, int(seconds / max(step_seconds, 1e-9)) // rounds))
 
 
-def still_in(rates: Mapping[str, Sequence[float]], name: str, rivals: Sequence[str]) -> bool:
-    """Whether another round of this rival could change the result: it is not far slower than the best of them.
+def still_in(rates: Mapping[str, Sequence[float]], name: str, peers: Sequence[str]) -> bool:
+    """Whether another round of this program could change the result: it is not far slower than the best of them.
 
     >>> rates = {"fast": [9.0, 10.0], "slow": [5.0, 5.0], "late": [5.0]}
     >>> [name for name in rates if still_in(rates, name, list(rates))]
@@ -262,4 +280,4 @@ def still_in(rates: Mapping[str, Sequence[float]], name: str, rivals: Sequence[s
     """
     if len(rates.get(name, ())) < FIRST_ROUNDS:
         return True
-    return max(rates[name]) >= FAR_BEHIND * max(max(rates[rival]) for rival in rivals if rates.get(rival))
+    return max(rates[name]) >= FAR_BEHIND * max(max(rates[peer]) for peer in peers if rates.get(peer))

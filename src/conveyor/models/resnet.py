@@ -13,6 +13,7 @@ from conveyor.errors import UserError
 from conveyor.models.initialise import initialise
 from conveyor.models.layers.layers import Block, GlobalMean, PaddedShortcut, conv
 from conveyor.models.layers.norms import NormChoice, norm_act
+from conveyor.models.layers.stochastic import DropConnect
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +23,8 @@ class Design:
     shortcut: what is added to a block's result: A zero padding, B a projection (1x1 convolution and norm) where the
     shape changes, C a projection on every block. project_first: with B also on the first block of the first stage.
     inner_factor: the bottleneck's inner width in units of the plain one (2 for ResNeXt 32x4d).
+    survival: stochastic depth (Huang et al. 2016): block l of L loses its residual branch with probability
+    (1 - survival) l / L, for each sample.
     """
 
     norm: NormChoice
@@ -30,6 +33,11 @@ class Design:
     stride_in_1x1: bool = False
     cardinality: int = 1
     inner_factor: float = 1.0
+    survival: float = 1.0
+
+    def drop_path(self, share: float) -> DropConnect | None:
+        """What drops the residual branch of the block at `share` = l / L of the depth."""
+        return DropConnect((1.0 - self.survival) * share) if self.survival < 1 else None
 
     def beside(self, in_channels: int, out_channels: int, stride: int, first_of_stage: bool) -> nn.Module | None:
         """The shortcut of one block; None is the identity."""
@@ -42,10 +50,25 @@ class Design:
         return nn.Sequential(projection, self.norm.layer(out_channels, activated=False))
 
 
-class BasicBlock(Block):
+class ResidualBlock(Block):
+    """What both kinds of block share: the sum of branch and shortcut."""
+
+    downsample: nn.Module | None
+    drop_path: DropConnect | None
+
+    def join(self, norm: nn.Module, act: nn.Module, branch: Tensor, beside: Tensor) -> Tensor:
+        """act(drop(norm(branch)) + beside)."""
+        if self.drop_path is None:
+            return norm_act(norm, act, branch, beside)
+        return act(self.drop_path(norm(branch)) + beside)
+
+
+class BasicBlock(ResidualBlock):
     """act(bn2(conv2(act(bn1(conv1(x))))) + shortcut(x)), two 3x3 convolutions, the stride on the first."""
 
-    def __init__(self, in_channels: int, width: int, stride: int, first_of_stage: bool, design: Design) -> None:
+    def __init__(
+        self, in_channels: int, width: int, stride: int, first_of_stage: bool, design: Design, depth: float = 1.0
+    ) -> None:
         super().__init__()
         norm = design.norm
         self.conv1 = conv(in_channels, width, 3, stride=stride, bias=norm.conv_bias)
@@ -54,25 +77,28 @@ class BasicBlock(Block):
         self.conv2 = conv(width, width, 3, bias=norm.conv_bias)
         self.bn2 = norm.layer(width, activated=False)
         self.downsample = design.beside(in_channels, width, stride, first_of_stage)
+        self.drop_path = design.drop_path(depth)
         self.act2 = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
         out = norm_act(self.bn1, self.act1, self.conv1(x))
         beside = x if self.downsample is None else self.downsample(x)
-        return norm_act(self.bn2, self.act2, self.conv2(out), beside)
+        return self.join(self.bn2, self.act2, self.conv2(out), beside)
 
     @property
     def last_norm(self) -> nn.Module:
         return self.bn2
 
 
-class Bottleneck(Block):
+class Bottleneck(ResidualBlock):
     """1x1 to the inner width, 3x3 (grouped in ResNeXt), 1x1 to four times the plain width, and the shortcut.
 
     The stride is on the 3x3 (v1.5) unless `stride_in_1x1` (v1).
     """
 
-    def __init__(self, in_channels: int, width: int, stride: int, first_of_stage: bool, design: Design) -> None:
+    def __init__(
+        self, in_channels: int, width: int, stride: int, first_of_stage: bool, design: Design, depth: float = 1.0
+    ) -> None:
         super().__init__()
         norm = design.norm
         inner, outer = int(width * design.inner_factor), 4 * width
@@ -86,13 +112,14 @@ class Bottleneck(Block):
         self.conv3 = conv(inner, outer, 1, bias=norm.conv_bias)
         self.bn3 = norm.layer(outer, activated=False)
         self.downsample = design.beside(in_channels, outer, stride, first_of_stage)
+        self.drop_path = design.drop_path(depth)
         self.act3 = nn.ReLU(inplace=True)
 
     def forward(self, x: Tensor) -> Tensor:
         out = norm_act(self.bn1, self.act1, self.conv1(x))
         out = norm_act(self.bn2, self.act2, self.conv2(out))
         beside = x if self.downsample is None else self.downsample(x)
-        return norm_act(self.bn3, self.act3, self.conv3(out), beside)
+        return self.join(self.bn3, self.act3, self.conv3(out), beside)
 
     @property
     def last_norm(self) -> nn.Module:
@@ -129,7 +156,8 @@ class ResNet(nn.Module):
             for index in range(repeats):
                 block_stride = 2 if stage > 0 and index == 0 else 1
                 make_block = Bottleneck if bottleneck else BasicBlock
-                stage_blocks.append(make_block(channels, stage_width, block_stride, index == 0, design))
+                depth = (sum(layers[:stage]) + index + 1) / sum(layers)
+                stage_blocks.append(make_block(channels, stage_width, block_stride, index == 0, design, depth))
                 channels = stage_width * (4 if bottleneck else 1)
             stages[f"layer{stage + 1}"] = nn.Sequential(*stage_blocks)
         self.stage_names = tuple(stages)
@@ -181,6 +209,7 @@ def make(
     stride_in_1x1: bool = False,
     zero_init_gamma: str = "none",
     init: str = "torch",
+    survival: float = 1.0,
 ) -> ResNet:
     """A ResNet. Shortcut: A for basic blocks on small images, else B, unless said otherwise."""
     if wide and not (cifar and bottleneck):
@@ -188,7 +217,9 @@ def make(
     shortcut = shortcut or ("A" if cifar and not bottleneck else "B")
     if project_first and shortcut == "A":
         raise UserError("project_first needs shortcut B: shortcut A has no projection.")
-    design = Design(norm=norm, shortcut=shortcut, project_first=project_first, stride_in_1x1=stride_in_1x1)
+    design = Design(
+        norm=norm, shortcut=shortcut, project_first=project_first, stride_in_1x1=stride_in_1x1, survival=survival
+    )
     width = 64 if wide or not cifar else 16
     model = ResNet(layers, width, bottleneck, cifar, design, num_classes, in_channels)
     initialise(model, init)

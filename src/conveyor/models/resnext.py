@@ -23,6 +23,7 @@ def make(
     stride_in_1x1: bool = False,
     zero_init_gamma: str = "none",
     init: str = "torch",
+    survival: float = 1.0,
 ) -> ResNet:
     """A ResNeXt: inner width = plain width x group_dim x cardinality / stem width (2 for 32x4d with a stem of 64).
 
@@ -40,6 +41,7 @@ def make(
         stride_in_1x1=stride_in_1x1,
         cardinality=cardinality,
         inner_factor=group_dim * cardinality / width,
+        survival=survival,
     )
     model = ResNet(layers, width, True, cifar, design, num_classes, in_channels)
     initialise(model, init)

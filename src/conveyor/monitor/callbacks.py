@@ -34,6 +34,11 @@ class Callback(Protocol):
         """The run is over: reason, updates, accuracy, best_accuracy, ..."""
 
 
+def on_every_worker(called: Sequence[Any]) -> list[Any]:
+    """Those that are called on all workers, because they say `on_every_worker = True`; checkpoints are worker 0's alone."""
+    return [one for one in called if getattr(one, "on_every_worker", False)]
+
+
 class Callbacks(Observer):
     """Calls the callbacks; one that raises is reported once and not called again, the run goes on."""
 

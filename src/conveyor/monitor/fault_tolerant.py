@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 _logger = logging.getLogger(__name__)
 
 
-class Steady(Observer):
+class FaultTolerantObserver(Observer):
     """Passes every record to another observer; a failed write is reported once and skipped.
 
     `start` may fail: then there is no run yet, and the user can choose another folder. A closed terminal or pipe (`|

@@ -143,12 +143,8 @@ def log_line(record: Record, updates_total: int = 0, seconds_left: float = 0.0) 
         f"update {int(number(record, 'update')):{len(total) - 1 if total else 1}d}{total}",
         f"epoch {number(record, 'epoch'):.2f}",
     ]
-    if "loss" in record:
-        parts.append(f"loss {number(record, 'loss'):.4f}")
-    if "accuracy" in record:
-        parts.append(f"accuracy {number(record, 'accuracy'):5.2f} %")
-    if "lr" in record:
-        parts.append(f"lr {number(record, 'lr'):.4g}")
+    forms = {"loss": "loss {:.4f}", "accuracy": "accuracy {:5.2f} %", "lr": "lr {:.4g}"}
+    parts += [form.format(number(record, name)) for name, form in forms.items() if name in record]
     if "images_per_second" in record:
         percent = 100 * number(record, "peak_share")
         share = f" ({percent:.{0 if percent >= 10 else 1}f} % of the GEMM rate)" if "peak_share" in record else ""
@@ -170,10 +166,8 @@ def validation_line(record: Record) -> str:
     elif "name" in record:
         parts.append(str(record["name"]))
     parts.append(f"accuracy {number(record, 'accuracy'):.2f} %")
-    if "accuracy_top5" in record:
-        parts.append(f"(top-5 {number(record, 'accuracy_top5'):.2f} %)")
-    if "loss" in record:
-        parts.append(f"loss {number(record, 'loss'):.4f}")
+    forms = {"accuracy_top5": "(top-5 {:.2f} %)", "loss": "loss {:.4f}"}
+    parts += [form.format(number(record, name)) for name, form in forms.items() if name in record]
     if "images" in record:
         parts.append(
             f"{many(int(number(record, 'images')), 'image')}, {readable_rate(number(record, 'images_per_second'))} img/s"
@@ -210,7 +204,7 @@ class CsvWriter(Observer):
         )
         self._style = style
         self._training = (
-            CsvFile(run_dir / "training.csv", style.training_columns, style.update_column) if style else None
+            CsvFile(run_dir / "training.csv", tuple(style.training_columns), style.update_column) if style else None
         )
 
     def start(self, spec: Spec, resumed_at: int = 0) -> None:

@@ -1,6 +1,6 @@
 """Profiling a run: where the time and the memory go, by operator and by layer.
 
-    profiler = make_profiler(options.run.profile, folder, worker)
+    profiler = make_profiler(options.run.profile, folder, worker)    # None when it is off
     profiler.attach(model)                      # after the model is ready; hooks only at level layers and full
     while ...:
         ...one update...
@@ -21,7 +21,7 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from conveyor.errors import UserError, did_you_mean
 from conveyor.files import replacing, write_atomically
@@ -32,30 +32,11 @@ MEASURED_UPDATES = 3
 _log = logging.getLogger(__name__)
 
 
-class Profiler(Protocol):
-    def attach(self, model: Any) -> None: ...
-    def step(self) -> None: ...
-    def close(self) -> None: ...
-
-
-class NoProfiler:
-    """Level off."""
-
-    def attach(self, model: Any) -> None:
-        """Nothing to attach."""
-
-    def step(self) -> None:
-        """Nothing to count."""
-
-    def close(self) -> None:
-        """Nothing to write."""
-
-
-def make_profiler(level: str, folder: str | Path, worker: int = 0) -> Profiler:
-    """The profiler of a worker; `folder` is made when there is something to write."""
+def make_profiler(level: str, folder: str | Path, worker: int = 0) -> "TorchProfiler | None":
+    """The profiler of a worker, None at level off; `folder` is made when there is something to write."""
     if level not in LEVELS:
         raise UserError(f"there is no profile level {level!r}{did_you_mean(level, LEVELS)}")
-    return NoProfiler() if level == "off" else TorchProfiler(level, Path(folder), worker)
+    return None if level == "off" else TorchProfiler(level, Path(folder), worker)
 
 
 class TorchProfiler:

@@ -9,7 +9,7 @@ from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.monitor import timeline
-from conveyor.monitor.profile import NoProfiler, Profiler, make_profiler
+from conveyor.monitor.profile import TorchProfiler, make_profiler
 from conveyor.options.run import RunOptions
 
 FIRST_UPDATE = 1
@@ -17,14 +17,14 @@ LAST_UPDATE = 3
 """Updates whose spans are kept, counted from 0: the first one allocates and is not like the others."""
 
 
-class Watch:
+class WorkerProfile:
     """The recorder of a worker: a timeline if `record` is on, a profile unless its level is off."""
 
     def __init__(
-        self, folder: Path, worker: int = 0, *, record: bool = False, profiler: Profiler | None = None
+        self, folder: Path, worker: int = 0, *, record: bool = False, profiler: TorchProfiler | None = None
     ) -> None:
         self._folder, self._worker, self._record = folder, worker, record
-        self._profiler = profiler or NoProfiler()
+        self._profiler = profiler
         self._update = 0
         self._slot = 0
         self._spans_before = 0
@@ -51,7 +51,8 @@ class Watch:
     def _end_update(self) -> None:
         self._update += 1
         self._slot = 0
-        self._profiler.step()
+        if self._profiler is not None:
+            self._profiler.step()
         if self._record and self._update == FIRST_UPDATE:
             timeline.start(self._worker)
             self._spans_before = 0
@@ -68,12 +69,13 @@ class Watch:
 
     def close(self) -> None:
         """The run is over: write what there is."""
-        self._profiler.close()
+        if self._profiler is not None:
+            self._profiler.close()
         if not self._done:
             self._write()
 
 
-def make_watch(run: RunOptions, folder: Path, worker: int, module: Any, *, on_cpu: bool) -> Watch:
+def make_worker_profile(run: RunOptions, folder: Path, worker: int, module: Any, *, on_cpu: bool) -> WorkerProfile:
     """The recorder of a worker; no timeline on accelerators, where the host's clock says little about the passes."""
     where = Path(run.profile_dir) if run.profile_dir is not None else folder / "profile"
     if run.profile != "off" and run.profile_dir is not None:
@@ -85,5 +87,6 @@ def make_watch(run: RunOptions, folder: Path, worker: int, module: Any, *, on_cp
                 f"cannot make the folder {where} for profiles ({problem.strerror}): see --profile-dir"
             ) from None
     profiler = make_profiler(run.profile, where, worker)
-    profiler.attach(module)
-    return Watch(folder, worker, record=on_cpu, profiler=profiler)
+    if profiler is not None:
+        profiler.attach(module)
+    return WorkerProfile(folder, worker, record=on_cpu, profiler=profiler)

@@ -62,9 +62,6 @@ def convolution(
 ) -> Tensor:
     """The convolution of half x [N, C, H, W] with the weights rounded to half."""
     x = x.to(policy.dtype)
-    if policy.is_native(x.device) and x.device.type != "cpu":
-        weight, bias = weight.to(x.dtype), None if bias is None else bias.to(x.dtype)
-        return _saturated(functional.conv2d(x, weight, bias, *_arguments(geometry)), policy)
     narrow = narrowed.of(weight, x.dtype)
     result: Tensor = _Convolution.apply(x, weight, narrow, bias, geometry, policy, label)
     return _saturated(result, policy) if policy.is_native(x.device) else result
@@ -121,7 +118,7 @@ class _Convolution(torch.autograd.Function):
         x, narrow = ctx.saved_tensors
         wants_x, wants_weight, _, wants_bias = ctx.needs_input_grad[:4]
         no_more = (None, None, None)
-        if policy.half_partials and geometry.groups == 1:
+        if policy.half_partials and geometry.groups == 1 and not policy.is_native(x.device):
             g, wide, filters = gradient.float(), x.float(), narrow.float()
             outputs = list(_pieces(narrow.shape[0], _PARTIAL_TERMS))
             samples = list(_pieces(x.shape[0], -(-_PARTIAL_TERMS // max(1, g[0, 0].numel()))))

@@ -5,6 +5,7 @@ average of their running mean and variance; using the newest statistics with ave
 Integers (counters) are not averaged: the newest counts.
 """
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
@@ -19,11 +20,12 @@ class Ema:
     """V = d V + (1 - d) w after every update, for parameters and norm statistics, in float32.
 
     The decay starts small, d_t = min(d, t / (9 + t)) in update t = 1, 2, ..., so that the random initial
-    weights lose their share quickly. The average starts as a copy of the model.
+    weights lose their share quickly; with a `warmup` of u updates d_t = d (1 - exp(-t / u)). The average starts as a
+    copy of the model.
     """
 
-    def __init__(self, model: nn.Module, decay: float) -> None:
-        self._decay = decay
+    def __init__(self, model: nn.Module, decay: float, warmup: int = 0) -> None:
+        self._decay, self._warmup = decay, warmup
         self._sources = dict(model.state_dict())
         self._averages = {
             name: value.detach().to(torch.float32, copy=True) if value.is_floating_point() else value.clone()
@@ -36,12 +38,18 @@ class Ema:
     @torch.no_grad()
     def update(self, step: int) -> None:
         """Take the weights after update number `step` (from 1) into the average."""
-        decay = min(self._decay, step / (9 + step))
+        decay = self.decay_at(step)
         averages = [average for average, _ in self._pairs]
         sources = [source if source.dtype == torch.float32 else source.float() for _, source in self._pairs]
         foreach.lerp_(averages, sources, 1.0 - decay)
         for name in self._counters:
             self._averages[name].copy_(self._sources[name])
+
+    def decay_at(self, step: int) -> float:
+        """d_t of update t = `step`, from 1."""
+        if self._warmup:
+            return self._decay * -math.expm1(-step / self._warmup)
+        return min(self._decay, step / (9 + step))
 
     def state_dict(self) -> dict[str, Tensor]:
         """The averages by the names of the model's state; not copied."""

@@ -12,6 +12,7 @@ from conveyor.numerics import foreach, keyed
 from conveyor.numerics.precision import Precision
 from conveyor.numerics.rounding import stochastic_round_into
 from conveyor.optim.kinds import excluded
+from conveyor.optim.lamb import Lamb
 from conveyor.optim.lars import Lars
 from conveyor.optim.muon import Muon, is_filter
 from conveyor.optim.rules import Adam, Momentum, RmsProp, Rule, add_l2
@@ -223,7 +224,7 @@ def make_optimizer(
     parameters = [(name, value) for name, value in named_parameters if value.requires_grad]
     undecayed = excluded(parameters, chosen.decay_exclude)
     unadapted = excluded(parameters, chosen.lars_exclude)
-    usual = make_rule(chosen, global_batch)
+    usual = Momentum() if ":" in chosen.optimizer else make_rule(chosen, global_batch)
     groups: dict[str, tuple[Rule, float, float]] = {}
     for name, value in parameters:
         decayed = name not in undecayed
@@ -233,11 +234,18 @@ def make_optimizer(
         if chosen.optimizer == "lars":
             rule = _lars(chosen, decay=decay, adapted=name not in unadapted)
             decay = 0.0
+        elif chosen.optimizer == "lamb":
+            rule = Lamb(chosen.beta1, chosen.beta2, _epsilon(chosen, 1e-6), decay)
+            decay = 0.0
         elif chosen.optimizer == "muon" and is_filter(value):
             rule = Muon(chosen.momentum, chosen.nesterov, chosen.muon_normalize)
         groups[name] = (rule, decay, l2)
     factors = _factors(parameters, options.schedule.lr_factors)
     factors |= {name: factors.get(name, 1.0) * rate for name, rate in (layer_rates or {}).items()}
+    if ":" in chosen.optimizer:
+        from conveyor.optim.foreign import ForeignOptimizer
+
+        return ForeignOptimizer(chosen, parameters, groups, factors, Precision.from_options(options.precision).master)
     return Optimizer(
         parameters,
         groups,
@@ -278,6 +286,10 @@ def make_rule(chosen: OptimizerOptions, global_batch: int = 1) -> Rule:
             return Adam(chosen.beta1, chosen.beta2, 1e-8 if epsilon is None else epsilon)
         case _:
             return Momentum(chosen.momentum, chosen.nesterov, chosen.momentum_form)
+
+
+def _epsilon(chosen: OptimizerOptions, default: float) -> float:
+    return default if chosen.optimizer_epsilon is None else chosen.optimizer_epsilon
 
 
 def _lars(chosen: OptimizerOptions, *, decay: float, adapted: bool) -> Lars:

@@ -80,3 +80,10 @@ class LayoutOptions:
     max_restarts: int = option(
         3, "How often a job goes on from its last checkpoint after a worker died.", minimum=0, changes_result=False
     )
+    grace: int = option(
+        20,
+        "Within this time after SIGTERM, SIGUSR1, SIGHUP or Ctrl-C the run is saved; an update that takes longer is given up.",
+        unit="s",
+        minimum=1,
+        changes_result=False,
+    )

@@ -93,9 +93,31 @@ class DataOptions:
         "Default: random for photographs and CIFAR.",
         choices=("random", "alternating", "none"),
     )
-    augment: str = option("none", "Further augmentation.", choices=("none", "randaugment"))
-    augment_magnitude: float = option(9.0, "Strength of --augment, 0 to 30.", minimum=0.0, maximum=30.0)
-    augment_operations: int = option(2, "Operations per image of --augment.", minimum=1)
+    augment: str = option(
+        "none",
+        "Further augmentation: randaugment, or trivialaugment (one operation of any strength per image, the wide space).",
+        choices=("none", "randaugment", "trivialaugment"),
+    )
+    augment_magnitude: float = option(9.0, "Strength of randaugment, 0 to 30.", minimum=0.0, maximum=30.0)
+    augment_operations: int = option(2, "Operations per image of randaugment.", minimum=1)
+    color_jitter: tuple[float, ...] = option(
+        (),
+        "Change brightness, contrast and saturation by up to this share, in a random order: one number, or three; a "
+        "fourth turns hues by up to that share of the circle.",
+        minimum=0.0,
+    )
+    random_erasing: float = option(
+        0.0, "Probability that a box of 2 to 33 % of an image is erased.", minimum=0.0, maximum=1.0
+    )
+    repeated_augmentation: int = option(
+        1,
+        "Each image of an update stands in it this many times, augmented differently; an epoch then shows this part of "
+        "the images.",
+        minimum=1,
+    )
+    balanced_sampling: bool = option(
+        False, "Every class equally often in an epoch: images of rare classes repeat, augmented differently."
+    )
     validation_resize: int | None = option(
         None,
         "Shorter side before the central validation crop; default: image size x 256 / 224.",
@@ -141,6 +163,9 @@ class DataOptions:
         None, "With it, cutmix draws lambda uniformly from --cutmix-lambda to this value.", minimum=0.0, maximum=1.0
     )
     cutmix_skip_probability: float = option(0.0, "Probability that a batch has no cutmix.", minimum=0.0, maximum=1.0)
+    mix_switch: bool = option(
+        False, "A micro-batch has cutmix or mixup, never both: mixup where --cutmix-skip-probability left out cutmix."
+    )
     cutmix_draw: str = option(
         "fixed",
         "fixed: the given lambda; exponential: drawn anew for each batch around it.",

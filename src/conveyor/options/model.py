@@ -83,7 +83,10 @@ class ModelOptions:
     activation: str | None = option(None, "Activation of EfficientNet.", choices=("swish", "relu"))
     dropout: float | None = option(None, "Dropout before the classifier.", minimum=0.0, below=1.0)
     survival: float | None = option(
-        None, "Survival probability of the last block (drop connect); 1 is off.", minimum=0.0, maximum=1.0
+        None,
+        "Stochastic depth: the probability with which the last residual block is kept; 1 is off.",
+        minimum=0.0,
+        maximum=1.0,
     )
     width_coefficient: float | None = option(None, "Width multiplier.", above=0.0)
     depth_coefficient: float | None = option(None, "Depth multiplier.", above=0.0)

@@ -5,7 +5,7 @@ from fractions import Fraction
 
 from conveyor.errors import UserError
 from conveyor.options.field import option
-from conveyor.options.units import Duration, rate_factor
+from conveyor.options.units import OPTIMIZERS, Duration, named_number, optimizer_name, rate_factor
 
 DEFAULT_RMSPROP_DECAY = 0.9
 
@@ -15,7 +15,13 @@ class OptimizerOptions:
     """The update rule."""
 
     optimizer: str = option(
-        "momentum", "Update rule.", choices=("sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "muon")
+        "momentum",
+        "Update rule; or the class of an optimiser like torch's, as MODULE:CLASS or FILE.py:CLASS (torch.optim:NAdam).",
+        choices=OPTIMIZERS,
+        read=optimizer_name,
+    )
+    optimizer_arguments: tuple[str, ...] = option(
+        (), "Further arguments of --optimizer MODULE:CLASS, as NAME=NUMBER such as rho=0.9.", read=named_number
     )
     momentum: float = option(0.9, "Momentum of momentum, rmsprop, lars and muon.", minimum=0.0, below=1.0)
     nesterov: bool = option(False, "Nesterov's form of momentum.")
@@ -24,10 +30,10 @@ class OptimizerOptions:
         "gradient: m = mu m + g, w -= lr m; rate: m = mu m + lr g, w -= m. They differ while the rate changes.",
         choices=("gradient", "rate"),
     )
-    beta1: float = option(0.9, "First decay of adam and adamw.", minimum=0.0, below=1.0)
-    beta2: float = option(0.999, "Second decay of adam and adamw.", minimum=0.0, below=1.0)
+    beta1: float = option(0.9, "First decay of adam, adamw and lamb.", minimum=0.0, below=1.0)
+    beta2: float = option(0.999, "Second decay of adam, adamw and lamb.", minimum=0.0, below=1.0)
     optimizer_epsilon: float | None = option(
-        None, "Epsilon of rmsprop (0.001), adam, adamw (1e-8) or lars (0).", minimum=0.0
+        None, "Epsilon of rmsprop (0.001), adam, adamw (1e-8), lamb (1e-6) or lars (0).", minimum=0.0
     )
     rmsprop_decay: float | None = option(
         None, f"Decay of the squared gradient's average; default {DEFAULT_RMSPROP_DECAY}.", minimum=0.0, below=1.0
@@ -65,12 +71,51 @@ class OptimizerOptions:
     )
     lars_exclude: tuple[str, ...] = option(("norm", "bias"), "No adaptation and no decay by LARS for these.")
     clip_norm: float | None = option(None, "Clip the gradient to this global norm.", above=0.0, aliases=("clip_grad",))
+    loss: str = option(
+        "cross-entropy",
+        "cross-entropy over the classes; bce: binary cross entropy of each class, its mean over the classes.",
+        choices=("cross-entropy", "bce"),
+    )
+    bce_threshold: float | None = option(
+        None,
+        "With --loss bce: a class whose share of the mixed and smoothed label is above this is present, the others absent.",
+        minimum=0.0,
+        below=1.0,
+    )
+    focal_gamma: float = option(0.0, "Focal loss: (1 - p)^gamma times the loss of each class; 0 is off.", minimum=0.0)
+    class_weights: str | None = option(
+        None,
+        "Weights of the classes in the loss: balanced (images / (classes x images of the class)), or a CSV file of lines "
+        "CLASS,WEIGHT. With --loss bce they weigh the classes that are present.",
+        metavar="balanced|FILE",
+    )
+    teacher: str | None = option(
+        None,
+        "Distillation: a run, a checkpoint or an export in torch's format whose answers to the same images are learnt, too.",
+        metavar="RUN|EXPORT",
+    )
+    distillation: str = option(
+        "soft",
+        "soft: the teacher's probabilities at --teacher-temperature; hard: its best class.",
+        choices=("soft", "hard"),
+    )
+    teacher_temperature: float = option(
+        1.0, "Temperature T of soft distillation, whose loss is scaled by T^2.", above=0.0
+    )
+    teacher_share: float = option(
+        0.5, "Share of the teacher in the loss; the labels have the rest.", minimum=0.0, maximum=1.0
+    )
     label_smoothing: float = option(0.0, "Label smoothing.", minimum=0.0, maximum=1.0)
     smoothing_form: str = option(
         "uniform", "uniform: e/C for every class; others: e/(C-1) for each wrong class.", choices=("uniform", "others")
     )
     ema_decay: float | None = option(
         None, "Keep an exponential average of the weights during training.", minimum=0.0, below=1.0
+    )
+    ema_warmup: Duration | None = option(
+        None,
+        "Time in which --ema-decay grows: after t of u updates it is decay x (1 - exp(-t / u)). Default: t / (9 + t) as long "
+        "as that is less.",
     )
 
     def decay_of_squares(self, global_batch: int) -> float:

@@ -1,15 +1,17 @@
 """Command-line arguments made from the option declarations."""
 
 import argparse
+import dataclasses
 import re
 import sys
 from collections.abc import Iterable, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TypeVar
 
 from conveyor.errors import UserError, nearest
 from conveyor.options.coerce import to_plain
 from conveyor.options.options import Options, Spec, section_names, specs
 
+Settings = TypeVar("Settings")
 TITLES = {
     "data": "Data",
     "model": "Model",
@@ -169,6 +171,21 @@ def add_options(
         group = parser.add_argument_group(TITLES[section]) if chosen else None
         for spec in chosen:
             _add(group, spec)
+
+
+def add(parser: Any, flag: str, value: Any, metavar: str, text: str) -> None:
+    """Add an option that takes a value: `value` is its default, which the help shows, or its type if it has none."""
+    if isinstance(value, type):
+        parser.add_argument(flag, type=value, metavar=metavar, help=text)
+        return
+    shown = f"{value:g}" if isinstance(value, float) else value
+    parser.add_argument(flag, type=type(value), default=value, metavar=metavar, help=f"{text} [{shown}]")
+
+
+def settings_from(kind: type[Settings], arguments: argparse.Namespace, **more: Any) -> Settings:
+    """The dataclass `kind` from the arguments that have its fields' names, and from `more`."""
+    names = {field.name for field in dataclasses.fields(kind)}  # type: ignore[arg-type]
+    return kind(**{name: value for name, value in vars(arguments).items() if name in names} | more)
 
 
 def add_checkpoint(parser: argparse.ArgumentParser, default: str = "last") -> None:

@@ -44,6 +44,10 @@ class PrecisionOptions:
         read=loss_scale_span,
     )
     saturate: bool = option(False, "Clamp to the largest half value instead of infinity.")
+    tf32: bool = option(
+        False,
+        "On a GPU: operands of float32 products rounded to TF32, several times as fast; without it float32 is float32.",
+    )
     fp_exceptions: bool = option(False, "Stop at the first value that is not finite and name the layer.")
 
     def __post_init__(self) -> None:

@@ -5,97 +5,14 @@ Made by scripts/typed_options.py from the declarations; a test keeps it current.
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal
+
+from conveyor.options.typed_data import DataOptions
 
 
-class TrainOptions(TypedDict, total=False):
+class TrainOptions(DataOptions, total=False):
     """Every option by its name; what is left out has its default."""
 
-    data_dir: str | Path | None
-    """Folder with the data, or a CSV or parquet list with columns path and label."""
-    hold_out: float
-    """Of class folders and lists without a validation set: the share of each class to validate on; 1: all of it.
-    [0.1]"""
-    folds: int | None
-    """Cross-validation: divide the training images into N folds, alike in every class, groups whole."""
-    fold: int | None
-    """Fold to validate on, 0 to N - 1 of --folds."""
-    group_by: str | None
-    """Regular expression that finds an image's group (a patient, a camera) in its path: --hold-out and --folds keep
-    groups whole."""
-    exclude_images: str | None
-    """File of images to leave out: a name on each line, or a column path, as `conveyor data audit` writes it."""
-    generated_data: bool
-    """Random images made once on the host and transferred like real ones."""
-    synthetic_data: bool
-    """Random images made on the device: no host input at all."""
-    download: bool
-    """Fetch a known small data set that is missing. [on]"""
-    max_train_images: int | None
-    """Use only the first N training images."""
-    max_validation_images: int | None
-    """Use only the first N validation images."""
-    data_percentage: float
-    """Share of the training images to use. [100.0%]"""
-    skip_bad_images: bool
-    """Skip and count images that cannot be decoded instead of stopping."""
-    shuffle: Literal["full", "shards", "none"]
-    """full: a permutation of the whole set in each epoch; shards: files shuffled, then samples inside a window of
-    files (for TFRecord on slow disks). [full]"""
-    data_cache: str
-    """Keep raw bytes in memory: auto (when they fit), off, or a budget such as 8GiB. [auto]"""
-    loader_threads: int | None
-    """Threads that decode images."""
-    prefetch: int
-    """Micro-batches prepared ahead. [4]"""
-    train_crop: Literal["resized", "distorted", "resize-resized", "pad", "centre", "none"] | None
-    """resized: random area and aspect, then resize; distorted: the TensorFlow form of it (area from 5 %, whole image
-    as fallback); resize-resized: shorter side to 256 first; pad: zero padding and random crop; centre: as in
-    validation."""
-    crop_padding: int
-    """Pixels of padding on each side for --train-crop pad. [4]"""
-    crop_fill: Literal["zero", "reflect"]
-    """What the padding is made of. [zero]"""
-    min_crop_area: float | None
-    """Smallest share of the image that a random crop covers."""
-    crop_overlap: float
-    """Share of an object's bounding box that a random crop should hold: it is drawn up to 10 times until it does.
-    [0.0]"""
-    flip: Literal["random", "alternating", "none"] | None
-    """Horizontal flip in training: random, alternating (every other epoch, per sample) or none."""
-    augment: Literal["none", "randaugment"]
-    """Further augmentation. [none]"""
-    augment_magnitude: float
-    """Strength of --augment, 0 to 30. [9.0]"""
-    augment_operations: int
-    """Operations per image of --augment. [2]"""
-    validation_resize: int | None
-    """Shorter side before the central validation crop; default: image size x 256 / 224."""
-    validation_transform: Literal["central", "train"]
-    """central: validation images are resized and cropped in the middle. [central]"""
-    progressive_image_size: Sequence[str]
-    """Image size by epoch, as EPOCH:SIZE pairs such as 0:96 10:128 20:160; validation keeps --image-size."""
-    interpolation: Literal["bilinear", "bicubic"] | None
-    """How photographs are resized in validation, prediction and serving."""
-    normalization: Literal["imagenet", "cifar", "mean", "centred", "per-image", "unit", "none"] | None
-    """imagenet: (x/255 - mean)/std of ImageNet; cifar: likewise of CIFAR-10; mean: subtract ImageNet's channel means
-    only; centred: (x - 127)/128; per-image: zero mean and unit deviation for each image; unit: x/255; none."""
-    normalize_on: Literal["device", "host"]
-    """Where images are normalised; device lets them travel as 8-bit values. [device]"""
-    eight_bit_io: bool
-    """Move images to the device as 8-bit values. [on]"""
-    mixup_alpha: float
-    """Mixup with Beta(alpha, alpha); 0 is off. [0.0]"""
-    cutmix_lambda: float
-    """Cutmix: share of the image that is kept; 1 is off. [1.0]"""
-    cutmix_lambda_high: float | None
-    """With it, cutmix draws lambda uniformly from --cutmix-lambda to this value."""
-    cutmix_skip_probability: float
-    """Probability that a batch has no cutmix. [0.0]"""
-    cutmix_draw: Literal["fixed", "exponential"]
-    """fixed: the given lambda; exponential: drawn anew for each batch around it. [fixed]"""
-    mix_on: Literal["device", "host"]
-    """Where mixup and cutmix are done. [device]"""
     image_size: int | None
     """Height and width of the input; default: by model and data."""
     num_classes: int | None
@@ -152,7 +69,7 @@ class TrainOptions(TypedDict, total=False):
     dropout: float | None
     """Dropout before the classifier."""
     survival: float | None
-    """Survival probability of the last block (drop connect); 1 is off."""
+    """Stochastic depth: the probability with which the last residual block is kept; 1 is off."""
     width_coefficient: float | None
     """Width multiplier."""
     depth_coefficient: float | None
@@ -209,6 +126,9 @@ class TrainOptions(TypedDict, total=False):
     """Validate with the training's stages instead of folded."""
     max_restarts: int
     """How often a job goes on from its last checkpoint after a worker died. [3]"""
+    grace: int
+    """Within this time after SIGTERM, SIGUSR1, SIGHUP or Ctrl-C the run is saved; an update that takes longer is given
+    up. [20s]"""
     precision: Literal["32.32", "16.32", "16.16", "bf16", "fp16"]
     """COMPUTE.MASTER: 32.32; 16.32 (half arithmetic, float32 weights); 16.16 (half throughout). [32.32]"""
     half_type: Literal["float16", "bfloat16"]
@@ -222,10 +142,15 @@ class TrainOptions(TypedDict, total=False):
     [1]"""
     saturate: bool
     """Clamp to the largest half value instead of infinity."""
+    tf32: bool
+    """On a GPU: operands of float32 products rounded to TF32, several times as fast; without it float32 is float32."""
     fp_exceptions: bool
     """Stop at the first value that is not finite and name the layer."""
-    optimizer: Literal["sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "muon"]
-    """Update rule. [momentum]"""
+    optimizer: Literal["sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "lamb", "muon"]
+    """Update rule; or the class of an optimiser like torch's, as MODULE:CLASS or FILE.py:CLASS (torch.optim:NAdam).
+    [momentum]"""
+    optimizer_arguments: Sequence[str]
+    """Further arguments of --optimizer MODULE:CLASS, as NAME=NUMBER such as rho=0.9."""
     momentum: float
     """Momentum of momentum, rmsprop, lars and muon. [0.9]"""
     nesterov: bool
@@ -233,11 +158,11 @@ class TrainOptions(TypedDict, total=False):
     momentum_form: Literal["gradient", "rate"]
     """gradient: m = mu m + g, w -= lr m; rate: m = mu m + lr g, w -= m. [gradient]"""
     beta1: float
-    """First decay of adam and adamw. [0.9]"""
+    """First decay of adam, adamw and lamb. [0.9]"""
     beta2: float
-    """Second decay of adam and adamw. [0.999]"""
+    """Second decay of adam, adamw and lamb. [0.999]"""
     optimizer_epsilon: float | None
-    """Epsilon of rmsprop (0.001), adam, adamw (1e-8) or lars (0)."""
+    """Epsilon of rmsprop (0.001), adam, adamw (1e-8), lamb (1e-6) or lars (0)."""
     rmsprop_decay: float | None
     """Decay of the squared gradient's average; default 0.9."""
     rmsprop_decay_per_sample: float | None
@@ -267,12 +192,34 @@ class TrainOptions(TypedDict, total=False):
     """No adaptation and no decay by LARS for these. [norm bias]"""
     clip_norm: float | None
     """Clip the gradient to this global norm."""
+    loss: Literal["cross-entropy", "bce"]
+    """cross-entropy over the classes; bce: binary cross entropy of each class, its mean over the classes. [cross-
+    entropy]"""
+    bce_threshold: float | None
+    """With --loss bce: a class whose share of the mixed and smoothed label is above this is present, the others
+    absent."""
+    focal_gamma: float
+    """Focal loss: (1 - p)^gamma times the loss of each class; 0 is off. [0.0]"""
+    class_weights: str | None
+    """Weights of the classes in the loss: balanced (images / (classes x images of the class)), or a CSV file of lines
+    CLASS,WEIGHT. With --loss bce they weigh the classes that are present."""
+    teacher: str | None
+    """Distillation: a run, a checkpoint or an export in torch's format whose answers to the same images are learnt,
+    too."""
+    distillation: Literal["soft", "hard"]
+    """soft: the teacher's probabilities at --teacher-temperature; hard: its best class. [soft]"""
+    teacher_temperature: float
+    """Temperature T of soft distillation, whose loss is scaled by T^2. [1.0]"""
+    teacher_share: float
+    """Share of the teacher in the loss; the labels have the rest. [0.5]"""
     label_smoothing: float
     """Label smoothing. [0.0]"""
     smoothing_form: Literal["uniform", "others"]
     """uniform: e/C for every class; others: e/(C-1) for each wrong class. [uniform]"""
     ema_decay: float | None
     """Keep an exponential average of the weights during training."""
+    ema_warmup: str | float | None
+    """Time in which --ema-decay grows: after t of u updates it is decay x (1 - exp(-t / u))."""
     learning_rate: float
     """Peak learning rate. [0.1]"""
     lr_reference_batch: int | None

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import re
+from collections.abc import Sequence
 from fractions import Fraction
 
 from conveyor.errors import UserError, did_you_mean
@@ -120,6 +121,44 @@ def normalization(text: str) -> str | tuple[tuple[float, ...], tuple[float, ...]
     ):
         raise UserError(f"{text!r}: give three means and three deviations above 0, of red, green and blue")
     return found
+
+
+OPTIMIZERS = ("sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "lamb", "muon")
+
+
+def optimizer_name(text: str) -> str:
+    """One of `OPTIMIZERS`, or MODULE:CLASS."""
+    module, colon, name = text.rpartition(":")
+    if text not in OPTIMIZERS and not (colon and module and name.isidentifier()):
+        raise UserError(
+            f"there is no optimizer {text!r}{did_you_mean(text, OPTIMIZERS)}, nor is it MODULE:CLASS such as torch.optim:NAdam"
+        )
+    return text
+
+
+def named_number(text: str) -> tuple[str, float | tuple[float, ...] | bool]:
+    """`rho=0.9`, `betas=0.9,0.99` or `amsgrad=true` as a name and its value."""
+    name, _, value = text.partition("=")
+    words = {"true": True, "false": False}
+    try:
+        if not name.isidentifier():
+            raise ValueError
+        numbers = tuple(float(one) for one in value.split(",")) if value not in words else ()
+        whole = [int(one) if one.is_integer() and "." not in value and "e" not in value else one for one in numbers]
+    except ValueError:
+        raise UserError(f"{text!r}: give NAME=NUMBER, NAME=NUMBER,NUMBER or NAME=true") from None
+    return name, words[value] if value in words else whole[0] if len(whole) == 1 else tuple(whole)
+
+
+def jitter_reaches(given: Sequence[float]) -> tuple[float, ...]:
+    """(brightness, contrast, saturation, hue) from one number for the first three, or from three or four numbers."""
+    known = {1: (*given, *given, *given, 0.0), 3: (*given, 0.0), 4: tuple(given)}.get(len(given), (0.0,) * 4)
+    if len(given) not in (0, 1, 3, 4) or known[3] > 0.5:
+        raise UserError(
+            f"--color-jitter {' '.join(f'{one:g}' for one in given)}: give one number for brightness, contrast and "
+            "saturation, or three, and as a fourth the share of the circle, up to 0.5, by which hues turn"
+        )
+    return known
 
 
 def size_from_epoch(pair: str) -> tuple[int, int]:

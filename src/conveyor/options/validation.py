@@ -13,7 +13,7 @@ UPDATES_ONLY = ("optimizer", "schedule", "length")
 # fmt: off
 OF_TRAINING = frozenset((
     "max_train_images", "data_percentage", "shuffle", "progressive_image_size", "mixup_alpha", "cutmix_lambda",
-    "cutmix_lambda_high", "cutmix_skip_probability", "cutmix_draw", "mix_on", "norm_momentum", "bn_span", "dropout", "survival",
+    "cutmix_lambda_high", "cutmix_skip_probability", "cutmix_draw", "mix_switch", "mix_on", "random_erasing", "repeated_augmentation", "balanced_sampling", "norm_momentum", "bn_span", "dropout", "survival",
     "loss_scale", "fp_exceptions", "bucket_size", "pipelined_validation", "validation_device_ids", "resume",
 ))
 """Options of the other sections that only an update, the images of one, or validation beside training depends on."""
@@ -24,7 +24,7 @@ OF_RECORDS = frozenset((
 """What a run shows and writes besides its weights: a validation prints a table and writes validation.csv."""
 AUGMENTATION = frozenset((
     "train_crop", "crop_padding", "crop_fill", "min_crop_area", "crop_overlap", "flip", "augment", "augment_magnitude",
-    "augment_operations",
+    "augment_operations", "color_jitter",
 ))
 """How training images are changed; validation images only with `--validation-transform train`."""
 # fmt: on

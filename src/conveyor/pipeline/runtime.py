@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from conveyor.models.clone import weightless
 from conveyor.pipeline.assign import Part, steps
 from conveyor.pipeline.schedules import make_schedule
-from conveyor.pipeline.stage import NUMBER, Context, Fetch, KeyedStage, Wagon
+from conveyor.pipeline.stage import NUMBER, Context, Fetch, KeyedStage, StageModule
 from conveyor.pipeline.stage_io import arrive, as_tuple, depart, trace_shapes, wire_example
 
 Loss = Callable[[Tensor, int], Tensor]
@@ -49,13 +49,13 @@ class Pipeline:
         self._on_forward, self._on_backward, self._on_last_backward = on_forward, on_backward, on_last_backward
         last = len(self.parts) - 1
         self.mine = [index for index, part in enumerate(self.parts) if part.worker == worker]
-        self.wagons = {
-            index: Wagon(
+        self.stage_modules = {
+            index: StageModule(
                 [stages[one] for one in self.parts[index].stages], index == 0, index == last, schedule == "zero-bubble"
             )
             for index in self.mine
         }
-        self.holds_first, self.holds_last = 0 in self.wagons, last in self.wagons
+        self.holds_first, self.holds_last = 0 in self.stage_modules, last in self.stage_modules
         self._ended: set[int] = set()
         self._sends: list[tuple[Tensor, Any]] = []
         """Tensors that `forward` sent last, kept until they have arrived."""
@@ -84,7 +84,7 @@ class Pipeline:
                 stage.on_last_backward = self._last_backward if number == len(calls) - 1 else _no_hook
             schedule.conveyor_loss.function = loss
             if self.holds_first:
-                self.wagons[0].fetch = fetch
+                self.stage_modules[0].fetch = fetch
             numbers = torch.arange(done, done + size)
             arguments = (numbers,) if self.holds_first else ()
             schedule.step(*arguments, target=numbers if self.holds_last else None, return_outputs=False)
@@ -99,7 +99,7 @@ class Pipeline:
         shapes = self.shapes(tuple(shape), dtype)
         result: Tensor | None = None
         for index in self.mine:
-            part, wagon = self.parts[index], self.wagons[index]
+            part, module = self.parts[index], self.stage_modules[index]
             if index == 0:
                 assert images is not None
                 tensors: tuple[Tensor, ...] = (images,)
@@ -111,7 +111,7 @@ class Pipeline:
                 for one in received:
                     dist.recv(one, self.peer(index - 1), group=self.group)
                 tensors = arrive(received)
-            for stage in wagon.stages:
+            for stage in module.stages:
                 tensors = as_tuple(stage(*tensors))
             if index == len(self.parts) - 1:
                 (result,) = tensors
@@ -158,7 +158,7 @@ class Pipeline:
         outputs = shapes[part.stop] if last else wire_example(shapes[part.stop])
         outputs = tuple(one.detach().requires_grad_(one.is_floating_point()) for one in outputs)
         return KeyedStage(
-            self.wagons[index],
+            self.stage_modules[index],
             index,
             len(self.parts),
             self.device,

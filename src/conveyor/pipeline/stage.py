@@ -15,7 +15,7 @@ Fetch = Callable[[int], Tensor]
 Context = Callable[[int], AbstractContextManager[None]]
 
 
-class Wagon(nn.Module):
+class StageModule(nn.Module):
     """Consecutive stages as one module between two boundaries.
 
     The first one takes a number, int64 [1], and fetches that micro-batch's images itself: they need not be prepared

@@ -139,7 +139,7 @@ def propose(
     sending = [link.seconds(stage.output_bytes) for stage in stages[:-1]]
     passes, bubble = _lane_seconds(stages, order, per_lane, slowdown, sending)
     network = hardware.network.shared(depth)
-    reduce = max(network.reduce_seconds(stage.weight_bytes, lanes) for stage in stages)
+    reduce = max(network.reduce_seconds(stage.weight_bytes, lanes, "sharded") for stage in stages)
     exposed = reduce
     if hardware.overlaps:
         exposed = max(0.0, reduce - min(stage.backward for stage in stages)) if reduce else 0.0

@@ -2,7 +2,8 @@
 
 Failures of the whole job are a Poisson process with mean time between failures M (a device's divided by the number of
 devices). A run alternates `interval` seconds of work with a checkpoint of `save` seconds. A failure loses the work since
-the last complete checkpoint; it then takes `restart` seconds (during which it may fail again) to go on.
+the last complete checkpoint; it then takes `restart` seconds (during which it may fail again) to go on. A run whose
+workers hand over their state in memory is the case of an interval of one update with `save` = 0.
 """
 
 import math
@@ -59,7 +60,7 @@ class Outcome:
 def simulate_run(
     job: Reliability, work: float, interval: float, rng: np.random.Generator, max_failures: int = 1_000_000
 ) -> Outcome:
-    """One run, event by event: the next event is the end of a segment (work and checkpoint) or a failure.
+    """One run, failure by failure: between two of them, as many whole segments (work and checkpoint) as there is time for.
 
     The last segment is as long as the rest of the work and is saved too, so that `expected_time` holds for whole numbers
     of segments.
@@ -71,7 +72,9 @@ def simulate_run(
         segment = min(interval, work - done)
         end = clock + segment + job.save
         if next_failure >= end:
-            clock, done, saving = end, done + segment, saving + job.save
+            step = segment + job.save
+            count = 1 if segment < interval else int(min((next_failure - clock) / step, (work - done) / segment))
+            clock, done, saving = clock + count * step, done + count * segment, saving + count * job.save
             continue
         lost += next_failure - clock
         clock = next_failure

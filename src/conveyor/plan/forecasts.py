@@ -59,9 +59,8 @@ def case_of(options: Options, cluster: Pod, model: Model, devices: int | None, g
     )
     replicas = topology.replicas if "replicas" in given else max(1, count // len(stages))
     names = tuple(model.units[cut].name for cut in cuts[1:-1])
-    global_batch = (
-        topology.global_batch if "replicas" in given else topology.micro_batch * topology.accumulation * replicas
-    )
+    fixed = "replicas" in given or batch.global_batch_size is not None
+    global_batch = topology.global_batch if fixed else topology.micro_batch * topology.accumulation * replicas
     return Case(stages, names, topology.micro_batch, replicas, global_batch, schedule, notes)
 
 

@@ -4,6 +4,9 @@ A message of n bytes takes `latency + n / bandwidth`. For n bytes over p workers
     ring           2 (p - 1) steps of n / p bytes:                    2 (p - 1) (latency + n / (p bandwidth))
     tree           up and down a binary tree:                         2 ceil(log2 p) (latency + n / bandwidth)
     hierarchical   reduce-scatter inside each host, ring all-reduce of the shares between hosts, all-gather inside
+    sharded        what a run of this program does (`world.exchange`): worker j receives shard j of all others, adds the
+                   shards in the order of the tree and sends the sum back; a lane whose slots are q nodes of the tree
+                   sends q times as much on the way there:             (1 + q) (p - 1) (latency + n / (p bandwidth))
 """
 
 import math
@@ -15,7 +18,9 @@ import numpy.typing as npt
 
 from conveyor.errors import UserError, did_you_mean
 
-ALGORITHMS = ("ring", "tree", "hierarchical", "auto")
+CHOICES = ("ring", "tree", "hierarchical")
+"""What `auto` takes the fastest of: the order of a sum over workers is free in them."""
+ALGORITHMS = (*CHOICES, "sharded", "auto")
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,15 +48,14 @@ class Network:
         outer = Link(self.outer.bandwidth / groups, self.outer.latency)
         return Network(self.inner, outer, max(1, self.devices_per_host // groups))
 
-    def reduce_seconds(self, size: float, workers: int, algorithm: str = "auto") -> float:
-        """An all-reduce of `size` bytes over `workers` that fill host after host."""
+    def reduce_seconds(self, size: float, workers: int, algorithm: str = "auto", parts: int = 1) -> float:
+        """An all-reduce of `size` bytes over `workers` that fill host after host; `parts` is q of the sharded one."""
         if workers <= 1 or size <= 0:
             return 0.0
         local = min(workers, self.devices_per_host)
         hosts = math.ceil(workers / local)
         if algorithm == "auto":
-            choices = ("ring", "tree", "hierarchical")
-            return min(self.reduce_seconds(size, workers, choice) for choice in choices)
+            return min(self.reduce_seconds(size, workers, choice) for choice in CHOICES)
         slow = self.inner if hosts == 1 else self.outer
         if algorithm == "ring":
             return ring(size, workers, slow)
@@ -62,6 +66,11 @@ class Network:
             # Each of the local workers reduces its share between hosts at the same time, through the host's one link.
             share = Link(self.outer.bandwidth / local, self.outer.latency)
             return inside + ring(size / local, hosts, share)
+        if algorithm == "sharded":
+            # Every pair of workers exchanges at once; the devices of a host share its link.
+            inside = (local - 1) * self.inner.seconds(size / workers)
+            between = (workers - local) * self.outer.seconds(local * size / workers)
+            return (1 + parts) * max(inside, between)
         raise UserError(f"there is no all-reduce {algorithm!r}{did_you_mean(algorithm, ALGORITHMS)}")
 
 

@@ -1,8 +1,9 @@
 """Simulation of a cluster: the updates of a run on it, pass by pass and message by message.
 
 Every update, each device's passes are stretched by a random factor (stragglers); all replicas run their timetables; the
-replicas of each stage then reduce their gradients, the ring step by step, so that a late replica delays those that wait
-for it. Failures and checkpoints of the whole run are simulated on top (see `failures`).
+replicas of each stage then reduce their gradients, by default as a run of this program does; the ring step by step, so
+that a late replica delays those that wait for it. Images are read from shared storage meanwhile: an update takes no less
+than its images. Failures and checkpoints of the whole run are simulated on top (see `failures`).
 """
 
 import dataclasses
@@ -13,19 +14,21 @@ import numpy as np
 import numpy.typing as npt
 
 from conveyor.errors import UserError, did_you_mean
+from conveyor.layout import deal
 from conveyor.options.units import seconds as parse_seconds
 from conveyor.options.units import size_in_bytes
 from conveyor.plan import failures
 from conveyor.plan.costs import StageCost
 from conveyor.plan.hardware import Hardware
-from conveyor.plan.network import ALGORITHMS, Link, Network, parse_bandwidth, ring_by_steps
+from conveyor.plan.network import ALGORITHMS, CHOICES, Link, Network, parse_bandwidth, ring_by_steps
 from conveyor.plan.timetable import simulate
 
 _Array = npt.NDArray[np.float64]
 MAX_SLOTS = 64
 RING_CELLS = 4_000_000
-ABOVE_ZERO = ("flops", "memory_bandwidth", "link", "inner", "mtbf", "save", "slow_factor")
+ABOVE_ZERO = ("flops", "memory_bandwidth", "link", "inner", "mtbf", "save", "slow_factor", "storage", "image")
 NOT_BELOW_ZERO = ("latency", "overhead", "straggler", "slow", "restart", "overlap")
+RECOVERIES = ("update", "checkpoint")
 MOST_FAILURES = 100_000
 """More of them in one run are not worth simulating."""
 
@@ -47,11 +50,17 @@ class Pod:
     slow: int = 0
     slow_factor: float = 1.5
     overlap: float = 0.9
-    reduce: str = "auto"
+    reduce: str = "sharded"
+    storage: float = float("inf")
+    """Bytes per second that all hosts together read."""
+    image: float = 110e3
+    """Bytes of a stored image; those of ImageNet by default."""
     mtbf: float = float("inf")
     save: float = 30.0
     restart: float = 120.0
     interval: float | None = None
+    recovery: str = "update"
+    """What a failure costs besides `restart`: the update in work, or all work since the last checkpoint."""
     seed: int = 0
 
     @property
@@ -75,6 +84,7 @@ class Pod:
         readers = {
             "hosts": int, "devices": int, "slow": int, "seed": int, "straggler": float, "slow_factor": float, "overlap": float,
             "link": parse_bandwidth, "inner": parse_bandwidth, "memory_bandwidth": parse_bandwidth, "memory": size_in_bytes,
+            "storage": parse_bandwidth, "image": size_in_bytes, "recovery": _recovery,
             "tflops": lambda text: float(text) * 1e12, "flops": float, "latency": _short_time, "overhead": _short_time,
             "mtbf": parse_seconds, "save": parse_seconds, "restart": parse_seconds, "interval": parse_seconds,
             "reduce": _algorithm,
@@ -107,6 +117,12 @@ def _algorithm(text: str) -> str:
     return text
 
 
+def _recovery(text: str) -> str:
+    if text not in RECOVERIES:
+        raise UserError(f"--simulate: recovery is {' or '.join(RECOVERIES)}, not {text!r}")
+    return text
+
+
 def _short_time(text: str) -> float:
     """`5us`, `0.2ms`, or seconds."""
     for ending, factor in (("us", 1e-6), ("ms", 1e-3)):
@@ -128,6 +144,8 @@ class Forecast:
     update_spread: float
     compute_seconds: float
     reduce_seconds: float
+    data_seconds: float
+    """What reading the images of an update takes; it runs beside the rest."""
     bubble: float
     images_per_second: float
     efficiency: float
@@ -168,14 +186,16 @@ def forecast(
         bubble = max(0.0, 1 - busy * float(np.mean(stretch)) / (depth * float(np.mean(stage_ends.max(axis=0)))))
     ready = stage_ends.reshape(depth, updates, replicas)
     shared = pod.network.shared(depth)
+    parts = _parts(replicas * accumulation, replicas)
     finished = np.stack([
-        _reduced(pod, shared, stage, ready[s], stretch[s].reshape(updates, replicas)) for s, stage in enumerate(stages)
+        _reduced(pod, shared, stage, ready[s], stretch[s].reshape(updates, replicas), parts) for s, stage in enumerate(stages)
     ])  # fmt: skip
     computed = ready.max(axis=(0, 2))
     optimiser = max(stage.weight_bytes for stage in stages) * update_seconds_per_byte
-    per_update = finished.max(axis=0) + optimiser
-    mean = float(per_update.mean())
     global_batch = micro_batch * accumulation * replicas
+    reading = global_batch * pod.image / pod.storage
+    per_update = np.maximum(finished.max(axis=0) + optimiser, reading)
+    mean = float(per_update.mean())
     ideal = micro_batch / sum(stage.seconds for stage in stages)
     rate = global_batch / mean
     return Forecast(
@@ -188,6 +208,7 @@ def forecast(
         update_spread=float(per_update.std()),
         compute_seconds=float(computed.mean()),
         reduce_seconds=float((finished.max(axis=0) - computed).mean()),
+        data_seconds=reading,
         bubble=bubble,
         images_per_second=rate,
         efficiency=rate / (ideal * replicas * depth),
@@ -208,7 +229,14 @@ def _stretch(pod: Pod, rng: np.random.Generator, updates: int, depth: int, repli
     return flat
 
 
-def _reduced(pod: Pod, network: Network, stage: StageCost, ready: _Array, stretch: _Array) -> _Array:
+def _parts(slots: int, lanes: int) -> int:
+    """Most nodes of the tree that one lane's slots are made of: 1 when they are whole subtrees."""
+    if slots & (slots - 1) == 0 and lanes & (lanes - 1) == 0:
+        return 1
+    return max(len(parts) for parts in deal(slots, 1, lanes).parts())
+
+
+def _reduced(pod: Pod, network: Network, stage: StageCost, ready: _Array, stretch: _Array, parts: int) -> _Array:
     """When all replicas of a stage have the reduced gradients, for each update."""
     updates, replicas = ready.shape
     last: _Array = ready.max(axis=1)
@@ -218,8 +246,7 @@ def _reduced(pod: Pod, network: Network, stage: StageCost, ready: _Array, stretc
     early = ready - pod.overlap * stage.backward * stretch
     chosen = pod.reduce
     if chosen == "auto":
-        names = [name for name in ALGORITHMS if name != "auto"]
-        chosen = min(names, key=lambda name: network.reduce_seconds(stage.weight_bytes, replicas, name))
+        chosen = min(CHOICES, key=lambda name: network.reduce_seconds(stage.weight_bytes, replicas, name))
     if chosen == "ring":
         link = network.inner if replicas <= network.devices_per_host else network.outer
         shown = max(1, min(updates, RING_CELLS // (2 * replicas * replicas) or 1))
@@ -227,7 +254,7 @@ def _reduced(pod: Pod, network: Network, stage: StageCost, ready: _Array, stretc
         tail = np.mean(ends - early[:shown].max(axis=1))
         done: _Array = np.concatenate([ends, early[shown:].max(axis=1) + tail])
     else:
-        done = early.max(axis=1) + network.reduce_seconds(stage.weight_bytes, replicas, chosen)
+        done = early.max(axis=1) + network.reduce_seconds(stage.weight_bytes, replicas, chosen, parts)
     ends_at: _Array = np.maximum(last, done)
     return ends_at
 
@@ -246,18 +273,25 @@ class Finish:
     goodput: float
 
 
-def finish(pod: Pod, devices: int, work: float, runs: int = 200) -> Finish:
-    """The time to finish `work` seconds of training when each device fails every `pod.mtbf` seconds on average."""
+def finish(pod: Pod, devices: int, work: float, update: float = 1.0, runs: int = 200) -> Finish:
+    """The time to finish `work` seconds of training when each device fails every `pod.mtbf` seconds on average.
+
+    With `recovery=update` the workers that are left hand over their state, so that a failure loses at most the `update`
+    seconds of the update in work; checkpoints are saved all the same, for the case that no worker is left.
+    """
     job = failures.Reliability(pod.mtbf / devices, pod.save, pod.restart)
     endless = job.mtbf == float("inf")
     interval = pod.interval or (work if endless else min(work, failures.daly_interval(job)))
-    expected = failures.expected_time(job, work, interval)
+    done, lost = work, interval
+    if pod.recovery == "update":
+        done, lost, job = work * (1 + pod.save / interval), update, dataclasses.replace(job, save=0.0)
+    expected = failures.expected_time(job, done, lost)
     if expected / job.mtbf > MOST_FAILURES:
         raise UserError(
-            f"--simulate: {devices} devices fail every {job.mtbf:.3g} s, and {interval:.3g} s of work with a checkpoint and a "
-            f"restart take {interval + job.save + job.restart:.3g} s: the run would hardly end; raise mtbf"
+            f"--simulate: {devices} devices fail every {job.mtbf:.3g} s, and {lost:.3g} s of work with a checkpoint and a "
+            f"restart take {lost + job.save + job.restart:.3g} s: the run would hardly end; raise mtbf"
         )
-    outcomes = failures.simulate_runs(job, work, interval, runs, pod.seed)
+    outcomes = failures.simulate_runs(job, done, lost, runs, pod.seed)
     totals = np.array([outcome.total for outcome in outcomes])
     return Finish(
         work=work,

@@ -105,16 +105,9 @@ class LoadReport:
         return found
 
     def to_json(self) -> dict[str, Any]:
-        return {
-            "seconds": self.seconds,
-            "images": self.images,
-            "requests": self.requests,
-            "retries": self.retries,
-            "images_per_second": self.images_per_second,
-            "client_cpu_seconds": self.cpu_seconds,
-            "failures": list(self.failures),
-            "latency_ms": self.latency.to_json() if self.latency else None,
-        }
+        told = dataclasses.asdict(self)
+        told["client_cpu_seconds"], told["latency_ms"] = told.pop("cpu_seconds"), told.pop("latency")
+        return {**told, "images_per_second": self.images_per_second}
 
 
 def run_load(settings: LoadSettings, images: NDArray[np.uint8]) -> LoadReport:

@@ -80,16 +80,8 @@ def _client(number: int, order: dict[str, Any], images: NDArray[np.uint8], barri
     end_with_parent()
     report = {**_empty_report(), "number": number}
     try:
-        call = make_caller(
-            order["protocol"],
-            order["host"],
-            order["port"],
-            order["name"],
-            input_name=order["input_name"],
-            token=order["token"],
-            tls=order["tls"],
-            tls_ca=order["tls_ca"],
-        )
+        names = ("protocol", "host", "port", "name", "input_name", "token", "tls", "tls_ca")
+        call = make_caller(**{name: order[name] for name in names})
         size = order["batch_size"]
         try:
             _send_with_retries(call, next(_batches(images, size, number)), WARM_UP_SECONDS, report)

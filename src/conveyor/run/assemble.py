@@ -15,23 +15,28 @@ from conveyor.data import open_dataset
 from conveyor.data.batch import Batch, Dataset
 from conveyor.data.feed import TrainingFeed
 from conveyor.data.identity import Identity
+from conveyor.data.labels import class_weights
 from conveyor.data.transform.prepare import Prepare
 from conveyor.evaluate.validator import Validation
 from conveyor.numerics.allocator import keep_freed_memory
 from conveyor.numerics.loss_scale import make_loss_scale
 from conveyor.numerics.precision import Precision
 from conveyor.optim.average import Ema
+from conveyor.options.units import Duration
 from conveyor.run import preflight
 from conveyor.run.gemm_rate import training_flops
 from conveyor.run.start import check_fits
+from conveyor.run.teacher import make_teacher
 from conveyor.spec import RunSpec
 from conveyor.training import build_model
 from conveyor.training.half import half_choice
 from conveyor.training.lane import Lane
+from conveyor.training.loss import Loss
 from conveyor.training.meter import Meter, Timing
 from conveyor.training.session import Session
 from conveyor.training.stopping import Stopping
 from conveyor.training.update import Updater
+from conveyor.training.whole_model_lane import Teacher
 from conveyor.world.world import World, validation_device
 
 
@@ -58,7 +63,7 @@ def make_prepare(spec: RunSpec, world: World, device: torch.device | None = None
 
 def make_session(spec: RunSpec, world: World, own: Own, state: State | None, prepare: Prepare) -> Session:
     """The run in memory, at the update at which `state` was saved."""
-    options, timing = spec.options, Timing()
+    options, timing = spec.options, Timing(world.device)
     identity = Identity.of(options.data, spec.data)
     if state is not None:
         identity.check(state.progress.get("data", state.progress))
@@ -76,7 +81,8 @@ def make_session(spec: RunSpec, world: World, own: Own, state: State | None, pre
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     model = build_model.place_model(model, spec, world.device, update=update)
     frozen = {name for name, parameter in model.named_parameters() if name in trained and not parameter.requires_grad}
-    lane, updater = _lane_and_updater(spec, world, model, prepare, timing)
+    aim = make_loss(spec, world, own), make_teacher(spec, world, own.train_data, prepare)
+    lane, updater = lane_and_updater(spec, world, model, prepare, timing, aim)
     session = Session(
         spec=spec,
         world=world,
@@ -91,17 +97,17 @@ def make_session(spec: RunSpec, world: World, own: Own, state: State | None, pre
     if state is not None:
         session.load(state)
     if spec.release is not None and update < spec.release:
-        session.release = functools.partial(_release, session, prepare, frozen)
+        session.release = functools.partial(_release, session, prepare, frozen, aim)
     return session
 
 
-def _lane_and_updater(
-    spec: RunSpec, world: World, model: nn.Module, prepare: Prepare, timing: Timing
+def lane_and_updater(
+    spec: RunSpec, world: World, model: nn.Module, prepare: Prepare, timing: Timing, aim: tuple[Loss, Teacher | None]
 ) -> tuple[Lane, Updater]:
     """What computes the gradients of the parameters that are trained now, and what applies them."""
     options = spec.options
     rates = build_model.layer_rates(model, options.schedule.layer_decay)
-    lane = build_model.build_lane(spec, world, model, prepare, timing)
+    lane = build_model.build_lane(spec, world, model, prepare, timing, *aim)
     optimizer = optim.make_optimizer(
         options, lane.module.named_parameters(), global_batch=spec.topology.global_batch, layer_rates=rates
     )
@@ -112,11 +118,19 @@ def _lane_and_updater(
         optimizer,
         make_loss_scale(options, updates_total=spec.updates_total),
         options.optimizer.clip_norm,
-        None if decay is None else Ema(lane.module, decay),
+        None if decay is None else Ema(lane.module, decay, _updates(options.optimizer.ema_warmup, spec)),
     )
 
 
-def _release(session: Session, prepare: Prepare, frozen: Collection[str]) -> None:
+def _updates(time: Duration | None, spec: RunSpec) -> int:
+    """A time as a number of updates; 0 for none."""
+    if time is None:
+        return 0
+    lengths = {"updates_per_epoch": spec.updates_per_epoch, "updates_total": spec.updates_total}
+    return int(time.updates(**lengths, global_batch=spec.topology.global_batch))
+
+
+def _release(session: Session, prepare: Prepare, frozen: Collection[str], aim: tuple[Loss, Teacher | None]) -> None:
     """Train the parameters called `frozen` too, as if the run were restored here; the optimiser's state starts again.
 
     A stage of a pipeline is cut out of the whole model again: what crosses its boundaries depends on what is trained.
@@ -131,13 +145,23 @@ def _release(session: Session, prepare: Prepare, frozen: Collection[str]) -> Non
             build_model.build_model(spec, state=state), spec, world.device, update=session.update
         )
     before = session.updater
-    session.lane, session.updater = _lane_and_updater(spec, world, model, prepare, session.timing)
+    session.lane, session.updater = lane_and_updater(spec, world, model, prepare, session.timing, aim)
     session.updater.loss_scale = before.loss_scale
     session.updater.optimizer.load_masters(state.optimizer)
     if session.updater.ema is not None:
         session.updater.ema.load_state_dict(state.averages)
     session.lane.module.train()
     session.release = None
+
+
+def make_loss(spec: RunSpec, world: World, own: Own) -> Loss:
+    """The loss, with the weights of the classes that the options ask for."""
+    options, choice = spec.options, spec.options.optimizer.class_weights
+    if choice is None:
+        return Loss.from_options(options, spec.num_classes)
+    dataset = own.train_data or open_dataset(options, "train", spec.image_size, spec.in_channels)
+    weights = class_weights(choice, dataset, spec.data.class_names, spec.num_classes)
+    return Loss.from_options(options, spec.num_classes, torch.tensor(weights, device=world.device))
 
 
 def make_feed(
@@ -157,6 +181,8 @@ def make_feed(
         stop_update=spec.updates_total,
         seed=options.run.seed,
         shuffle=options.data.shuffle,
+        repeats=options.data.repeated_augmentation,
+        balanced=options.data.balanced_sampling,
         prefetch=options.data.prefetch,
         threads=options.data.loader_threads,
         transform=prepare.on_host(True),

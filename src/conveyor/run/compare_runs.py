@@ -11,6 +11,7 @@ from conveyor.checkpoint import store
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
 from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.records import many
 
 TIMES = {"images_per_second", "update_seconds", "seconds", "data_wait", "memory_mib", "peak_share"}
 """Columns about how fast a run was, not what it computed."""
@@ -32,7 +33,7 @@ class Comparison:
 
     def sentence(self) -> str:
         """`identical: ...`, or where they first differ."""
-        seen = f"{_count(self.log_points, 'log point')} and {_count(self.checkpoints, 'checkpoint')} compared"
+        seen = f"{many(self.log_points, 'log point')} and {many(self.checkpoints, 'checkpoint')} compared"
         return (
             f"identical ({seen})" if self.identical else f"different from update {self.update} on: {self.what} ({seen})"
         )
@@ -88,7 +89,3 @@ def _first_tensor(one: State, other: State) -> str:
 
 def _bytes(tensor: Tensor) -> Tensor:
     return tensor.contiguous().view(-1).view(torch.uint8)
-
-
-def _count(number: int, what: str) -> str:
-    return f"{number} {what}{'' if number == 1 else 's'}"

@@ -8,8 +8,9 @@ from typing import Any
 from conveyor.checkpoint.lock import RunLock
 from conveyor.checkpoint.store import listing
 from conveyor.errors import UserError
-from conveyor.files import parse_json, write_atomically
+from conveyor.files import free_name, read_object, write_atomically
 from conveyor.options import Options
+from conveyor.remote.data import absolute
 from conveyor.spec import OWN_MODEL, RunSpec
 
 OPTIONS = "options.yml"
@@ -27,13 +28,7 @@ def choose(spec: RunSpec) -> Path:
     asked = spec.options.run.run_dir
     if asked is not None:
         return Path(asked)
-    first = Path(DEFAULT_PARENT) / default_name(spec)
-    taken = 2
-    folder = first
-    while folder.exists():
-        folder = first.with_name(f"{first.name}-{taken}")
-        taken += 1
-    return folder
+    return free_name(Path(DEFAULT_PARENT) / default_name(spec))
 
 
 def holds_run(folder: Path) -> bool:
@@ -49,9 +44,7 @@ def refuse_taken(folder: Path) -> None:
 
 def move_aside(folder: Path) -> Path:
     """Rename the folder of a run that is over, so that its name is free: `run` becomes `run-1`; where it is now."""
-    number, whole = 1, folder.resolve()
-    while (aside := folder.with_name(f"{folder.name}-{number}")).exists():
-        number += 1
+    aside, whole = free_name(folder, first=1), folder.resolve()
     with RunLock(folder):
         if whole in (Path.cwd(), *Path.cwd().parents):
             raise UserError(f"{folder} holds a run already and is the folder that you are in: choose another folder")
@@ -74,7 +67,7 @@ def resolved_options(spec: RunSpec, folder: Path) -> Options:
         "run_dir": os.fspath(folder),
     }
     if spec.options.data.data_dir is not None:
-        changes["data_dir"] = str(Path(spec.options.data.data_dir).expanduser().absolute())
+        changes["data_dir"] = absolute(spec.options.data.data_dir)
     if spec.model_name != OWN_MODEL:
         changes["model"] = spec.model_name
     if spec.options.length.updates is None:
@@ -89,11 +82,7 @@ def write_options(folder: Path, options: Options) -> None:
 
 def read_result(folder: Path) -> dict[str, Any]:
     """How the run in `folder` ended; nothing if it has not."""
-    try:
-        found = parse_json((folder / "result.json").read_bytes())
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    return read_object(folder / "result.json")
 
 
 def read_options(folder: Path) -> Options:

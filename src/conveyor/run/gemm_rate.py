@@ -6,17 +6,16 @@ product, so this is the upper limit, except for 3x3 kernels that need fewer mult
 """
 
 import hashlib
-import json
 import platform
 import time
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 from torch import Tensor, nn
 
-from conveyor.files import cache_folder, make_parent, parse_json, write_atomically
+from conveyor.files import cache_folder
 from conveyor.measure.processor import processor
+from conveyor.measure.remembered import recall, remember
 from conveyor.models.clone import evaluating
 from conveyor.models.units import layer_multiply_adds
 from conveyor.numerics.threads import using_threads
@@ -35,25 +34,14 @@ def gemm_rate(device: torch.device, threads: int = 0) -> float:
     The best of the first ENOUGH calls' measurements: other work on the machine can only make one too small.
     """
     key, path = machine_key(device, threads), cache_folder() / "gemm.json"
-    rate, times = _known(path).get(key, (0.0, 0))
+    known = recall(path, key)
+    rate, times = known if isinstance(known, list) else (0.0, 0)
     if times >= ENOUGH:
         return rate
     with using_threads(threads or torch.get_num_threads()):
         rate = max(rate, measure(device))
-    try:
-        make_parent(path)
-        write_atomically(path, json.dumps({**_known(path), key: (rate, times + 1)}, indent=1))
-    except OSError:
-        pass  # A cache that cannot be written is measured again next time.
+    remember(path, key, [rate, times + 1])
     return rate
-
-
-def _known(path: Path) -> dict[str, tuple[float, int]]:
-    """Machine key -> best rate so far, number of measurements; a damaged or older file counts as empty."""
-    try:
-        return {key: (float(rate), int(times)) for key, (rate, times) in parse_json(path.read_text()).items()}
-    except (OSError, ValueError, AttributeError, TypeError):
-        return {}
 
 
 def measure(device: torch.device, seconds: float = SECONDS, clock: Callable[[], float] = time.perf_counter) -> float:

@@ -1,24 +1,24 @@
 """Training and validation from Python: the functions behind `conveyor.train` and `conveyor.validate`."""
 
 import csv
-import dataclasses
 import logging
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
-from conveyor.data.catalogue import DatasetInfo
+from conveyor.errors import UserError
 from conveyor.options import Options
 from conveyor.run import validate_run, worker
 from conveyor.run.assemble import Own
-from conveyor.run.finish import best_checkpoint
-from conveyor.run.preflight import check_names
+from conveyor.run.finish import Result, best_checkpoint
+from conveyor.run.same_objects import agree
 from conveyor.run.stored_options import options_for_validation, with_plain_weights
 from conveyor.run.user_data import OwnData, adopt
 from conveyor.spec import OWN_MODEL, RunSpec, random_weights, resolve
+from conveyor.world.world import World
 
 _logger = logging.getLogger(__name__)
 
@@ -53,17 +53,39 @@ class Run:
         return f"{self.reason} after {self.updates} updates{shown} in {self.folder}"
 
 
-def train(
+Resolving = Callable[..., RunSpec]
+"""Takes options and the keyword arguments of `spec.resolve`."""
+
+
+def prepared(
     options: Options,
     model: nn.Module | None = None,
     dataset: OwnData | None = None,
-    named: Collection[str] = (),
     callbacks: Sequence[Any] = (),
-) -> dict[str, Any]:
-    """Train in this process; returns what the worker did. `dataset` is (training set, validation set), see `own.adopt`; `named`, see `check_names`."""
-    spec, own = _with_own(options.replace(layout="1x1") if callbacks else options, model, dataset)
-    check_names(spec, named, model)
-    return dict(worker.run(spec, own=dataclasses.replace(own, callbacks=callbacks)))
+) -> tuple[Resolving, Callable[[RunSpec, World], Result]]:
+    """How options become a spec, and what a worker does with it, when the caller brings objects of its own.
+
+    `dataset` is (training set, validation set), see `user_data.adopt`. Every worker of a launcher is given its own copy
+    of the objects by the caller's script.
+    """
+    name = OWN_MODEL if model is not None else None
+    info, *data = adopt(dataset, options) if dataset is not None else (None, None, None)
+    own = Own(model, *data, callbacks)
+
+    def resolving(asked: Options, **where: Any) -> RunSpec:
+        spec = resolve(asked, info=info, model_name=name, **where)
+        if model is not None and spec.layout.depth > 1:
+            raise UserError(
+                f"layout {spec.layout} cuts a module of your own into stages: choose one of depth 1, such as "
+                f"{spec.layout.workers}x1, or give the module a name (--model FILE.py:NAME)"
+            )
+        return spec
+
+    def run(spec: RunSpec, world: World) -> Result:
+        agree(own, world)
+        return worker.run(spec, world, own)
+
+    return resolving, run
 
 
 def validate(
@@ -74,22 +96,15 @@ def validate(
     path = options.run.checkpoint_path
     if path is not None and model is None:
         options = options_for_validation(Path(path)).updated(options.changed())
-    spec, own = _with_own(options.replace(training=False), model, dataset)
-    if model is None and (sentence := random_weights(spec.options)) is not None:
-        _logger.warning("%s", sentence)
-    return validate_run.run(spec, own=own)
-
-
-def _with_own(options: Options, model: nn.Module | None, dataset: OwnData | None) -> tuple[RunSpec, Own]:
-    info: DatasetInfo | None = None
-    train_data = validation_data = None
-    if dataset is not None:
-        info, train_data, validation_data = adopt(dataset, options)
+    options = options.replace(training=False)
+    info, *data = adopt(dataset, options) if dataset is not None else (None, None, None)
     if model is not None or dataset is not None:
         # The user's own objects live in this process only.
         options = options.replace(layout="1x1")
     spec = resolve(options, info=info, model_name=OWN_MODEL if model is not None else None)
-    return spec, Own(model, train_data, validation_data)
+    if model is None and (sentence := random_weights(spec.options)) is not None:
+        _logger.warning("%s", sentence)
+    return validate_run.run(spec, own=Own(model, *data))
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -11,6 +11,7 @@ from conveyor.checkpoint import folder as checkpoints
 from conveyor.checkpoint import store
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
+from conveyor.files import free_name
 from conveyor.run import folder
 from conveyor.training.session import Session
 
@@ -24,9 +25,7 @@ def rescue(session: Session, lost: Path) -> NoReturn:
 
 def _saved(session: Session, lost: Path, state: State) -> str:
     begin = f"the run folder {lost} was removed while the run was going on"
-    target, taken = lost.with_name(f"{lost.name}-rescued"), 2
-    while target.exists():
-        target, taken = lost.with_name(f"{lost.name}-rescued-{taken}"), taken + 1
+    target = free_name(lost.with_name(f"{lost.name}-rescued"))
     try:
         target.mkdir()
         folder.write_options(target, session.spec.options.replace(run_dir=str(target)))

@@ -1,10 +1,8 @@
 """Where a run begins: at update 0, or where a checkpoint was saved."""
 
 import dataclasses
-import os
 from pathlib import Path
 
-from conveyor.checkpoint import folder as checkpoints
 from conveyor.checkpoint import store
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
@@ -22,10 +20,10 @@ def starting_state(spec: RunSpec, folder: Path, world: World) -> State | None:
     # A machine that joins has not started before, but all workers must take the same branch.
     times = max(world.of_all(restarts.starts()))
     if not times:
-        return _saved_state(spec, folder, world)
+        return _saved_state(spec, folder, world, again=False)
     saved = store.numbered(folder) if world.is_main else []
     newest = world.broadcast_object(int(saved[-1].name) if saved else -1)
-    state = handover.take(handover.folder_here(), world, newest) or _saved_state(spec, folder, world)
+    state = handover.take(handover.folder_here(), world, newest) or _saved_state(spec, folder, world, again=True)
     return None if state is None else _counted(state, folder, world, times)
 
 
@@ -53,28 +51,21 @@ def _last_logged(folder: Path, world: World) -> int:
     return int(world.broadcast_object(max((int(row["update"]) for row in rows), default=0)))
 
 
-def _saved_state(spec: RunSpec, folder: Path, world: World) -> State | None:
-    """The main worker chooses a checkpoint, all load it."""
-    path: str | None = None
-    state: State | None = None
-    if world.is_main:
-        found = _choose(spec, folder)
-        if found is not None:
-            chosen, state = found
-            path = os.fspath(chosen)
-    path = world.broadcast_object(path)
-    if path is None or state is not None:
-        return state
-    return checkpoints.load(path)
+def _saved_state(spec: RunSpec, folder: Path, world: World, *, again: bool) -> State | None:
+    """The main worker chooses a checkpoint and sends it to all: the others need not see its folder."""
+    found = _choose(spec, folder, again) if world.is_main else None
+    if not world.broadcast_object(found is not None):
+        return None
+    return world.broadcast_state(found, 0)
 
 
-def _choose(spec: RunSpec, folder: Path) -> tuple[Path, State] | None:
+def _choose(spec: RunSpec, folder: Path, again: bool) -> State | None:
     run = spec.options.run
-    if (run.resume == "auto" or restarts.starts()) and rundir.holds_run(folder):
-        return resumed(spec, folder) if store.numbered(folder) else None
+    if (run.resume == "auto" or again) and rundir.holds_run(folder):
+        return resumed(spec, folder)[1] if store.numbered(folder) else None
     rundir.refuse_taken(folder)
     if run.checkpoint_path is not None and spec.options.events.training:
-        return store.load_newest(run.checkpoint_path)
+        return store.load_newest(run.checkpoint_path)[1]
     return None
 
 

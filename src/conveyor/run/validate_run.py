@@ -13,6 +13,7 @@ from conveyor.evaluate import saved_checkpoints
 from conveyor.evaluate.accuracy import check_answers
 from conveyor.evaluate.answers import write_answers
 from conveyor.evaluate.validator import Validation
+from conveyor.numerics.gpu_arithmetic import gpu_arithmetic
 from conveyor.numerics.threads import using_threads
 from conveyor.run.assemble import Own, make_prepare, make_validation
 from conveyor.spec import RunSpec, random_weights
@@ -31,7 +32,7 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
     for note in spec.notes if world.is_main else ():
         if note != said:
             _logger.warning("note: %s", note)
-    with using_threads(spec.layout.threads):
+    with using_threads(spec.layout.threads), gpu_arithmetic(tf32=spec.options.precision.tf32):
         # The model first: weights that do not fit are reported before the images are searched.
         model = None if spec.options.run.checkpoint_path else build_model.build_model(spec, own=own.model)
         validation = make_validation(spec, world, own, make_prepare(spec, world))

@@ -12,11 +12,12 @@ from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
 from conveyor.files import remove_unfinished
 from conveyor.models import user_module as own_code
-from conveyor.monitor.callbacks import Callbacks
-from conveyor.monitor.fault_tolerant import Steady
+from conveyor.monitor.callbacks import Callbacks, on_every_worker
+from conveyor.monitor.fault_tolerant import FaultTolerantObserver
 from conveyor.monitor.observers import LOG, make_observers
 from conveyor.monitor.progress import say
-from conveyor.monitor.worker_profile import make_watch
+from conveyor.monitor.worker_profile import make_worker_profile
+from conveyor.numerics.gpu_arithmetic import gpu_arithmetic
 from conveyor.numerics.native import build
 from conveyor.numerics.precision import Precision
 from conveyor.numerics.threads import using_threads
@@ -48,7 +49,7 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
     with lock or contextlib.nullcontext(), Signals() as signals:
         state = starting_state(spec, folder, world)
         spec = with_stored_threads(spec, state)
-        with using_threads(spec.layout.threads):
+        with using_threads(spec.layout.threads), gpu_arithmetic(tf32=spec.options.precision.tf32):
             return _run(spec, world, own, folder, state, signals, lock)
 
 
@@ -73,9 +74,12 @@ def _run(
     if world.is_main:
         # From here on the folder holds a run; what went wrong before leaves it free for the next attempt.
         rundir.write_options(folder, spec.options)
-    observers = [Steady(one) for one in make_observers(spec.options, folder)] if world.is_main else []
-    if world.is_main and (called := [*own.callbacks, *_callbacks(spec.options.run.callback)]):
-        observers.append(Steady(Callbacks(called)))
+    observers = [FaultTolerantObserver(one) for one in make_observers(spec.options, folder)] if world.is_main else []
+    called = (
+        [*own.callbacks, *_callbacks(spec.options.run.callback)] if world.is_main else on_every_worker(own.callbacks)
+    )
+    if called:
+        observers.append(FaultTolerantObserver(Callbacks(called)))
     peak = share_of_peak(session.flops, spec, world.device) if world.is_main else None
     handover = Handover(session, folder_here())
     events = Events(session, folder, observers, validation if during else None, peak, lock)
@@ -86,7 +90,9 @@ def _run(
         observer.start(spec.to_json(), session.update - session.events_due)
     try:
         feed = make_feed(spec, world, own, prepare, session.update, session.lane.reads_data)
-        watch = make_watch(spec.options.run, folder, world.rank, session.lane.module, on_cpu=world.device.type == "cpu")
+        watch = make_worker_profile(
+            spec.options.run, folder, world.rank, session.lane.module, on_cpu=world.device.type == "cpu"
+        )
         with events, contextlib.closing(watch) as session.timing.watch, feed as batches:
             if session.update == 0 and spec.options.events.checkpoint_at_start:
                 events.save()

@@ -4,6 +4,8 @@ import dataclasses
 import json
 import math
 import re
+import string
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,19 +20,10 @@ KINDS = ("docker", "k8s", "kserve")
 PORT, GRPC_PORT = 8080, 8081
 MODEL_MOUNT = "/models"
 USER = 10001
-_DOCKERFILE = """\
-# Build beside a wheel of conveyor:  docker build -t {image} .
-FROM python:3.11-slim
-ENV PYTHONUNBUFFERED=1 PIP_NO_CACHE_DIR=1 CONVEYOR_CACHE=/tmp/conveyor OMP_WAIT_POLICY=PASSIVE
-COPY conveyor-*.whl /tmp/
-RUN pip install "$(ls /tmp/conveyor-*.whl)[export,serve]" && rm /tmp/conveyor-*.whl \\
- && useradd --uid {user} --no-create-home conveyor
-USER {user}
-EXPOSE {port} {grpc_port}
-HEALTHCHECK CMD python -c "import urllib.request as u; u.urlopen('http://127.0.0.1:{port}/v2/health/ready', timeout=3)"
-STOPSIGNAL SIGTERM
-ENTRYPOINT ["conveyor", "serve"]
-CMD {command}
+TEMPLATES = Path(__file__).parent / "templates"
+HEAD = """\
+# The exported model lies on the volume claim of the name below, as numbered folders (1, 2, ...) or one export.
+# A secret of the name below with the key 'token' switches the bearer token on.
 """
 
 
@@ -49,11 +42,17 @@ def emit(
     target = check_target(out)
     name = resource_name(settings.name or Path(settings.path).resolve().name)
     image = image or f"conveyor:{__version__}"
-    files = {"Dockerfile": dockerfile(settings, image)}
+    values = {
+        "name": name, "image": image, "quoted_image": json.dumps(image), "user": USER, "port": PORT, "grpc_port": GRPC_PORT,
+        "models": MODEL_MOUNT, "replicas": replicas, "most_replicas": max(10, 2 * replicas),
+        "timeout": int(settings.timeout) + 5, "grace_seconds": _grace_seconds(settings),
+    }  # fmt: skip
+    files = {"Dockerfile": _filled("Dockerfile", values, settings)}
+    inside = dataclasses.replace(settings, host_names=_names(name, settings))
     if kind == "k8s":
-        files["kubernetes.yaml"] = _yaml(kubernetes(name, settings, image, replicas))
+        files["kubernetes.yaml"] = _yaml(_documents("kubernetes.yaml", values, inside))
     if kind == "kserve":
-        files["kserve.yaml"] = _yaml(kserve(name, settings, image, replicas))
+        files["kserve.yaml"] = _yaml([kserve(values, inside)])
     with folder_at_once(target) as folder:
         for file, content in files.items():
             (folder / file).write_text(content)
@@ -102,41 +101,27 @@ def _grace_seconds(settings: ServeSettings) -> int:
     return math.ceil(_drain_delay(settings) + settings.drain) + 10
 
 
-def dockerfile(settings: ServeSettings, image: str) -> str:
-    command = json.dumps(arguments(settings))
-    return _DOCKERFILE.format(image=image, user=USER, port=PORT, grpc_port=GRPC_PORT, command=command)
+def _filled(file: str, values: Mapping[str, Any], settings: ServeSettings) -> str:
+    """The text of a template; the command line is a list in JSON, which is YAML too."""
+    template = string.Template((TEMPLATES / file).read_text(encoding="utf-8"))
+    return template.substitute(values, arguments=json.dumps(arguments(settings)))
 
 
-def _container(name: str, settings: ServeSettings, image: str) -> dict[str, Any]:
-    def probe(path: str, **more: int) -> dict[str, Any]:
-        return {"httpGet": {"path": path, "port": PORT}, "timeoutSeconds": 3, **more}
+def _documents(file: str, values: Mapping[str, Any], settings: ServeSettings) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(_filled(file, values, settings)))
 
-    token = {
-        "name": "CONVEYOR_TOKEN",
-        "valueFrom": {"secretKeyRef": {"name": f"{name}-token", "key": "token", "optional": True}},
+
+def kserve(values: Mapping[str, Any], settings: ServeSettings) -> dict[str, Any]:
+    """The InferenceService with the pod of the Deployment."""
+    service, deployment = (_documents(file, values, settings)[0] for file in ("kserve.yaml", "kubernetes.yaml"))
+    pod = deployment["spec"]["template"]["spec"]
+    # KServe routes to one port of the container; gRPC clients use a second InferenceService or the plain manifests.
+    pod["containers"][0] |= {
+        "name": "kserve-container",
+        "ports": [{"name": "http1", "containerPort": PORT, "protocol": "TCP"}],
     }
-    return {
-        "name": "conveyor",
-        "image": image,
-        "args": arguments(dataclasses.replace(settings, host_names=_names(name, settings))),
-        "env": [token],
-        "ports": [{"name": "http", "containerPort": PORT}, {"name": "grpc", "containerPort": GRPC_PORT}],
-        "resources": {"requests": {"cpu": "2", "memory": "2Gi"}, "limits": {"cpu": "2", "memory": "4Gi"}},
-        "startupProbe": probe("/v2/health/ready", periodSeconds=5, failureThreshold=60),
-        "readinessProbe": probe("/v2/health/ready", periodSeconds=2, failureThreshold=1),
-        "livenessProbe": probe("/v2/health/live", periodSeconds=10, failureThreshold=3),
-        "securityContext": {
-            "runAsNonRoot": True,
-            "runAsUser": USER,
-            "allowPrivilegeEscalation": False,
-            "readOnlyRootFilesystem": True,
-            "capabilities": {"drop": ["ALL"]},
-        },
-        "volumeMounts": [
-            {"name": "models", "mountPath": MODEL_MOUNT, "readOnly": True},
-            {"name": "tmp", "mountPath": "/tmp"},
-        ],
-    }
+    service["spec"]["predictor"] |= pod
+    return service
 
 
 def _names(name: str, settings: ServeSettings) -> tuple[str, ...]:
@@ -146,97 +131,5 @@ def _names(name: str, settings: ServeSettings) -> tuple[str, ...]:
     return (*settings.host_names, *called, *inside)
 
 
-def _volumes(name: str) -> list[dict[str, Any]]:
-    return [
-        {"name": "models", "persistentVolumeClaim": {"claimName": f"{name}-models", "readOnly": True}},
-        {"name": "tmp", "emptyDir": {}},
-    ]
-
-
-def kubernetes(name: str, settings: ServeSettings, image: str, replicas: int) -> list[dict[str, Any]]:
-    """Deployment, Service, autoscaler and disruption budget: ordinary HTTP behind an ordinary load balancer."""
-    labels = {"app.kubernetes.io/name": "conveyor", "app.kubernetes.io/instance": name}
-    pod = {
-        "terminationGracePeriodSeconds": _grace_seconds(settings),
-        "containers": [_container(name, settings, image)],
-        "volumes": _volumes(name),
-    }
-    annotations = {"prometheus.io/scrape": "true", "prometheus.io/port": str(PORT), "prometheus.io/path": "/metrics"}
-    deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": labels},
-            "strategy": {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-            "template": {"metadata": {"labels": labels, "annotations": annotations}, "spec": pod},
-        },
-    }
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {
-            "selector": labels,
-            "ports": [
-                {"name": "http", "port": 80, "targetPort": "http"},
-                {"name": "grpc", "port": 8500, "targetPort": "grpc", "appProtocol": "kubernetes.io/h2c"},
-            ],
-        },
-    }
-    scaler = {
-        "apiVersion": "autoscaling/v2",
-        "kind": "HorizontalPodAutoscaler",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {
-            "scaleTargetRef": {"apiVersion": "apps/v1", "kind": "Deployment", "name": name},
-            "minReplicas": replicas,
-            "maxReplicas": max(10, 2 * replicas),
-            "metrics": [
-                {
-                    "type": "Resource",
-                    "resource": {"name": "cpu", "target": {"type": "Utilization", "averageUtilization": 70}},
-                }
-            ],
-        },
-    }
-    budget = {
-        "apiVersion": "policy/v1",
-        "kind": "PodDisruptionBudget",
-        "metadata": {"name": name, "labels": labels},
-        "spec": {"maxUnavailable": 1, "selector": {"matchLabels": labels}},
-    }
-    return [deployment, service, scaler, budget]
-
-
-def kserve(name: str, settings: ServeSettings, image: str, replicas: int) -> list[dict[str, Any]]:
-    """A KServe InferenceService with our container: it speaks the Open Inference Protocol itself."""
-    container = _container(name, settings, image)
-    container["name"] = "kserve-container"
-    # KServe routes to one port of the container; gRPC clients use a second InferenceService or the plain manifests.
-    container["ports"] = [{"name": "http1", "containerPort": PORT, "protocol": "TCP"}]
-    predictor = {
-        "minReplicas": replicas,
-        "maxReplicas": max(10, 2 * replicas),
-        "timeout": int(settings.timeout) + 5,
-        "terminationGracePeriodSeconds": _grace_seconds(settings),
-        "containers": [container],
-        "volumes": _volumes(name),
-    }
-    return [
-        {
-            "apiVersion": "serving.kserve.io/v1beta1",
-            "kind": "InferenceService",
-            "metadata": {"name": name, "annotations": {"serving.kserve.io/deploymentMode": "RawDeployment"}},
-            "spec": {"predictor": predictor},
-        }
-    ]
-
-
 def _yaml(documents: list[dict[str, Any]]) -> str:
-    head = (
-        "# The exported model lies on the volume claim of the name below, as numbered folders (1, 2, ...) or one export.\n"
-        "# A secret of the name below with the key 'token' switches the bearer token on.\n"
-    )
-    return head + yaml.safe_dump_all(documents, sort_keys=False, width=1000)
+    return HEAD + yaml.safe_dump_all(documents, sort_keys=False, width=1000)

@@ -1,6 +1,7 @@
 """Checks of a run before anything is started, and notes for its user: one sentence each."""
 
 from importlib.util import find_spec
+from pathlib import Path
 
 from conveyor.data import catalogue as datasets
 from conveyor.data.catalogue import DatasetInfo
@@ -9,6 +10,7 @@ from conveyor.data.formats.folders import is_plain
 from conveyor.errors import UserError
 from conveyor.layout import Machine
 from conveyor.options import Options
+from conveyor.options.units import jitter_reaches
 from conveyor.topology import HostEvents, Length, Topology
 
 FEW_IMAGES = 20_000
@@ -27,6 +29,50 @@ def check_data(options: Options, data: DatasetInfo) -> None:
         raise UserError(f"there is no image to train on ({data.title or data.name}): see --data-dir and --hold-out")
     if options.events.training:
         datasets.check_crop_overlap(options.data, data)
+
+
+def check_order(options: Options) -> None:
+    """Refuse a colour jitter that means nothing, and what says twice how often a sample is shown."""
+    jitter_reaches(options.data.color_jitter)
+    if options.data.balanced_sampling and options.data.repeated_augmentation > 1:
+        raise UserError(
+            "--balanced-sampling and --repeated-augmentation exclude each other: both say how often an image is shown"
+        )
+
+
+def check_targets(options: Options) -> None:
+    """Refuse files that are not there before anything starts."""
+    chosen = options.optimizer
+    for flag, path in (("--teacher", chosen.teacher), ("--class-weights", chosen.class_weights)):
+        if path is not None and path != "balanced" and not Path(path).exists():
+            raise UserError(f"{flag} {path}: there is nothing at this path")
+
+
+def unused_targets(options: Options) -> list[str]:
+    chosen = options.optimizer
+    notes = []
+    if chosen.bce_threshold is not None and chosen.loss != "bce":
+        notes.append("--bce-threshold has no effect: it belongs to --loss bce")
+    given = [
+        flag
+        for flag, name in (
+            ("--distillation", "distillation"),
+            ("--teacher-temperature", "teacher_temperature"),
+            ("--teacher-share", "teacher_share"),
+        )
+        if name in options.changed()
+    ]
+    if given and chosen.teacher is None:
+        notes.append(f"{', '.join(given)}: no effect without --teacher: there is no distillation")
+    elif chosen.distillation == "hard" and chosen.teacher_temperature != 1:
+        notes.append("--teacher-temperature has no effect: hard distillation takes the teacher's best class")
+    return notes
+
+
+def unused_shuffle(options: Options) -> list[str]:
+    if not options.data.balanced_sampling or options.data.shuffle == "full":
+        return []
+    return [f"--shuffle {options.data.shuffle} has no effect: --balanced-sampling makes the order"]
 
 
 def check_trackers(options: Options) -> None:
@@ -59,7 +105,7 @@ def idle_lanes(lanes: int, group: int, options: Options) -> str:
     return f"{lanes} of the lanes {'has' if lanes == 1 else 'have'} nothing to do, {cure}; "
 
 
-def exactness(machine: Machine, own: bool, threads: int, usual: int) -> str:
+def exactness(machine: Machine, own: bool, threads: int, usual: int, optimizer: str = "") -> str:
     """Whether other layouts of the run compute the same bits, and if not, why.
 
     `threads` of a worker may not be the `usual` ones: a launcher dealt out the cores.
@@ -68,7 +114,8 @@ def exactness(machine: Machine, own: bool, threads: int, usual: int) -> str:
         return "accelerators: equal to other layouts within rounding"
     if own:
         return "bit-identical to other layouts if your module's layers are"
-    return "bit-identical to any other layout" + (f" with --threads {threads}" if threads != usual else "")
+    foreign = f" if {optimizer} treats each parameter by itself and draws nothing at random" if ":" in optimizer else ""
+    return "bit-identical to any other layout" + (f" with --threads {threads}" if threads != usual else "") + foreign
 
 
 def chosen_devices(options: Options) -> list[tuple[str, tuple[int, ...]]]:

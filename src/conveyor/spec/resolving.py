@@ -41,6 +41,8 @@ def resolve(
     made_up = _generated_images(options, data)
     data = dataclasses.replace(data, validation_images=min(data.validation_images, made_up or data.validation_images))
     checks.check_data(options, data)
+    checks.check_order(options)
+    checks.check_targets(options)
     checks.check_trackers(options)
     topology, notes = Topology.from_options(options.batch)
     length = _length(options, data, topology)
@@ -58,7 +60,9 @@ def resolve(
         layout, layout_note = choose_layout(where, topology, machine, workers, topology.slots // group)
         idle = 0 if machine.accelerators else max(0, layout.lanes - topology.slots // group)
         usual = where.threads or machine.threads(topology.slots // group)
-        about_bits = checks.exactness(machine, model_name is not None, layout.threads, usual)
+        about_bits = checks.exactness(
+            machine, model_name is not None, layout.threads, usual, options.optimizer.optimizer
+        )
         layout_note = f"{layout_note}; {checks.idle_lanes(idle, group, options)}{about_bits}"
     else:
         batches = -(-data.validation_images // validation_batch)
@@ -86,6 +90,8 @@ def resolve(
             *([] if model_name is not None or (random := checks.random_weights(options)) is None else [random]),
             *told,
             *checks.no_interpolation(options, data),
+            *checks.unused_shuffle(options),
+            *checks.unused_targets(options),
             *notes,
             *events.notes,
             *checks.unused_devices(options, machine),

@@ -27,7 +27,7 @@ from conveyor.training.lane import Lane
 from conveyor.training.load_weights import load_into, start_weights
 from conveyor.training.loss import Loss
 from conveyor.training.meter import Timing
-from conveyor.training.whole_model_lane import WholeModelLane
+from conveyor.training.whole_model_lane import Teacher, WholeModelLane
 from conveyor.world.world import World
 
 
@@ -118,16 +118,25 @@ def place_model(
     return model
 
 
-def build_lane(spec: RunSpec, world: World, model: nn.Module, prepare: Prepare, timing: Timing) -> Lane:
+def build_lane(
+    spec: RunSpec,
+    world: World,
+    model: nn.Module,
+    prepare: Prepare,
+    timing: Timing,
+    loss: Loss,
+    teacher: Teacher | None = None,
+) -> Lane:
     """What runs this worker's slots: the whole model, or its stage of a pipeline."""
     options = spec.options
-    loss = Loss.from_options(options, spec.num_classes)
     for norm in norms.batch_norms(model):
         norm.span_group = world.span_group
     if world.depth > 1:
         from conveyor.training.stage_lane import StageLane
 
-        return StageLane(spec=spec, world=world, model=model, loss=loss, prepare=prepare, timing=timing)
+        return StageLane(
+            spec=spec, world=world, model=model, loss=loss, prepare=prepare, timing=timing, teacher=teacher
+        )
     return WholeModelLane(
         model,
         world,
@@ -139,4 +148,5 @@ def build_lane(spec: RunSpec, world: World, model: nn.Module, prepare: Prepare, 
         timing=timing,
         seed=options.run.seed,
         metrics=not options.events.disable_metrics,
+        teacher=teacher,
     )

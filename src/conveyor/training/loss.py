@@ -1,6 +1,6 @@
-"""Cross entropy with label smoothing (two conventions) and mixed labels, and the count of hits."""
+"""The loss of a micro-batch, in its forms, and the count of hits."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -16,31 +16,80 @@ TALLY = 5
 
 
 @dataclass(frozen=True, slots=True)
+class Distillation:
+    """What a teacher's answers t add to the loss, as a mean over the samples; T is the temperature.
+
+    soft: T^2 KL(softmax(t / T) || softmax(x / T)) (Hinton et al. 2015). hard: cross entropy with the teacher's best class.
+    The whole loss is (1 - share) x that of the labels + share x this.
+    """
+
+    form: str = "soft"
+    temperature: float = 1.0
+    share: float = 0.5
+
+    def __call__(self, logits: Tensor, teacher: Tensor) -> Tensor:
+        if self.form == "hard":
+            return functional.cross_entropy(logits, teacher.argmax(dim=1))
+        own, theirs = (functional.log_softmax(values / self.temperature, dim=1) for values in (logits, teacher))
+        return self.temperature**2 * (theirs.exp() * (theirs - own)).sum(dim=1).mean()
+
+
+@dataclass(frozen=True, slots=True)
 class Loss:
-    """The mean over a micro-batch of H(q, softmax(logits)), with C classes and smoothing e.
+    """The mean over a micro-batch of a loss between the target q [C], with smoothing e, and the logits x [C].
 
-    uniform: q = (1 - e) onehot + e / C.            loss = (1 - e) nll + (e / C) s
-    others:  q = 1 - e for the label, e / (C - 1).  loss = (1 - e - e / (C - 1)) nll + (e / (C - 1)) s
+    uniform: q = (1 - e) onehot + e / C;  others: q = 1 - e for the label, e / (C - 1) for each other class.
+    Mixed labels make q the weighted sum over the terms of the target. With class weights w and focal gamma g:
 
-    where nll = -log p[label] and s = -sum over all classes of log p. With mixed labels nll is the weighted sum over the
-    terms of the target. Everything is float32, whatever the type of the logits.
+    cross-entropy: -sum_c w_c q_c (1 - p_c)^g log p_c, p = softmax(x)
+    bce: the mean over c of -w_c q_c (1 - p_c)^g log p_c - (1 - q_c) p_c^g log(1 - p_c), p = sigmoid(x); `threshold` makes
+    every q_c above it 1 and the others 0.
+
+    Weights do not divide the sum: torch's own mean is over the weights of a batch, which has no meaning over slots.
+    Everything is float32, whatever the type of the logits.
     """
 
     smoothing: float = 0.0
     form: str = "uniform"
+    kind: str = "cross-entropy"
+    gamma: float = 0.0
+    threshold: float | None = None
+    weights: Tensor | None = field(default=None, compare=False)
+    """float32 [C] on the device of the logits."""
+    distillation: Distillation | None = None
 
     @classmethod
-    def from_options(cls, options: Options, num_classes: int) -> "Loss":
-        smoothing, form = options.optimizer.label_smoothing, options.optimizer.smoothing_form
-        if smoothing and form == "others" and num_classes < 2:
+    def from_options(cls, options: Options, num_classes: int, weights: Tensor | None = None) -> "Loss":
+        chosen = options.optimizer
+        if chosen.label_smoothing and chosen.smoothing_form == "others" and num_classes < 2:
             raise UserError(
                 "label smoothing over the other classes needs at least 2 classes: use --smoothing-form uniform"
             )
-        return cls(smoothing, form)
+        taught = Distillation(chosen.distillation, chosen.teacher_temperature, chosen.teacher_share)
+        return cls(
+            chosen.label_smoothing,
+            chosen.smoothing_form,
+            chosen.loss,
+            chosen.focal_gamma,
+            chosen.bce_threshold,
+            weights,
+            taught if chosen.teacher is not None else None,
+        )
 
     def __call__(self, logits: Tensor, target: Target) -> Tensor:
         """logits [B, C] -> the loss, a scalar."""
         logits = logits.float()
+        own = self._of_labels(logits, target)
+        if self.distillation is None or target.teacher is None:
+            return own
+        share = self.distillation.share
+        return (1 - share) * own + share * self.distillation(logits, target.teacher)
+
+    def _of_labels(self, logits: Tensor, target: Target) -> Tensor:
+        if self.kind == "bce":
+            return self._binary(logits, self.dense(target, logits.shape[1]))
+        if self.gamma or self.weights is not None:
+            return self._weighted(logits, self.dense(target, logits.shape[1]))
         if target.mixed is None:
             if self.smoothing == 0.0:
                 return functional.cross_entropy(logits, target.labels)
@@ -48,16 +97,45 @@ class Loss:
                 return functional.cross_entropy(logits, target.labels, label_smoothing=self.smoothing)
         log_p = functional.log_softmax(logits, dim=1)
         terms = target.mixed or [(target.labels, torch.ones_like(log_p[:, 0]))]
+        # nll = -log p[label], s = -sum over all classes of log p: the loss is own nll + every s.
         nll = sum(
             (-weight * log_p.gather(1, labels.unsqueeze(1)).squeeze(1) for labels, weight in terms), log_p.new_zeros(())
         )
         if self.smoothing == 0.0:
             return nll.mean()
-        own, every = self.weights(logits.shape[1])
+        own, every = self.factors(logits.shape[1])
         return (own * nll - every * log_p.sum(dim=1)).mean()
 
-    def weights(self, num_classes: int) -> tuple[float, float]:
-        """The factors of (nll, s) above."""
+    def _weighted(self, logits: Tensor, dense: Tensor) -> Tensor:
+        log_p = functional.log_softmax(logits, dim=1)
+        terms = dense * log_p if self.weights is None else dense * self.weights * log_p
+        if self.gamma:
+            terms = terms * (1 - log_p.exp()).clamp_min(0) ** self.gamma
+        return -terms.sum(dim=1).mean()
+
+    def _binary(self, logits: Tensor, dense: Tensor) -> Tensor:
+        if self.threshold is not None:
+            dense = (dense > self.threshold).to(dense.dtype)
+        present, absent = dense * functional.softplus(-logits), (1 - dense) * functional.softplus(logits)
+        if self.weights is not None:
+            present = present * self.weights
+        if self.gamma:
+            present, absent = (
+                part * torch.sigmoid(sign * logits) ** self.gamma for part, sign in ((present, -1), (absent, 1))
+            )
+        return (present + absent).mean()
+
+    def dense(self, target: Target, num_classes: int) -> Tensor:
+        """q of every sample, float32 [B, C]."""
+        ones = torch.ones(len(target.labels), device=target.labels.device)
+        found = ones.new_zeros(len(ones), num_classes)
+        for labels, weight in target.mixed or [(target.labels, ones)]:
+            found = found.scatter_add(1, labels.unsqueeze(1), weight.unsqueeze(1))
+        own, every = self.factors(num_classes) if self.smoothing else (1.0, 0.0)
+        return own * found + every if self.smoothing else found
+
+    def factors(self, num_classes: int) -> tuple[float, float]:
+        """(own, every): q = own onehot + every."""
         if self.form == "uniform":
             return 1 - self.smoothing, self.smoothing / num_classes
         spread = self.smoothing / (num_classes - 1)

@@ -1,7 +1,7 @@
 """Loss, accuracy, throughput and phase times between two log points; nothing is read from the device before one."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from conveyor import tree
 from conveyor.monitor.memory import peak_resident
-from conveyor.monitor.worker_profile import Watch
+from conveyor.monitor.worker_profile import WorkerProfile
 from conveyor.training.loss import LOSS, SAMPLES, TALLY, TOP1
 from conveyor.tree import Dealt
 from conveyor.world.world import World
@@ -19,18 +19,45 @@ PHASES = ("data", "forward", "backward", "wait", "reduce", "update")
 """`wait`: for other stages of a pipeline."""
 
 
-class Timing:
-    """Seconds of host time by phase, since the start of this part of the run."""
+class DeviceClock:
+    """Times of phases from events in the device's own queue: the host only queues work, and is ahead of it."""
 
-    def __init__(self) -> None:
+    def __init__(self, make_event: Callable[[], Any] = lambda: torch.cuda.Event(enable_timing=True)) -> None:
+        self._make_event = make_event
+        self._open: list[tuple[str, Any, Any]] = []
+        self.begin()
+
+    def begin(self) -> None:
+        self._last = self._make_event()
+        self._last.record()
+
+    def mark(self, phase: str) -> None:
+        before = self._last
+        self.begin()
+        self._open.append((phase, before, self._last))
+
+    def read(self) -> Iterator[tuple[str, float]]:
+        """(phase, seconds) of every mark since the last call; waits for the device."""
+        self._last.synchronize()
+        done, self._open = self._open, []
+        return ((phase, before.elapsed_time(after) / 1000) for phase, before, after in done)
+
+
+class Timing:
+    """Seconds by phase, since the start of this part of the run: of the host, or on a GPU of the device, as of `settle`."""
+
+    def __init__(self, device: torch.device | None = None) -> None:
         self.seconds = dict.fromkeys(PHASES, 0.0)
+        self._clock = DeviceClock() if device is not None and device.type == "cuda" else None
         self._last = time.perf_counter()
-        self.watch: Watch | None = None
+        self.watch: WorkerProfile | None = None
         """Hears of every phase, for the timeline and the profile."""
 
     def begin(self) -> None:
         """The next `mark` measures from here."""
         self._last = time.perf_counter()
+        if self._clock is not None:
+            self._clock.begin()
 
     def add(self, phase: str, seconds: float) -> None:
         """Time that was measured elsewhere; the next `mark` measures from here."""
@@ -40,10 +67,18 @@ class Timing:
     def mark(self, phase: str) -> None:
         """The time since the last `begin` or `mark` was spent on `phase`."""
         now = time.perf_counter()
-        self.seconds[phase] += now - self._last
+        if self._clock is not None:
+            self._clock.mark(phase)
+        else:
+            self.seconds[phase] += now - self._last
         if self.watch is not None:
             self.watch.mark(phase, self._last, now)
         self._last = now
+
+    def settle(self) -> None:
+        """Make `seconds` current. On a GPU this waits for the device: at log points only."""
+        for phase, seconds in self._clock.read() if self._clock is not None else ():
+            self.seconds[phase] += seconds
 
 
 class Meter:
@@ -87,6 +122,7 @@ class Meter:
         memory[self._world.rank] = peak_memory(both.device)
         self._world.sum_over_all([memory] if self._shared else [both, memory])
         total, last = self._over_groups(both[0]), self._over_groups(both[1])
+        self._timing.settle()
         elapsed = max(time.perf_counter() - self._mark, 1e-9)
         images = self._timed * global_batch
         waited = self._timing.seconds["data"] - self._data_mark

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -23,6 +24,8 @@ class Signals:
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self.start_again = False
+        self.on_leave: Callable[[signal.Signals], None] | None = None
+        """Called with the first signal."""
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Signals":
@@ -54,4 +57,7 @@ class Signals:
         if number == signal.SIGTERM and handover.start_is_announced():
             self.start_again = True
             return
-        self.received = self.received or signal.Signals(number)
+        if self.received is None:
+            self.received = signal.Signals(number)
+            if self.on_leave is not None:
+                self.on_leave(self.received)

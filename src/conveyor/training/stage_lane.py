@@ -24,7 +24,7 @@ from conveyor.pipeline.runtime import Pipeline
 from conveyor.spec import RunSpec
 from conveyor.training.loss import TALLY, Loss, tally
 from conveyor.training.meter import Timing
-from conveyor.training.whole_model_lane import joined_inputs
+from conveyor.training.whole_model_lane import Teacher, joined_inputs
 from conveyor.world.norm_statistics import StatisticsSum
 from conveyor.world.world import World
 
@@ -133,6 +133,7 @@ class StageLane:
         loss: Loss,
         prepare: Prepare,
         timing: Timing,
+        teacher: Teacher | None = None,
     ) -> None:
         options, topology = spec.options, spec.topology
         group, schedule = world.stage_group, _schedule(spec, world)
@@ -166,6 +167,7 @@ class StageLane:
         self._statistics = [StatisticsSum(norms.batch_norms(one), self._dealt) for one in sections]
         self._norm_batches = max(1, self._dealt.group_slots // options.model.bn_span)
         self._topology, self._loss, self._prepare, self._timing = topology, loss, prepare, timing
+        self._teacher = teacher
         self._seed, self._metrics = options.run.seed, not options.events.disable_metrics
         self._updates_per_epoch = spec.updates_per_epoch
         self._group, self._world = group, world
@@ -202,7 +204,7 @@ class StageLane:
             begun = time.perf_counter()
             parts = [next(batches) for _ in groups[number]]
             self.recent.extend(parts)
-            images, target = joined_inputs(self._prepare, parts)
+            images, target = joined_inputs(self._prepare, parts, self._teacher)
             self._send_target(number, target)
             self._timing.add("data", time.perf_counter() - begun)
             return images
@@ -249,7 +251,7 @@ class StageLane:
 
     def find_bad_layer(self, update: int, loss_scale: float) -> finite.Finding | None:
         """What is not finite first in this worker's stages when the last update is repeated; all workers call this."""
-        pieces = [(stage, index) for index in self.pipeline.mine for stage in self.pipeline.wagons[index].stages]
+        pieces = [(stage, index) for index in self.pipeline.mine for stage in self.pipeline.stage_modules[index].stages]
         batches = iter(self.recent)
         return finite.first_bad_layer(
             [stage for stage, _ in pieces],
@@ -272,24 +274,27 @@ class StageLane:
             return
         peer = self.pipeline.peer(len(self.pipeline.parts) - 1)
         terms = target.mixed or []
-        rows = [target.labels, *(row for term in terms for row in term)]
-        # float64 holds every label and every float32 weight exactly.
+        taught = () if target.teacher is None else target.teacher.unbind(1)
+        rows = [target.labels, *(row for term in terms for row in term), *taught]
+        # float64 holds every label, every float32 weight and every float32 logit exactly.
         table = torch.stack([row.to("cpu", torch.float64) for row in rows])
-        for message in (torch.tensor(table.shape), table):
+        for message in (torch.tensor([*table.shape, len(taught)]), table):
             self._sent.append((message, dist.isend(message, peer, group=self._group, tag=LABELS)))
 
     def _receive_target(self, number: int) -> Target:
         if self.pipeline.holds_first:
             return self._targets.pop(number)
         peer = self.pipeline.peer(0)
-        shape = torch.zeros(2, dtype=torch.int64)
+        shape = torch.zeros(3, dtype=torch.int64)
         dist.recv(shape, peer, group=self._group, tag=LABELS)
-        table = torch.empty(*shape.tolist(), dtype=torch.float64)
+        height, width, taught = shape.tolist()
+        table = torch.empty(height, width, dtype=torch.float64)
         dist.recv(table, peer, group=self._group, tag=LABELS)
         table = table.to(self._world.device)
-        labels, *rest = table.unbind()
+        labels, *rest = table[: height - taught].unbind()
         mixed = [(rest[i].long(), rest[i + 1].float()) for i in range(0, len(rest), 2)]
-        return Target(labels.long(), mixed or None)
+        teacher = table[height - taught :].T.float() if taught else None
+        return Target(labels.long(), mixed or None, teacher)
 
     def _wait_for_labels(self) -> None:
         for _, work in self._sent:

@@ -1,7 +1,9 @@
 """A lane of depth 1: this worker holds the whole model and runs the lane's groups of slots one after the other."""
 
-from collections.abc import Iterator, Sequence
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +17,9 @@ from conveyor.training.meter import Timing
 from conveyor.tree import Dealt
 from conveyor.world.norm_statistics import StatisticsSum
 from conveyor.world.world import World
+
+Teacher: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""A teacher's logits, float32 [B, C], for prepared images [B, C, H, W] of these samples [B]."""
 
 
 class WholeModelLane:
@@ -35,6 +40,7 @@ class WholeModelLane:
         timing: Timing,
         seed: int,
         metrics: bool = True,
+        teacher: Teacher | None = None,
     ) -> None:
         self.module = module
         self._world, self._dealt, self._span = world, dealt, span
@@ -42,7 +48,7 @@ class WholeModelLane:
         self._sum = world.gradient_sum([list(module.parameters())], bucket_bytes, dealt)
         self._statistics = StatisticsSum(norms.batch_norms(module), dealt)
         self._loss, self._prepare, self._timing = loss, prepare, timing
-        self._seed, self._metrics = seed, metrics
+        self._seed, self._metrics, self._teacher = seed, metrics, teacher
         self.recent: list[list[Batch]] = []
         """The batches of the last update, for the search for a bad layer."""
 
@@ -55,7 +61,7 @@ class WholeModelLane:
             last = number == self._passes[-1][0]
             parts = [next(batches) for _ in slots]
             self.recent.append(parts)
-            images, target = joined_inputs(self._prepare, parts)
+            images, target = joined_inputs(self._prepare, parts, self._teacher)
             self._timing.mark("data")
             with self._keyed(update, slots):
                 logits = self.module(images)
@@ -81,7 +87,7 @@ class WholeModelLane:
         """What is not finite first when the passes of the last update are repeated."""
         found: list[finite.Finding] = []
         for (_, slots), parts in zip(self._passes, self.recent, strict=False):
-            images, target = joined_inputs(self._prepare, parts)
+            images, target = joined_inputs(self._prepare, parts, self._teacher)
             factor = self._factor(loss_scale, slots)
 
             def repeat(images: Tensor = images, target: Target = target, factor: float = factor) -> None:
@@ -99,8 +105,15 @@ class WholeModelLane:
         return stochastic.keyed(self._seed, update, slots, norm_batches=max(1, len(slots) // self._span))
 
 
-def joined_inputs(prepare: Prepare, parts: Sequence[Batch]) -> tuple[Tensor, Target]:
+def joined_inputs(prepare: Prepare, parts: Sequence[Batch], teacher: Teacher | None = None) -> tuple[Tensor, Target]:
     """The prepared images and targets of one forward pass: one slot, or several slots one behind the other."""
+    images, target = _joined(prepare, parts)
+    if teacher is not None:
+        target = dataclasses.replace(target, teacher=teacher(images, torch.cat([batch.samples for batch in parts])))
+    return images, target
+
+
+def _joined(prepare: Prepare, parts: Sequence[Batch]) -> tuple[Tensor, Target]:
     prepared = [prepare(batch, True) for batch in parts]
     if len(prepared) == 1:
         return prepared[0]

@@ -39,7 +39,11 @@ class Meeting(Protocol):
 
 
 class ProcessWorld(World):
-    """One worker of `lanes x depth` processes; torch.distributed must be initialised."""
+    """One worker of `lanes x depth` processes; torch.distributed must be initialised.
+
+    `backend` says that the default group belongs to the caller, who may have made it for GPUs alone: all traffic goes
+    through groups of our own with this backend, and `close` leaves the caller's as it is.
+    """
 
     def __init__(
         self,
@@ -48,25 +52,28 @@ class ProcessWorld(World):
         device: torch.device | str = "cpu",
         lanes_per_span: int = 1,
         meeting: Meeting | None = None,
+        backend: str | None = None,
     ) -> None:
         rank, size = dist.get_rank(), dist.get_world_size()
         lane, stage = divmod(rank, depth)
         super().__init__(rank, size, lane, lanes, stage, depth, device)
         self._exchange: tuple[Dealt, Exchange] | None = None
-        self.meeting = meeting
+        self.meeting, self.backend = meeting, backend
         key = meeting.key if meeting is not None else b""
-        know_each_other(rank, range(size), None, digest(key, b"all"))
-        self.lane_group = _mine(
-            rank, [[one * depth + s for one in range(lanes)] for s in range(depth)], digest(key, b"lanes")
+        self._made: list[Any] = []
+        self._all = None if backend is None else self._mine([list(range(size))], digest(key, b"own"))
+        know_each_other(rank, range(size), self._all, digest(key, b"all"))
+        self.lane_group = self._mine(
+            [[one * depth + s for one in range(lanes)] for s in range(depth)], digest(key, b"lanes")
         )
-        self.stage_group = _mine(
-            rank, [[one * depth + s for s in range(depth)] for one in range(lanes)], digest(key, b"stages")
+        self.stage_group = self._mine(
+            [[one * depth + s for s in range(depth)] for one in range(lanes)], digest(key, b"stages")
         )
         self.span_group = None
         if lanes_per_span > 1:
             teams = [range(first, min(first + lanes_per_span, lanes)) for first in range(0, lanes, lanes_per_span)]
             members = [[one * depth + s for one in team] for team in teams for s in range(depth)]
-            self.span_group = _mine(rank, members, digest(key, b"spans"))
+            self.span_group = self._mine(members, digest(key, b"spans"))
 
     def sum_over_stages(self, tensors: Sequence[Tensor]) -> None:
         """Sum over the stages of this lane."""
@@ -75,7 +82,7 @@ class ProcessWorld(World):
 
     def sum_over_all(self, tensors: Sequence[Tensor]) -> None:
         """Sum over all workers."""
-        _sum(tensors, None)
+        _sum(tensors, self._all)
 
     def sum_parts(self, parts: Tensor, dealt: Dealt) -> Tensor:
         """Sum over the groups of an update, over the lanes of this stage."""
@@ -96,11 +103,11 @@ class ProcessWorld(World):
 
     def broadcast_object(self, value: Any) -> Any:
         """The main worker's JSON-like `value` on every worker."""
-        return self._broadcast(value, 0, None)
+        return self._broadcast(value, 0, self._all)
 
     def of_all(self, value: Any) -> list[Any]:
         """The JSON-like `value` of every worker, by rank."""
-        return [self._broadcast(value, rank, None) for rank in range(self.size)]
+        return [self._broadcast(value, rank, self._all) for rank in range(self.size)]
 
     def of_stages(self, value: Any) -> list[Any]:
         """The JSON-like `value` of every worker of this lane, by stage."""
@@ -128,11 +135,11 @@ class ProcessWorld(World):
                 for group, tensors in state.groups().items()
             }
             about = {"groups": groups, "progress": state.progress, "options": state.options}
-        about = self._broadcast(about, source, None)
+        about = self._broadcast(about, source, self._all)
         found = State(model={}, progress=about["progress"], options=about["options"])
         for group, entries in about["groups"].items():
             given = None if state is None else getattr(state, group)
-            getattr(found, group).update(self._broadcast_tensors(given, entries, source, None))
+            getattr(found, group).update(self._broadcast_tensors(given, entries, source, self._all))
         return found
 
     def full_state(self, local: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -167,14 +174,26 @@ class ProcessWorld(World):
 
     def barrier(self) -> None:
         """Wait for all workers."""
-        dist.all_reduce(torch.zeros(1))
+        dist.all_reduce(torch.zeros(1), group=self._all)
 
     def close(self) -> None:
         """Leave the process groups."""
         if dist.is_initialized():
-            dist.destroy_process_group()
+            for group in self._made if self.backend is not None else [None]:
+                dist.destroy_process_group(group)
         if self.meeting is not None:
             self.meeting.close()
+
+    def _mine(self, teams: list[list[int]], key: bytes) -> Any:
+        """Make a group of each team; return the one that this worker is in."""
+        found = None
+        for number, team in enumerate(teams):
+            group = dist.new_group(team, backend=self.backend)
+            if self.rank in team:
+                found = group
+                self._made.append(group)
+                know_each_other(self.rank, team, group, digest(key, b"group", str(number).encode()))
+        return found
 
     def _broadcast(self, value: Any, source: int, group: Any) -> Any:
         """JSON text from rank `source`; nothing is pickled."""
@@ -186,17 +205,6 @@ class ProcessWorld(World):
             buffer.copy_(torch.frombuffer(bytearray(text), dtype=torch.uint8))
         dist.broadcast(buffer, source, group=group)
         return value if self.rank == source else json.loads(bytes(buffer.numpy().tobytes()))
-
-
-def _mine(rank: int, teams: list[list[int]], key: bytes) -> Any:
-    """Make a group of each team; return the one that `rank` is in (None stands for a team of all workers or of one)."""
-    found = None
-    for number, team in enumerate(teams):
-        group = dist.new_group(team)
-        if rank in team:
-            found = group
-            know_each_other(rank, team, group, digest(key, b"group", str(number).encode()))
-    return found
 
 
 def know_each_other(rank: int, team: Sequence[int], group: Any, key: bytes) -> None:

@@ -65,7 +65,7 @@ def test_translation_and_rotation_move_as_far_as_they_say() -> None:
     smooth = torch.arange(24.0).view(1, 1, 1, 24).expand(1, 3, 24, 24)
     got = affine(smooth, torch.tensor([2]), torch.tensor([0.5]))
     assert got[0, 0, 12, 5].item() == pytest.approx(5 + pixels, abs=0.01)
-    assert (got[0, :, :, 20:] == randaugment.FILL).all()
+    assert (got[0, :, :, 20:] == randaugment.RANDAUGMENT.fill).all()
     turned = affine(smooth, torch.tensor([4]), torch.tensor([1.0]))
     radians = np.deg2rad(30)
     assert turned[0, 0, 12, 15].item() == pytest.approx(11.5 + 3.5 * np.cos(radians) - 0.5 * np.sin(radians), abs=0.3)
@@ -81,3 +81,70 @@ def test_every_operation_is_drawn_and_depends_on_the_sample_alone() -> None:
     assert whole.min() >= -1e-3
     assert whole.max() <= 255.001
     assert len(OPERATIONS) == 9 + len(AFFINE)
+
+
+def trivially(name: str, level: int, sign: int = 1) -> np.ndarray:
+    """The first image through one operation of TrivialAugment at one of its 31 strengths, [H, W, C]."""
+    chosen = torch.tensor([OPERATIONS.index(name)])
+    image = PIXELS[:1].permute(0, 2, 3, 1).to(torch.uint8)
+    got = randaugment.apply(image, chosen, torch.tensor([sign * level / 30]), randaugment.TRIVIAL)
+    return got[0].numpy().astype(float)
+
+
+@pytest.mark.parametrize(("level", "sign"), [(3, 1), (17, -1), (30, 1)])
+def test_trivialaugment_reaches_as_far_as_published(level: int, sign: int) -> None:
+    """Each operation against Pillow's with the strengths of the paper's wide space."""
+    picture, share = pillow(0), sign * level / 30
+    for name, enhancer in (
+        ("color", ImageEnhance.Color),
+        ("contrast", ImageEnhance.Contrast),
+        ("brightness", ImageEnhance.Brightness),
+        ("sharpness", ImageEnhance.Sharpness),
+    ):
+        expected = np.asarray(enhancer(picture).enhance(1 + 0.99 * share)).astype(float)
+        assert np.abs(trivially(name, level, sign) - expected).max() <= 2.5, name
+    np.testing.assert_array_equal(
+        trivially("posterize", level), np.asarray(ImageOps.posterize(picture, 8 - round(level / 5)))
+    )
+    np.testing.assert_array_equal(
+        trivially("solarize", level), np.asarray(ImageOps.solarize(picture, 255 - 8.5 * level))
+    )
+
+
+@pytest.mark.parametrize("share", [-0.8, 0.1, 1.0])
+def test_trivialaugment_moves_as_published(share: float) -> None:
+    shear, shift, angle = 0.99 * share, 32 * share, 135 * share
+    smooth = (
+        torch.stack(torch.meshgrid(torch.arange(96.0), torch.arange(96.0), indexing="ij")).sum(0).expand(1, 3, 96, 96)
+    )
+    picture = Image.fromarray(smooth[0, 0].numpy().astype(np.uint8))
+    matrices = {
+        "shear-x": (1, shear, 0, 0, 1, 0),
+        "shear-y": (1, 0, 0, shear, 1, 0),
+        "translate-x": (1, 0, shift, 0, 1, 0),
+        "translate-y": (1, 0, 0, 0, 1, shift),
+    }
+    moved = {
+        name: picture.transform(picture.size, Image.Transform.AFFINE, matrix, Image.Resampling.NEAREST)
+        for name, matrix in matrices.items()
+    }
+    moved["rotate"] = picture.rotate(angle, Image.Resampling.NEAREST)
+    for number, name in enumerate(AFFINE):
+        got = affine(smooth, torch.tensor([number]), torch.tensor([share]), randaugment.TRIVIAL)[0, 0].numpy()
+        expected = np.asarray(moved[name]).astype(float)
+        # Ties between two pixels aside.
+        assert (got != expected).mean() < 0.01, name
+
+
+def test_every_strength_of_trivialaugment_is_drawn() -> None:
+    images = torch.randint(0, 256, (400, 8, 8, 3), dtype=torch.uint8, generator=torch.Generator().manual_seed(2))
+    whole = randaugment.trivialaugment(images, 0, 3, torch.arange(400))
+    part = randaugment.trivialaugment(images[100:150], 0, 3, torch.arange(100, 150))
+    assert torch.equal(whole[100:150], part)
+    changed = (whole != images).flatten(1).any(1)
+    assert 0.6 < changed.float().mean() < 1
+    bright = torch.full((15000, 1, 1, 3), 100, dtype=torch.uint8)
+    found = randaugment.trivialaugment(bright, 0, 0, torch.arange(15000))[:, 0, 0, 0].unique()
+    factors = {int(100 * (1 + sign * 0.99 * level / 30)) for level in range(31) for sign in (1, -1)}
+    got = set(found.tolist())
+    assert all({factor - 1, factor} & got for factor in factors), "all strengths, cut to whole numbers"

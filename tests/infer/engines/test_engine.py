@@ -121,7 +121,7 @@ class TestAuto:
         assert len(json.loads(cache.read_text())) == 1
 
     def test_who_is_far_behind_is_not_run_again(self) -> None:
-        assert auto.in_the_race({"a": [1.0, 3.0], "b": [1.2, 9.0], "c": [2.0, 1.3]}) == ["a", "b"]
+        assert auto.close_candidates({"a": [1.0, 3.0], "b": [1.2, 9.0], "c": [2.0, 1.3]}) == ["a", "b"]
         runs = dict.fromkeys(("first", "second", "slow"), 0)
 
         class Paced:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from conveyor import models
+from conveyor.errors import UserError
 from conveyor.models.layers.stochastic import DropConnect, Dropout, current, keyed, use
 
 
@@ -80,3 +81,39 @@ def test_whole_network_repeats_with_the_key() -> None:
         other = model(x)
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
+
+
+@pytest.mark.parametrize(
+    ("name", "more"), [("resnet18", {}), ("resnet50", {}), ("cifar_resnext29", {}), ("squeezenet", {"bypass": True})]
+)
+def test_stochastic_depth_grows_linearly_to_the_last_block(name: str, more: dict[str, bool]) -> None:
+    """Block l of L is dropped with probability (1 - survival) l / L (Huang et al. 2016)."""
+    with torch.device("meta"):
+        model = models.build(name, num_classes=4, survival=0.8, **more)
+    names = models.blocks(model)
+    rates = [getattr(model.get_submodule(block), "drop_path", None) for block in names]
+    expected = [0.2 * (number + 1) / len(names) for number in range(len(names))]
+    found = [(rate.rate, right) for rate, right in zip(rates, expected, strict=True) if rate is not None]
+    assert len(found) == (4 if name == "squeezenet" else len(names))
+    assert [one for one, _ in found] == pytest.approx([right for _, right in found])
+    assert all(rate is None or rate.label for rate in rates), "the key of what is dropped"
+
+
+def test_a_dropped_block_is_its_shortcut() -> None:
+    torch.manual_seed(0)
+    model = models.build("cifar_resnet8", num_classes=4, survival=0.5).train()
+    block = model.get_submodule("layer1.0")
+    assert block.drop_path is not None
+    block.drop_path.rate = 1.0
+    x = torch.randn(3, 16, 8, 8)
+    assert torch.equal(block(x), x.relu())
+    whole = models.build("cifar_resnet8", num_classes=4).eval()
+    whole.load_state_dict(model.state_dict())
+    images = torch.randn(2, 3, 16, 16)
+    assert torch.equal(model.eval()(images), whole(images)), "nothing is dropped in evaluation"
+
+
+def test_what_has_no_shortcuts_has_no_stochastic_depth() -> None:
+    for name, part in (("squeezenet", "--bypass"), ("cifar_fast", "no option 'survival'")):
+        with pytest.raises(UserError, match=part):
+            models.build(name, num_classes=4, survival=0.8)

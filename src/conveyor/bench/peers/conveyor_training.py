@@ -6,33 +6,17 @@ from protocol import serve, settings
 def main() -> None:
     import torch
 
-    from conveyor.options import Options
+    from conveyor.bench.lanes import Work
     from conveyor.run.assemble import Own, make_feed, make_prepare, make_session
     from conveyor.spec import resolve
     from conveyor.world.world import World
 
     asked = settings()
     torch.set_num_threads(asked["threads"])
-    spec = resolve(
-        Options().replace(
-            model=asked["model"],
-            data="imagenet" if asked["image_size"] > 64 else "cifar10",
-            image_size=asked["image_size"],
-            num_classes=asked["classes"],
-            generated_data=True,
-            micro_batch_size=asked["batch"],
-            learning_rate=0.01,
-            lr_schedule="constant",
-            l2_regularization=1e-4,
-            updates=1_000_000,
-            updates_per_log=1_000_000,
-            checkpoints_per_epoch=0,
-            layout="1x1",
-            threads=asked["threads"],
-            device="cpu",
-            precision=asked.get("precision", "32.32"),
-        )
-    )
+    work = Work(asked["model"], asked["image_size"], asked["batch"], slots=1)
+    precision = asked.get("precision", "32.32")
+    options = work.options("1x1", asked["threads"]).replace(num_classes=asked["classes"], precision=precision)
+    spec = resolve(options)
     world = World.single("cpu")
     prepare = make_prepare(spec, world)
     session = make_session(spec, world, Own(), None, prepare)

@@ -52,6 +52,11 @@ class FolderStore:
         except OSError as error:
             raise UserError(f"cannot read {self._root / relative}: {error.strerror}") from None
 
+    @property
+    def labels(self) -> list[int]:
+        """The class of every sample."""
+        return [label for _, label in self._files]
+
     def name(self, index: int) -> str:
         return str(self._root / self._files[index][0])
 
@@ -208,6 +213,10 @@ class CachedStore:
 
     def estimated_bytes(self) -> int:
         return self._store.estimated_bytes()
+
+    @property
+    def labels(self) -> list[int] | None:
+        return getattr(self._store, "labels", None)
 
     @property
     def used(self) -> int:

@@ -1,12 +1,12 @@
 """Data sets of encoded images (JPEG and others) of any size, decoded by loader threads into one 8-bit batch."""
 
+import functools
 import logging
 import threading
 import time
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
 
@@ -60,6 +60,8 @@ class EncodedDataset:
     """Reads, crops and resizes; flips, normalisation and mixing come later, on the device."""
 
     chunk = 8
+    draws = True
+    """Indices may be numbers of copies (`data.order`): they are what crops are drawn by."""
 
     def __init__(
         self,
@@ -103,6 +105,12 @@ class EncodedDataset:
         """The sample's name, as `--exclude-images` takes it."""
         return self._store.key(index)
 
+    @functools.cached_property
+    def labels(self) -> Tensor:
+        """The class of every sample, int64 [N]; of TFRecord files it takes one pass over them."""
+        known = getattr(self._store, "labels", None) or (self._store.fetch(index).label for index in range(len(self)))
+        return torch.tensor(list(known)[: len(self)])
+
     def statistics(self) -> dict[str, float]:
         with self._lock:
             return {**self._seconds, "skipped": float(len(self._skipped))}
@@ -113,7 +121,7 @@ class EncodedDataset:
         pixels = images.numpy()
         labels = torch.empty(len(indices), dtype=torch.int64)
         started = time.perf_counter()
-        found = [self._open(int(index)) for index in indices]
+        found = [self._open(int(index) % self._length) for index in indices]
         reading = time.perf_counter() - started
         rule = (
             CropRule.training(self._options, self._crop, size)
@@ -134,11 +142,9 @@ class EncodedDataset:
             try:
                 resized = encoded.crop_into(pixels[position], boxes[position], bicubic=rule.bicubic)
             except BadImageError as error:
-                index = int(indices[position])
-                encoded, fetched = self._substitute(index, error)
-                (box,) = rule.choose(
-                    self._seed, epoch, np.array([index]), [encoded.height], [encoded.width], [fetched.boxes]
-                )
+                key = indices[position : position + 1]
+                encoded, fetched = self._substitute(int(key[0]) % self._length, error)
+                (box,) = rule.choose(self._seed, epoch, key, [encoded.height], [encoded.width], [fetched.boxes])
                 resized = encoded.crop_into(pixels[position], box, bicubic=rule.bicubic)
             decoding += time.perf_counter() - started - resized
             resizing += resized

@@ -3,7 +3,8 @@
 mixup: sample b becomes m_b x_b + (1 - m_b) x_{b-1}, m = max(l, 1 - l), l ~ Beta(alpha, alpha) for each sample.
 cutmix: one box per micro-batch is taken from the batch rolled by 2 (by 1 when it has two samples); the box covers about
 1 - lambda of the image, and the labels are weighted with the exact share of its pixels.
-Both: four terms per sample, since the cutmix partner is itself a mixup of two.
+Both: four terms per sample, since the cutmix partner is itself a mixup of two; with `mix_switch` mixup is left to the
+micro-batches without cutmix.
 """
 
 import dataclasses
@@ -41,6 +42,7 @@ class Mixing:
     cutmix_lambda_high: float | None = None
     cutmix_skip_probability: float = 0.0
     cutmix_draw: str = "fixed"
+    mix_switch: bool = False
 
     @classmethod
     def from_options(cls, options: DataOptions) -> "Mixing":
@@ -101,13 +103,14 @@ def mix(
     mixing.check(len(images))
     terms = [(labels, torch.ones(len(labels), device=images.device))]
     mixed = False
-    if mixing.mixup:
+    kept = mixing.draw_lambda(seed, update, slot) if mixing.cutmix else 1.0
+    if mixing.mixup and not (mixing.mix_switch and kept < 1):
         factor = mixup_factors(mixing.mixup_alpha, seed, epoch, samples).to(images.device)
         weight = factor.view(-1, 1, 1, 1).to(images.dtype)
         images = torch.lerp(images.roll(1, 0), images, weight)
         terms = [(labels, factor), (labels.roll(1, 0), 1 - factor)]
         mixed = True
-    if mixing.cutmix and (kept := mixing.draw_lambda(seed, update, slot)) < 1:
+    if kept < 1:
         height, width = images.shape[1:3]
         place = keyed.uniform(seed, "cutmix box", update, slot, count=2, dtype=torch.float64).tolist()
         box = cut_box(kept, height, width, *place)

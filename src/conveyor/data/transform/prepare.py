@@ -16,9 +16,9 @@ from conveyor.data.loader import Transform
 from conveyor.data.photo import crops
 from conveyor.data.progressive_size import image_size_at
 from conveyor.data.subject import Subject, subject
-from conveyor.data.transform import augment, geometry, mixing
+from conveyor.data.transform import augment, erasing, geometry, jitter, mixing
 from conveyor.data.transform.normalize import Normalization
-from conveyor.data.transform.randaugment import randaugment
+from conveyor.data.transform.randaugment import randaugment, trivialaugment
 from conveyor.numerics import keyed
 from conveyor.options import Options
 
@@ -48,8 +48,8 @@ class Prepare:
         self.normalization_name = about.normalization
         self.normalization = Normalization.named(self.normalization_name, info.channels)
         self.mixing = mixing.Mixing.from_options(options.data)
-        in_memory = info.kind == "memory" and self.device.type == "cpu"
-        self._moves = geometry.PerEpoch(self._draw_moves, info.train_images if in_memory else 0)
+        in_memory = info.train_images if info.kind == "memory" else 0
+        self._moves = geometry.PerEpoch(self._draw_moves, options.data.repeated_augmentation * in_memory)
         self._synthetic: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, batch: Batch, train: bool) -> tuple[Tensor, Target]:
@@ -83,11 +83,14 @@ class Prepare:
     def _on_device(self, batch: Batch) -> Batch:
         if self.device.type == "cpu":
             return batch
-        moved = {
-            name: getattr(batch, name).to(self.device, non_blocking=True) for name in ("images", "labels", "samples")
-        }
-        terms = batch.mixed and [(y.to(self.device), w.to(self.device)) for y, w in batch.mixed]
-        return dataclasses.replace(batch, **moved, mixed=terms)
+        # The samples' numbers stay: what is drawn from them is drawn on the host, which then need not wait for the device.
+        terms = batch.mixed and [(self._copied(y), self._copied(w)) for y, w in batch.mixed]
+        return dataclasses.replace(
+            batch, images=self._copied(batch.images), labels=self._copied(batch.labels), mixed=terms
+        )
+
+    def _copied(self, tensor: Tensor) -> Tensor:
+        return tensor.to(self.device, non_blocking=True)
 
     def _pixels(self, batch: Batch, train: bool) -> Batch:
         """Crop, flip, augment, resize and normalise: float32 [B, H, W, C]."""
@@ -104,11 +107,13 @@ class Prepare:
         else:
             images = self._augmented(self._geometry(images, batch, train), batch, train)
             images = self._normalized(images)
+        if train and self._data.random_erasing:
+            images = erasing.erase(images, self._seed, batch.epoch, batch.samples, self._data.random_erasing)
         return dataclasses.replace(batch, images=images, prepared=True)
 
     def _in_one_pass(self, batch: Batch, train: bool) -> bool:
         """Whether only shifts, mirroring and normalisation are needed, and `augment` can do them in one pass."""
-        if self._cuts_boxes(train) or (train and self._data.augment != "none"):
+        if self._cuts_boxes(train) or (train and self._recolours):
             return False
         size = self.size(batch.epoch, train)
         return batch.images.shape[1:3] == (size, size) and augment.applies(batch.images, self.normalization)
@@ -144,7 +149,9 @@ class Prepare:
     def _moves_of(self, batch: Batch, train: bool) -> geometry.Moves:
         if not self._is_varied(train) or not (self._pads or self.flip != "none"):
             return None, None
-        return self._moves(batch.epoch, batch.samples)
+        offsets, mask = self._moves(batch.epoch, batch.samples)
+        where = batch.images.device
+        return tuple(None if one is None else one.to(where, non_blocking=True) for one in (offsets, mask))  # type: ignore[return-value]
 
     def _draw_moves(self, epoch: int, samples: Tensor) -> geometry.Moves:
         draws = geometry.draw(self._seed, epoch, samples)
@@ -153,21 +160,30 @@ class Prepare:
 
     def _boxes(self, batch: Batch, height: int, width: int, size: int) -> Tensor:
         rule = crops.CropRule.training(self._data, self.crop, size)
-        samples = batch.samples.cpu().numpy()
+        samples = batch.samples.numpy()
         heights, widths = (np.full(len(samples), float(extent)) for extent in (height, width))
         return torch.from_numpy(rule.boxes(heights, widths, rule.draw(self._seed, batch.epoch, samples)))
 
+    @property
+    def is_constant(self) -> bool:
+        """Whether a training image is the same in every epoch."""
+        data = self._data
+        varied = self._pads or self.flip != "none" or self._recolours or data.random_erasing or self.mixing
+        return not (varied or data.progressive_image_size or data.synthetic_data or self.crop in crops.ATTEMPTS)
+
+    @property
+    def _recolours(self) -> bool:
+        return self._data.augment != "none" or any(self._data.color_jitter)
+
     def _augmented(self, images: Tensor, batch: Batch, train: bool) -> Tensor:
-        if not train or self._data.augment == "none":
-            return images
-        return randaugment(
-            images,
-            self._seed,
-            batch.epoch,
-            batch.samples,
-            operations=self._data.augment_operations,
-            magnitude=self._data.augment_magnitude,
-        )
+        data, key = self._data, (self._seed, batch.epoch, batch.samples)
+        if train and any(data.color_jitter):
+            images = jitter.jitter(images, *key, data.color_jitter)
+        if train and data.augment == "trivialaugment":
+            return trivialaugment(images, *key)
+        if train and data.augment == "randaugment":
+            return randaugment(images, *key, operations=data.augment_operations, magnitude=data.augment_magnitude)
+        return images
 
     def _mix(self, batch: Batch) -> Batch:
         images, terms = mixing.mix(

@@ -5,10 +5,10 @@ The batch size counts all replicas, and the learning rate ignores accumulation.
 
 import dataclasses
 from collections.abc import Mapping
-from fractions import Fraction
 
 from conveyor.dialects.reader import Values
 from conveyor.dialects.translation import Draft, Launcher, Translation, exponent_rate, positive
+from conveyor.dialects.values import fractions
 from conveyor.errors import UserError
 from conveyor.options.units import Duration
 
@@ -99,8 +99,8 @@ def _batch(draft: Draft, launcher: Launcher) -> None:
 
 def _schedule(draft: Draft) -> None:
     values = draft.values
-    factors = _fractions("--learning-rate-decay", values["learning_rate_decay"])
-    drops = _fractions("--learning-rate-schedule", values["learning_rate_schedule"])
+    factors = fractions("--learning-rate-decay", values["learning_rate_decay"])
+    drops = fractions("--learning-rate-schedule", values["learning_rate_schedule"])
     if len(factors) != len(drops) + 1:
         raise UserError(
             f"--learning-rate-decay has {len(factors)} factors and --learning-rate-schedule {len(drops)} points: "
@@ -111,10 +111,3 @@ def _schedule(draft: Draft) -> None:
     draft.flat["learning_rate"] *= float(factors[0])
     draft.set(lr_schedule="stepped", lr_drops=[Duration(100 * drop, "%") for drop in drops])
     draft.set(lr_drop_form="passed", lr_values=[float(factor / factors[0]) for factor in factors[1:]])
-
-
-def _fractions(flag: str, text: str) -> list[Fraction]:
-    try:
-        return [Fraction(part.strip()) for part in str(text).split(",")]
-    except (ValueError, ZeroDivisionError):
-        raise UserError(f"{flag} {text}: give numbers separated by commas, such as 0.5,0.75") from None

@@ -145,17 +145,6 @@ GROUPS = {
     "Validation, checkpoints, logs": EVENTS,
     "Device": DEVICE,
 }
-LATER = (
-    "--config",
-    "--micro-batch-size",
-    "--norm-type",
-    "--norm-num-groups",
-    "--validation-mode",
-    "--checkpoint-output-dir",
-    "--device-iterations",
-    "--recompute-mode",
-    "--eight-bit-io",
-    "--normalization-location",
-)
+LATER = frozenset(["--config", "--micro-batch-size", "--norm-type", "--norm-num-groups", "--validation-mode", "--checkpoint-output-dir", "--device-iterations", "--recompute-mode", "--eight-bit-io", "--normalization-location"])
 """Spellings that only the later program has: their presence chooses its defaults."""
 # fmt: on

@@ -13,7 +13,7 @@ from conveyor.data.formats.boxes import CSV_NAME, has_boxes
 from conveyor.dialects.pytorch import fine_tuning
 from conveyor.dialects.pytorch.table import LATER
 from conveyor.dialects.reader import Values
-from conveyor.dialects.translation import Draft, Launcher, Translation, positive
+from conveyor.dialects.translation import Draft, Launcher, Translation, check_proportions, positive
 from conveyor.errors import UserError
 from conveyor.options.units import Duration
 from conveyor.topology import exact
@@ -74,12 +74,9 @@ def is_later(values: Values) -> bool:
 
 
 def _replicas(draft: Draft, launcher: Launcher) -> int:
-    values = draft.values
     if not launcher.present:
-        return int(values["replicas"])
-    if values.has("replicas") and values["replicas"] not in (launcher.replicas, launcher.local_replicas):
-        draft.note(f"--replicas {values['replicas']}: the launcher's {launcher.replicas} replicas hold")
-    return launcher.replicas
+        return int(draft.values["replicas"])
+    return draft.launched_replicas(launcher, "replicas", launcher.local_replicas)
 
 
 def _model(draft: Draft, later: bool) -> None:
@@ -189,12 +186,7 @@ def _stages(draft: Draft, later: bool) -> None:
         draft.note("--enable-pipeline-recompute has no effect without --pipeline-splits")
     if proportions and not splits and not later:
         raise UserError("--available-memory-proportion needs --pipeline-splits")
-    if proportions and len(proportions) not in (1, len(splits) + 1):
-        raise UserError(
-            f"--available-memory-proportion has {len(proportions)} values: give 1, or one for each of the {len(splits) + 1} stages"
-        )
-    if not all(0 < proportion <= 1 for proportion in proportions):
-        raise UserError("--available-memory-proportion takes fractions above 0 and up to 1")
+    check_proportions(proportions, len(splits) + 1, f"one for each of the {len(splits) + 1} stages")
 
 
 def _precision(draft: Draft) -> None:

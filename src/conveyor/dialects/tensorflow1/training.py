@@ -7,6 +7,7 @@ from pathlib import Path
 from conveyor.data import catalogue as data_catalogue
 from conveyor.dialects.tensorflow1 import models
 from conveyor.dialects.translation import Draft, exponent_rate
+from conveyor.dialects.values import fractions
 from conveyor.errors import UserError
 from conveyor.options import Options, find
 from conveyor.options.units import Duration, format_fraction
@@ -116,15 +117,11 @@ def schedule(draft: Draft, defaults: models.Defaults, dataset: str, epochs: Frac
 
 def _percentages(text: str) -> list[Duration]:
     """`0.3,0.6` -> 30 % and 60 % of the run."""
-    try:
-        fractions = [Fraction(part.strip()) for part in str(text).split(",")]
-    except (ValueError, ZeroDivisionError):
-        fractions = []
-    if not fractions or not all(0 <= fraction <= 1 for fraction in fractions):
-        raise UserError(
-            f"--learning-rate-schedule {text}: give fractions of the run separated by commas, such as 0.5,0.75"
-        )
-    return [Duration(100 * fraction, "%") for fraction in fractions]
+    flag, hint = "--learning-rate-schedule", "fractions of the run"
+    parts = fractions(flag, text, hint)
+    if not all(0 <= part <= 1 for part in parts):
+        raise UserError(f"{flag} {text}: give {hint} separated by commas, such as 0.5,0.75")
+    return [Duration(100 * part, "%") for part in parts]
 
 
 def events(draft: Draft, images: int, global_batch: int, epochs: Fraction) -> None:

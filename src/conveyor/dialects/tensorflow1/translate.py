@@ -12,7 +12,7 @@ from typing import Any
 from conveyor.dialects.checkpoint_names import checkpoint_path
 from conveyor.dialects.reader import Values, check_family
 from conveyor.dialects.tensorflow1 import models, training
-from conveyor.dialects.translation import Draft, Launcher, Translation, positive, share
+from conveyor.dialects.translation import Draft, Launcher, Translation, check_proportions, positive, share
 from conveyor.errors import UserError, did_you_mean
 from conveyor.files import parse_json
 from conveyor.launch.rank import TF_CONFIG_EXAMPLE
@@ -193,9 +193,7 @@ def _replicas(draft: Draft, launcher: Launcher, environment: Mapping[str, str]) 
     if launcher.present:
         if values["distributed"]:
             raise UserError("--distributed and poprun exclude each other: leave out --distributed")
-        if values.has("replicas") and values["replicas"] not in (launcher.replicas, launcher.local_replicas):
-            draft.note(f"--replicas {values['replicas']}: the launcher's {launcher.replicas} replicas hold")
-        return launcher.replicas
+        return draft.launched_replicas(launcher, "replicas", launcher.local_replicas)
     replicas = int(values["replicas"])
     if values["distributed"]:
         if values["batches_per_step"] != 1:
@@ -260,12 +258,7 @@ def _memory(draft: Draft, shards: int) -> None:
         return
     if len(proportions) > 1 and not draft.values["pipeline"]:
         raise UserError("--available-memory-proportion takes one value without --pipeline")
-    if len(proportions) not in (1, 2 * shards):
-        raise UserError(
-            f"--available-memory-proportion has {len(proportions)} values: give 1, or 2 for each of the {shards} shards"
-        )
-    if not all(0 < proportion <= 1 for proportion in proportions):
-        raise UserError("--available-memory-proportion takes fractions above 0 and up to 1")
+    check_proportions(proportions, 2 * shards, f"2 for each of the {shards} shards")
 
 
 def _numerics(draft: Draft, validates: bool = False) -> None:

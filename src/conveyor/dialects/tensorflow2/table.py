@@ -4,14 +4,8 @@ from conveyor.dialects.table import Table, row
 
 # fmt: off
 PLACEMENT = "it steers memory and code placement on the original hardware"
-MODELS = (
-    "resnet18",
-    "resnet34",
-    "resnet50",
-    *(f"cifar_resnet{size}" for size in (8, 20, 32, 44, 56)),
-    "toy_model",
-    "toy_model_bn",
-)
+SIZES = (8, 20, 32, 44, 56)
+MODELS = ("resnet18", "resnet34", "resnet50", *(f"cifar_resnet{size}" for size in SIZES), "toy_model", "toy_model_bn")
 SERVING = ("send_request",)
 EXPORT = ("export_for_serving", "send_request")
 DATA_TOOLS = ("dataset_benchmark", "verify_dataset")

@@ -12,7 +12,15 @@ from typing import Any
 from conveyor.dialects.checkpoint_names import checkpoint_path
 from conveyor.dialects.reader import Values
 from conveyor.dialects.tensorflow2.table import MODELS
-from conveyor.dialects.translation import Draft, Launcher, Translation, exponent_rate, positive, share
+from conveyor.dialects.translation import (
+    Draft,
+    Launcher,
+    Translation,
+    check_proportions,
+    exponent_rate,
+    positive,
+    share,
+)
 from conveyor.dialects.values import number
 from conveyor.errors import UserError, did_you_mean
 from conveyor.options.units import Duration, format_fraction
@@ -137,9 +145,7 @@ def _batch(draft: Draft, launcher: Launcher) -> None:
     accumulation, total = values["gradient_accumulation_count"], values["global_batch_size"]
     replicas = values["num_replicas"]
     if launcher.present:
-        if values.has("num_replicas") and replicas != launcher.replicas:
-            draft.note(f"--num-replicas {replicas}: the launcher's {launcher.replicas} replicas hold")
-        replicas = launcher.replicas
+        replicas = draft.launched_replicas(launcher, "num_replicas")
     draft.set(replicas=replicas)
     if not values["training"]:
         return
@@ -169,12 +175,7 @@ def _stages(draft: Draft) -> int:
             )
     if len(proportions) > 1 and not splits:
         raise UserError("--available-memory-proportion takes one value without --pipeline-splits")
-    if len(proportions) > 1 and len(proportions) != 2 * stages:
-        raise UserError(
-            f"--available-memory-proportion has {len(proportions)} values: give 1, or 2 for each of the {stages} stages"
-        )
-    if not all(0 < proportion <= 100 for proportion in proportions):
-        raise UserError("--available-memory-proportion takes percentages above 0 and up to 100")
+    check_proportions(proportions, 2 * stages, f"2 for each of the {stages} stages", most=100)
     if splits:
         draft.set(splits=splits, pipeline_schedule=SCHEDULES[values["pipeline_schedule"]], device_mapping=mapping)
         draft.set(recompute=["stage"] if values["recomputation"] else None)

@@ -20,8 +20,8 @@ from conveyor.errors import UserError
 from conveyor.files import cache_folder
 from conveyor.infer.engines.engine import Engine, Source, open_named
 from conveyor.infer.machine import OtherWork
-from conveyor.infer.remembered import key_of, recall, remember, version
 from conveyor.measure.processor import processor
+from conveyor.measure.remembered import key_of, recall, remember, version
 
 SECONDS = 3.0
 """Time for measuring all candidates together, after each has run once."""
@@ -129,21 +129,21 @@ def measure(engines: dict[str, Engine], batch: int, seconds: float = SECONDS) ->
     if not engines:
         raise UserError("none of the engines can run this model: see the messages above")
     taken: dict[str, list[float]] = {name: [] for name in engines}
-    racing = list(engines)
+    candidates = list(engines)
     start = time.perf_counter()
     for round_number in range(MOST_ROUNDS):
         passed = time.perf_counter() - start
         enough = passed > (seconds if round_number >= LEAST_ROUNDS else max(seconds, MOST_SECONDS))
-        if round_number >= 2 and (enough or len(racing) == 1):
+        if round_number >= 2 and (enough or len(candidates) == 1):
             break
-        for name in racing if round_number % 2 == 0 else reversed(racing):
+        for name in candidates if round_number % 2 == 0 else reversed(candidates):
             time.sleep(REST)
             begun = time.perf_counter()
             engines[name](images)
             taken[name].append((time.perf_counter() - begun) * 1000)
         if round_number == 1:
-            racing = in_the_race(taken)
-    return compared(taken, racing)
+            candidates = close_candidates(taken)
+    return compared(taken, candidates)
 
 
 def _runs(name: str, engine: Engine, images: NDArray[np.uint8]) -> bool:
@@ -161,20 +161,20 @@ def _warn(name: str, error: Exception) -> None:
     _logger.warning("engine %s cannot run this model: %s", name, reason)
 
 
-def compared(taken: dict[str, list[float]], racing: list[str]) -> dict[str, float]:
+def compared(taken: dict[str, list[float]], candidates: list[str]) -> dict[str, float]:
     """One time for each candidate from those of the rounds; of those that were dropped, the least.
 
     >>> compared({"a": [10.0, 24.0, 16.0], "b": [15.0, 20.0, 24.0], "c": [30.0, 31.0]}, ["a", "b"])
     {'a': 10.0, 'b': 15.0, 'c': 30.0}
     """
-    rounds = list(zip(*(taken[name] for name in racing), strict=True))
+    rounds = list(zip(*(taken[name] for name in candidates), strict=True))
     least = min(min(times) for times in rounds)
-    shares = {name: statistics.median(times[i] / min(times) for times in rounds) for i, name in enumerate(racing)}
+    shares = {name: statistics.median(times[i] / min(times) for times in rounds) for i, name in enumerate(candidates)}
     best = min(shares.values())
     return {name: least * shares[name] / best if name in shares else min(values) for name, values in taken.items()}
 
 
-def in_the_race(taken: dict[str, list[float]]) -> list[str]:
+def close_candidates(taken: dict[str, list[float]]) -> list[str]:
     """The candidates whose best time is less than `FAR_BEHIND` times the best of all."""
     best = min(min(values) for values in taken.values())
     return [name for name, values in taken.items() if min(values) < FAR_BEHIND * best or min(values) == best]

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conveyor.infer.engines import signal_stack
 from conveyor.infer.engines.engine import Engine, Source, in_batches
 from conveyor.measure.processor import multiplies_bfloat16
 
@@ -47,7 +48,8 @@ class _Model:
     def compiled(self, batch: int) -> Any:
         if self._shape is not None:
             self._model.reshape([batch, *self._shape])
-        return self._core.compile_model(self._model, "CPU", self._settings)
+        with signal_stack.kept():
+            return self._core.compile_model(self._model, "CPU", self._settings)
 
 
 class OpenVinoEngine(Engine):

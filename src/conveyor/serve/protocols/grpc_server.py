@@ -15,7 +15,7 @@ from conveyor.serve.deadline import Limit
 from conveyor.serve.errors import Refused, TooSlow
 from conveyor.serve.model import ServedModel
 from conveyor.serve.protocols import http_v2
-from conveyor.serve.protocols.arrays import as_images, checked_shape, from_bytes, join_strings, softmax, split_strings
+from conveyor.serve.protocols.arrays import as_images, checked_shape, from_bytes, softmax, split_strings
 from conveyor.serve.protocols.arrivals import Arrivals
 from conveyor.serve.protocols.protos import (
     HEALTH_SERVICE,
@@ -234,15 +234,9 @@ def _v2_answer(model: ServedModel, request: Any, logits: NDArray[np.float32]) ->
         for output in request.outputs
     ]
     response = MESSAGES["ModelInferResponse"](model_name=model.name, model_version=model.version, id=request.id)
-    for name, _, classes in http_v2.wanted_outputs({"outputs": wanted_ones}):
-        values = logits if name == http_v2.LOGITS else softmax(logits)
-        if classes:
-            words = http_v2.classification(model, values, classes)
-            response.outputs.add(name=name, datatype="BYTES", shape=[len(values), len(words) // len(values)])
-            response.raw_output_contents.append(join_strings(words))
-        else:
-            response.outputs.add(name=name, datatype="FP32", shape=list(values.shape))
-            response.raw_output_contents.append(values.astype("<f4").tobytes())
+    for about, _, values in http_v2.outputs(model, {"outputs": wanted_ones}, logits):
+        response.outputs.add(**about)
+        response.raw_output_contents.append(http_v2.raw_bytes(values))
     return response
 
 

@@ -1,6 +1,7 @@
 """The Open Inference Protocol, version 2, as JSON with optional binary tensors behind it."""
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -144,27 +145,36 @@ def classification(model: ServedModel, values: NDArray[np.float32], count: int) 
     ]
 
 
-def _answer(model: ServedModel, request: dict[str, Any], logits: NDArray[np.float32]) -> tuple[bytes, dict[str, str]]:
-    outputs, tail = [], []
+def outputs(
+    model: ServedModel, request: dict[str, Any], logits: NDArray[np.float32]
+) -> Iterator[tuple[dict[str, Any], bool | None, list[bytes] | NDArray[np.float32]]]:
+    """(description, as binary, values) of each requested output; values are texts where classes are asked for."""
     for name, binary, classes in wanted_outputs(request):
         values = logits if name == LOGITS else softmax(logits)
-        described: dict[str, Any] = {"name": name}
         if classes:
             words = classification(model, values, classes)
-            described |= {"datatype": "BYTES", "shape": [len(values), len(words) // len(values)]}
-            raw = join_strings(words)
-            data: Any = [word.decode() for word in words]
+            shape = [len(values), len(words) // len(values)]
+            yield {"name": name, "datatype": "BYTES", "shape": shape}, binary, words
         else:
-            described |= {"datatype": "FP32", "shape": list(values.shape)}
-            raw = values.astype("<f4").tobytes() if binary else b""
-            data = [] if binary else values.ravel().tolist()
+            yield {"name": name, "datatype": "FP32", "shape": list(values.shape)}, binary, values
+
+
+def raw_bytes(values: list[bytes] | NDArray[np.float32]) -> bytes:
+    """Values of `outputs` as they are sent in binary form."""
+    return join_strings(values) if isinstance(values, list) else values.astype("<f4").tobytes()
+
+
+def _answer(model: ServedModel, request: dict[str, Any], logits: NDArray[np.float32]) -> tuple[bytes, dict[str, str]]:
+    described, tail = [], []
+    for about, binary, values in outputs(model, request, logits):
         if binary:
-            described["parameters"] = {"binary_data_size": len(raw)}
-            tail.append(raw)
+            tail.append(raw_bytes(values))
+            about["parameters"] = {"binary_data_size": len(tail[-1])}
         else:
-            described["data"] = data
-        outputs.append(described)
-    answer: dict[str, Any] = {"model_name": model.name, "model_version": model.version, "outputs": outputs}
+            as_json: Any = [word.decode() for word in values] if isinstance(values, list) else values.ravel().tolist()
+            about["data"] = as_json
+        described.append(about)
+    answer: dict[str, Any] = {"model_name": model.name, "model_version": model.version, "outputs": described}
     if isinstance(request.get("id"), str):
         answer["id"] = request["id"]
     head = orjson.dumps(answer)

@@ -122,24 +122,18 @@ def _add_field(
 
 
 def _build() -> dict[str, Any]:
+    packages = {
+        "inference": _INFERENCE, "tensorflow": _TENSORFLOW, "tensorflow.serving": _SERVING, "grpc.health.v1": _HEALTH
+    }  # fmt: skip
     pool = descriptor_pool.DescriptorPool()
-    for file in (
-        _file("inference", _INFERENCE),
-        _file("tensorflow", _TENSORFLOW),
-        _file("tensorflow.serving", _SERVING, "tensorflow"),
-        _file("grpc.health.v1", _HEALTH),
-    ):
-        pool.AddSerializedFile(file.SerializeToString())
-    found = {}
-    for package, messages in (
-        ("inference", _INFERENCE),
-        ("tensorflow", _TENSORFLOW),
-        ("tensorflow.serving", _SERVING),
-        ("grpc.health.v1", _HEALTH),
-    ):
-        for name in messages:
-            found[name] = message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
-    return found
+    for package, messages in packages.items():
+        needs = ("tensorflow",) if package == "tensorflow.serving" else ()
+        pool.AddSerializedFile(_file(package, messages, *needs).SerializeToString())
+    return {
+        name: message_factory.GetMessageClass(pool.FindMessageTypeByName(f"{package}.{name}"))
+        for package, messages in packages.items()
+        for name in messages
+    }
 
 
 MESSAGES: dict[str, Any] = _build()

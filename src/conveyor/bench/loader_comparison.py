@@ -1,6 +1,6 @@
 """Several loaders on the same files in alternating rounds, each in a process of its own.
 
-`python -m conveyor.bench.loader_contest NAME` is such a process, driven by `measure.rounds`: its first line of
+`python -m conveyor.bench.loader_comparison NAME` is such a process, driven by `measure.rounds`: its first line of
 input holds files, size, batch and threads; in each round it delivers all files once.
 """
 
@@ -15,7 +15,7 @@ from typing import Any
 
 from conveyor.bench.loader_speed import Clock, Rate, cpu_seconds
 from conveyor.errors import UserError
-from conveyor.measure.rounds import Contestant, play
+from conveyor.measure.rounds import Program, run_rounds
 from conveyor.processes import of_module
 
 OURS = "conveyor"
@@ -46,22 +46,22 @@ class Outcome:
         ]
 
 
-def contest(
+def compare(
     names: Sequence[str], files: Sequence[Path], *, size: int, batch: int, threads: int, rounds: int
 ) -> Outcome:
     """One round to warm up, then `rounds`, each in the opposite order of the one before."""
     job = json.dumps({"files": [str(path) for path in files], "size": size, "batch": batch, "threads": threads})
     sides = [
-        Contestant(name, of_module("conveyor.bench.loader_contest", name), _ENVIRONMENT, first=job) for name in names
+        Program(name, of_module("conveyor.bench.loader_comparison", name), _ENVIRONMENT, first=job) for name in names
     ]
-    match = play(sides, rounds=rounds + 1, steps=1, threads=None)
-    if OURS not in match.answers:
-        raise UserError(f"our own side did not run: {match.absent.get(OURS, 'it was left out')}")
+    measured = run_rounds(sides, rounds=rounds + 1, steps=1, threads=None)
+    if OURS not in measured.answers:
+        raise UserError(f"our own side did not run: {measured.absent.get(OURS, 'it was left out')}")
     rates = {
         name: [Rate(one["images"], one["seconds"], one["cpu_seconds"]) for one in answers[1:]]
-        for name, answers in match.answers.items()
+        for name, answers in measured.answers.items()
     }
-    return Outcome({name: rates[name] for name in names if name in rates}, match.absent)
+    return Outcome({name: rates[name] for name in names if name in rates}, measured.absent)
 
 
 def _serve(name: str) -> None:

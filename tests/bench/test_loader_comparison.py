@@ -5,15 +5,15 @@ from pathlib import Path
 import pytest
 from tests.data.photos import encoded, picture
 
-from conveyor.bench.loader_contest import OURS, Outcome, contest
+from conveyor.bench.loader_comparison import OURS, Outcome, compare
 from conveyor.bench.loader_speed import Rate
 from conveyor.errors import UserError
 
 
-def test_without_our_side_there_is_no_contest(tmp_path: Path) -> None:
+def test_without_our_side_there_is_no_comparison(tmp_path: Path) -> None:
     (tmp_path / "0.jpg").write_bytes(encoded(picture(40, 50)))
     with pytest.raises(UserError, match="our own side did not run: it was left out"):
-        contest(["nobody"], [tmp_path / "0.jpg"], size=16, batch=1, threads=1, rounds=1)
+        compare(["nobody"], [tmp_path / "0.jpg"], size=16, batch=1, threads=1, rounds=1)
 
 
 def test_ratios_are_taken_round_by_round() -> None:

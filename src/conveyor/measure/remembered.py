@@ -7,7 +7,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from conveyor.files import make_parent, parse_json, write_atomically
+from conveyor.files import make_parent, read_object, write_atomically
 
 _logger = logging.getLogger(__name__)
 
@@ -26,22 +26,14 @@ def version(package: str) -> str:
 
 def recall(cache: Path, key: str) -> Any:
     """What was remembered, or none; a damaged file is one without entries."""
-    return _read(cache).get(key)
+    return read_object(cache).get(key)
 
 
 def remember(cache: Path, key: str, value: Any) -> None:
-    known = _read(cache)
+    known = read_object(cache)
     known[key] = value
     try:
         make_parent(cache)
         write_atomically(cache, json.dumps(known, indent=1))
     except OSError as error:
         _logger.info("a measurement could not be remembered in %s: %s", cache, error)
-
-
-def _read(cache: Path) -> dict[str, Any]:
-    try:
-        document = parse_json(cache.read_text())
-    except (OSError, ValueError):
-        return {}
-    return document if isinstance(document, dict) else {}

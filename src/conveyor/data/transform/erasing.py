@@ -1,0 +1,41 @@
+"""Random erasing (Zhong et al. 2017): a box of an image, drawn anew each time, is set to zero behind the normalisation.
+
+As in torchvision: its area is 2 to 33 % of the image, its aspect (height over width) 0.3 to 3.3, uniform in the logarithm;
+drawn up to ten times until it fits inside. All of it is a pure function of (seed, epoch, sample).
+"""
+
+import math
+
+import torch
+from torch import Tensor
+
+from conveyor.numerics import keyed
+
+AREA = (0.02, 0.33)
+ASPECT = (0.3, 3.3)
+ATTEMPTS = 10
+
+
+def boxes(draws: Tensor, height: int, width: int) -> Tensor:
+    """The first box of each row of `draws` [B, 10, 4] that fits: int64 [B, 4] (top, bottom, left, right), empty if none."""
+    area, aspect, down, right = draws.unbind(2)
+    area = height * width * (AREA[0] + area * (AREA[1] - AREA[0]))
+    low, high = (math.log(end) for end in ASPECT)
+    aspect = torch.exp(low + aspect * (high - low))
+    rows, columns = (area * aspect).sqrt().round(), (area / aspect).sqrt().round()
+    top, left = (down * (height - rows + 1)).floor(), (right * (width - columns + 1)).floor()
+    fits = (rows < height) & (columns < width)
+    found = torch.stack([top, top + rows, left, left + columns], 2).to(torch.int64)
+    first = fits.to(torch.int8).argmax(1)
+    return found[torch.arange(len(found)), first] * fits.any(1, keepdim=True)
+
+
+def erase(images: Tensor, seed: int, epoch: int, samples: Tensor, probability: float) -> Tensor:
+    """Normalised images [B, H, W, C], some with a box of zeros; they are changed in place."""
+    draws = keyed.uniform(seed, "erasing", epoch, samples, count=1 + 4 * ATTEMPTS, dtype=torch.float64)
+    chosen = (draws[:, 0] < probability).nonzero()[:, 0]
+    height, width = images.shape[1:3]
+    found = boxes(draws[chosen, 1:].view(-1, ATTEMPTS, 4), height, width)
+    for number, (top, bottom, left, right) in zip(chosen.tolist(), found.tolist(), strict=True):
+        images[number, top:bottom, left:right] = 0
+    return images

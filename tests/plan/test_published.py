@@ -1,0 +1,56 @@
+"""Forecasts beside published figures for ResNet-50 (sources and the whole table: docs/planning.md)."""
+
+import pytest
+
+from conveyor.data.subject import planned
+from conveyor.options import Options
+from conveyor.plan import planner
+from conveyor.plan.simulator import Pod, forecast
+
+A100 = [
+    "devices=8",
+    "tflops=312",
+    "memory_bandwidth=2TB/s",
+    "inner=300GB/s",
+    "link=1600Gbit",
+    "memory=80GiB",
+    "reduce=auto",
+]
+"""The data sheet's numbers; nothing is fitted."""
+IPU = [
+    "devices=64",
+    "tflops=60",
+    "memory_bandwidth=47TB/s",
+    "inner=64GB/s",
+    "link=400Gbit",
+    "memory=64GiB",
+    "reduce=auto",
+    "overlap=0",
+]
+"""tflops is fitted to the first row: what the chip sustains is far from its peak."""
+OPTIONS = Options().replace(model="resnet50", precision="16.16", num_classes=1000, image_size=224)
+
+
+def predicted(words: list[str], devices: int, micro_batch: int, accumulation: int) -> float:
+    pod = Pod.parse(words)
+    pod = Pod.parse([*words, f"hosts={-(-devices // pod.devices)}"])
+    model = planner.cost_model(OPTIONS, planned(OPTIONS), pod.hardware(), measure=False)
+    stages = [model.stage(0, len(model), micro_batch)]
+    one = forecast(
+        pod, stages, replicas=devices, accumulation=accumulation, micro_batch=micro_batch, schedule="gpipe", updates=2
+    )
+    return one.images_per_second
+
+
+@pytest.mark.parametrize(
+    ("words", "devices", "micro_batch", "accumulation", "published"),
+    [
+        (A100, 8, 408, 1, 26_345),
+        (A100, 64, 51, 1, 166_636),
+        (A100, 1024, 35, 1, 2_307_533),
+        (IPU, 16, 20, 10, 28_639),
+        (IPU, 64, 20, 3, 95_437),
+    ],
+)
+def test_within_a_fifth(words: list[str], devices: int, micro_batch: int, accumulation: int, published: float) -> None:
+    assert predicted(words, devices, micro_batch, accumulation) == pytest.approx(published, rel=0.2)
