@@ -1,5 +1,6 @@
 # make train   a real run on the embedded data set        make test    all tests
 # make check   format, lint, types                        make bench   the table in benchmarks/README.md
+# make docs    the site, into .site                       make conformance   the long tests
 # make peers   environments of the programs that `make bench` compares with (several GB)
 PYTHON ?= python3
 VENV := .venv
@@ -9,7 +10,7 @@ JOBS ?= 2
 export CONVEYOR_PEERS ?= $(CURDIR)/.peers
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not conformance"
 
-.PHONY: train install test check format bench peers conformance lock clean
+.PHONY: train install test check format bench peers conformance docs lock clean
 
 train: $(VENV)/.core
 	$(BIN)/conveyor train
@@ -46,12 +47,16 @@ $(CONVEYOR_PEERS)/%/.all: requirements/peers/%.txt
 conformance: $(VENV)/.all $(CONVEYOR_PEERS)/store/.all $(CONVEYOR_PEERS)/cluster/.all
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m conformance -n $(JOBS) --dist loadgroup $(ARGS)
 
-lock: $(VENV)/.all
+docs: $(VENV)/.docs
+	$(BIN)/mkdocs build --strict --quiet
+	@echo ".site/index.html"
+
+lock: $(VENV)/.docs
 	$(BIN)/python scripts/lock.py
 	$(BIN)/python scripts/licences.py
 
 clean:
-	rm -rf $(VENV) .peers .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf $(VENV) .peers .site .mypy_cache .ruff_cache .pytest_cache .hypothesis
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
@@ -67,4 +72,8 @@ $(VENV)/.core: requirements/core.txt requirements/torch.txt pyproject.toml $(KER
 
 $(VENV)/.all: requirements/all.txt $(VENV)/.core
 	$(PIP) --require-hashes -r requirements/all.txt
+	@touch $@
+
+$(VENV)/.docs: requirements/docs.txt $(VENV)/.all
+	$(PIP) --require-hashes -r requirements/docs.txt
 	@touch $@

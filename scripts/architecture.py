@@ -85,6 +85,8 @@ CHANGES = [
     ("a network's name, sizes and scales", ["models/catalogue.py"]),
     ("published weights by --pretrained, and the defaults of fine-tuning", ["data/pretrained.py", "options/layers.py"]),
     ("how foreign weights are read", ["models/weights.py", "models/sources.py"]),
+    ("models of timm and torchvision; which layers of others are replaced", ["models/library_models.py", "models/layers/adopt.py"]),
+    ("data and models of a user's own", ["data/user_data.py", "models/user_module.py"]),
     ("number formats", ["numerics/precision.py", "numerics/half_ops.py"]),
     ("rounding, to nearest and stochastic", ["numerics/rounding.py"]),
     ("random numbers", ["numerics/keyed.py"]),

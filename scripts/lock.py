@@ -1,6 +1,7 @@
 """Write requirements/*.txt: the exact versions in this environment, as far as the package asks for them, with hashes.
 
-`core.txt` holds what `conveyor train` needs, `all.txt` every extra and the tools of the developers. The hashes are those
+`core.txt` holds what `conveyor train` needs, `all.txt` every extra and the tools of the developers, `docs.txt` what builds
+the site. The hashes are those
 of the package index, over all files of a version that fit this Python or a later one on any system. `torch.txt` has none:
 which build is right (CPU, which CUDA) depends on the machine, and pip takes hashes for all requirements of a file or none.
 """
@@ -109,14 +110,16 @@ def main() -> None:
         [
             *project["dependencies"],
             *BUILD_TOOLS,
-            *(need for name in ("track", "plot", "export", "serve", "remote", "dev") for need in extras[name]),
+            *(need for name in ("track", "plot", "export", "serve", "remote", "parquet", "sweep", "dev") for need in extras[name]),
         ]
     )
     rest = {name: version for name, version in everything.items() if name not in core}
+    site = {name: version for name, version in closure(extras["docs"]).items() if name not in everything}
     torch = core.pop(WITHOUT_HASH)
     folder = HERE / "requirements"
     (folder / "core.txt").write_text("# Made by `make lock`: what training needs besides torch.\n" + lines(core))
     (folder / "all.txt").write_text("# Made by `make lock`: every extra and the tools.\n-r core.txt\n" + lines(rest))
+    (folder / "docs.txt").write_text("# Made by `make lock`: what builds the site.\n-r all.txt\n" + lines(site))
     note = "# Made by `make lock`: the build that fits the machine, so without a hash; what it needs is in core.txt.\n"
     (folder / "torch.txt").write_text(f"{note}{WITHOUT_HASH}=={torch}\n")
 

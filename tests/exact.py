@@ -6,6 +6,8 @@ from pathlib import Path
 
 TENSORS = ("model.safetensors", "optimizer.safetensors", "averages.safetensors")
 TIMES = {"images_per_second", "update_seconds", "seconds", "data_wait", "memory_mib", "peak_share"}
+SHOWN = ("confusion.json", "calibration.json", "mistakes/*", "right/*", "augmented/*")
+"""What the report shows of the images: the same however the validation set was dealt to workers."""
 ELSEWHERE = {"layout", "timing", "stopping", "job", "restarts", "updates_repeated"}
 """Of a checkpoint's state: where it ran, how long that took, and what happened on the way."""
 
@@ -33,7 +35,13 @@ def differences(one: Path, other: Path, told: frozenset[str] = frozenset()) -> l
         rows = [_rows(run / name) for run in (one, other)]
         if rows[0] != rows[1]:
             found.append(name)
-    return found
+    shown = [
+        {str(path.relative_to(run)): path.read_bytes() for form in SHOWN for path in run.glob(form)}
+        for run in (one, other)
+    ]
+    return found + sorted(
+        name for name in shown[0].keys() | shown[1].keys() if shown[0].get(name) != shown[1].get(name)
+    )
 
 
 def _state(path: Path, without: set[str]) -> dict[str, object]:

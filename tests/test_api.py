@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from tests.data.test_user_data import arrays, net
 from tests.run.runs import small_options
-from tests.run.test_user_data import arrays, net
 
 import conveyor
 from conveyor.errors import UserError

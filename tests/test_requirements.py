@@ -36,6 +36,7 @@ def test_they_are_installed_with_their_hashes() -> None:
         "$(PIP) --no-deps -r requirements/torch.txt",
         "$(PIP) --no-build-isolation --no-deps --editable .",
         "$(PIP) --require-hashes -r requirements/all.txt",
+        "$(PIP) --require-hashes -r requirements/docs.txt",
     ]
     assert [line.partition("==")[0] for line in requirements("torch.txt")] == ["torch"]
 

@@ -7,6 +7,8 @@ model = conveyor.load(run)
 model.predict("photo.jpg").label
 """
 
+import contextlib
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,8 +27,10 @@ from conveyor.options.file import configuration
 from conveyor.options.layers import layered
 from conveyor.options.typed import TrainOptions
 from conveyor.remote import front
+from conveyor.report import live
 from conveyor.run import folder as rundir
 from conveyor.run import in_process
+from conveyor.spec import resolve
 
 __all__ = ["Classifier", "Run", "load", "train", "validate"]
 
@@ -119,6 +123,7 @@ def train(
     every other keyword is an option of `conveyor train`. `callbacks` are objects with some of the methods of
     `conveyor.monitor.callbacks.Callback`. Runs with several workers start them as processes of their own, so a script
     needs no `if __name__ == "__main__"`; with callbacks, or a model or data of your own, the run stays in this process.
+    In a notebook a bar and the curves are shown under the cell while the run goes on.
 
     In a script that a launcher started several times (torchrun, srun, mpirun, submitit, `conveyor launch`), or beside an
     initialised process group (Ray Train), all these processes are the workers of one run, objects of your own included,
@@ -127,10 +132,16 @@ def train(
     from conveyor.launch.run_job import TRAIN, start
     from conveyor.run.preflight import check_names
 
-    with front.local("train", options, writes=is_main()) as given:
+    with front.local("train", options, writes=is_main()) as given, contextlib.ExitStack() as shown:
         chosen, own_model, own_data = _options(model, data, config, given)
+        own = own_model is not None or own_data is not None
+        if live.in_notebook() and not chosen.run.quiet:
+            if chosen.run.run_dir is None:
+                name = time.strftime("runs/own-%Y%m%d-%H%M%S") if own else str(rundir.choose(resolve(chosen)))
+                chosen = chosen.replace(run_dir=name)
+            shown.enter_context(live.shown(Path(str(chosen.run.run_dir))))
         how: dict[str, Any] = {"run": TRAIN}
-        if own_model is not None or own_data is not None or callbacks:
+        if own or callbacks:
             how["resolving"], how["run"] = in_process.prepared(chosen, own_model, own_data, callbacks)
         result = start(chosen, check=lambda spec: check_names(spec, options, own_model), everywhere=True, **how)
         return Run.of(result, own_model)
@@ -175,12 +186,15 @@ def _options(
     model: str | nn.Module | None, data: Any, config: str | None, given: dict[str, Any]
 ) -> tuple[Options, nn.Module | None, Any]:
     """The options, and the caller's own model and data if there are any."""
-    for named in (model if isinstance(model, str) else None, given.get("optimizer"), *given.get("callback", ())):
-        user_module.admit(named)
+    named = (one for one in (model, data, given.get("optimizer")) if isinstance(one, str))
+    for code_of_the_user in (*named, *given.get("callback", ())):
+        user_module.admit(code_of_the_user)
     own_model = None if model is None or isinstance(model, str) else model
     own_data = None if data is None or isinstance(data, str) else data
     if own_model is not None and not isinstance(own_model, nn.Module):
         raise UserError(f"model should be a name or an nn.Module, not {type(model).__name__}")
+    if isinstance(data, str) and ":" in data:
+        data = user_module.full_name(data)  # as a run stores it
     plain_names = {"model": model if own_model is None else None, "data": data if own_data is None else None}
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
     asked = {**{name: value for name, value in plain_names.items() if value is not None}, **plain}

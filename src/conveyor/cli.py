@@ -67,8 +67,13 @@ def _dispatch(words: list[str]) -> int:
     arguments = parser_of(name).parse_args(words[1:])
     module = commands.load(name)
     given = getattr(arguments, "given", None) or {}
-    for code_of_the_user in (given.get("model"), given.get("optimizer"), *given.get("callback", ())):
+    for code_of_the_user in (
+        *(given.get(option) for option in ("model", "data", "optimizer")),
+        *given.get("callback", ()),
+    ):
         user_module.admit(code_of_the_user)
+    if ":" in (given.get("data") or ""):
+        given["data"] = user_module.full_name(given["data"])  # as a run stores it
     try:
         with _local(name, arguments):
             code = module.run(arguments)

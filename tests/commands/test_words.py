@@ -28,6 +28,7 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_help_fits_two_screens_and_all_is_there(conveyor: Command) -> None:
     short = cli.parser_of("train").format_help()
     assert len(short.splitlines()) <= 80
+    assert max(map(len, short.splitlines())) <= 80
     assert set(specs()) >= COMMON
     for name in COMMON:
         assert f"--{name.replace('_', '-')}" in short

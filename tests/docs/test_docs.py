@@ -2,9 +2,11 @@
 
 The commands of a code block are run, `train` and `validate` dry, `plan` without its measurement. `<!-- run -->` before a
 block has them run for real, one after the other in one folder; `<!-- not run: reason -->` says why not even that.
+`test_tutorial.py` runs what is marked `tutorial` and `served`.
 """
 
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -13,6 +15,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+import conveyor as package
+from conveyor.options import specs
 
 ROOT = Path(__file__).parent.parent.parent
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md"))]
@@ -45,6 +50,8 @@ PLAIN = [
     for command in block.commands
     if command[0] == "conveyor"
 ]
+MADE = ("api.md", "options.md")
+"""Pages that `scripts/reference.py` makes while the site is built."""
 RUN = [page for page in PAGES if any(block.mark == "run" for block in blocks(page))]
 
 
@@ -90,7 +97,9 @@ def test_unmarked_blocks_hold_our_commands_only() -> None:
 
 def test_marks_are_known() -> None:
     marks = {block.mark for block in ALL if block.mark}
-    assert [mark for mark in marks if mark != "run" and not re.match(r"not run: .{10}", mark)] == []
+    assert [
+        mark for mark in marks if mark not in ("run", "tutorial", "served") and not re.match(r"not run: .{10}", mark)
+    ] == []
 
 
 def anchors(page: Path) -> set[str]:
@@ -115,7 +124,7 @@ def test_the_site_has_every_page_and_links_stay_inside_it() -> None:
     """What `mkdocs build --strict` complains about, without mkdocs."""
     pages = sorted((ROOT / "docs").glob("*.md"))
     listed = re.findall(r": (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(), re.MULTILINE)
-    assert sorted(listed) == [page.name for page in pages]
+    assert sorted(listed) == sorted([*(page.name for page in pages), *MADE])
     outside = [
         f"{page.name}: {target}" for page in pages for target in re.findall(r"\]\((\.\./[^)]*)\)", page.read_text())
     ]
@@ -134,3 +143,19 @@ def test_python_examples_compile() -> None:
         for match in BLOCK.finditer(page.read_text()):
             if match["language"] == "python":
                 compile(match["body"], page.name, "exec")
+
+
+def test_the_reference_has_every_option_and_every_public_name() -> None:
+    made = runpy.run_path(str(ROOT / "scripts" / "reference.py"))
+    options, python = made["options_page"](), made["api_page"]()
+    assert [spec.flag for spec in specs().values() if f"`{spec.flag}`" not in options] == []
+    assert [name for name in package.__all__ if name != "__version__" and f"`conveyor.{name}`" not in python] == []
+    assert "- `.predict()`:" in python
+
+
+def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs", reason="mkdocs is not installed: make docs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "--site-dir", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
+    assert done.returncode == 0, done.stderr
+    assert "--learning-rate" in (tmp_path / "site" / "options" / "index.html").read_text()

@@ -29,7 +29,12 @@ pytestmark = [
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("timm")
     command = [str(PYTHON), str(HERE / "timm_weights.py"), str(folder), *NAMES]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=900)
+    env = {
+        **os.environ,
+        "CONVEYOR_PEERS": str(PYTHON.parents[2].absolute()),
+        "PYTHONPATH": str(HERE.parent / "peers_path"),
+    }
+    done = subprocess.run(command, capture_output=True, text=True, timeout=900, env=env)
     assert done.returncode == 0, done.stderr
     return folder
 

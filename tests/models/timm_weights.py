@@ -6,33 +6,11 @@ norms are drawn small, so that their epsilon shows in the answers.
 
 import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
+import timm
 import torch
-
-register = torch.library.register_fake
-
-
-def tolerant(operator: str, function: Any = None, **more: Any) -> Any:
-    """torchvision registers forms of compiled operators that it lacks beside a CPU build of torch; none is used here."""
-
-    def add(one: Callable[..., Any]) -> Callable[..., Any]:
-        try:
-            return register(operator, one, **more)
-        except RuntimeError:
-            return one
-
-    return add if function is None else add(function)
-
-
-torch.library.register_fake = tolerant
-import torchvision  # noqa: E402, F401
-
-torch.library.register_fake = register
-import timm  # noqa: E402
-from safetensors.torch import save_file  # noqa: E402
+from safetensors.torch import save_file
 
 
 def write(folder: Path, name: str) -> None:

@@ -62,3 +62,18 @@ def test_readable_time(seconds: float, text: str) -> None:
 @pytest.mark.parametrize(("rate", "text"), [(0.853, "0.85"), (24.53, "24.5"), (446.2, "446"), (12345.6, "12 346")])
 def test_readable_rate(rate: float, text: str) -> None:
     assert records.readable_rate(rate) == text
+
+
+def test_a_long_line_is_folded_on_a_terminal_between_figures() -> None:
+    line = "validation  update 44  epoch 1.00  accuracy 96.67 %  (top-5 100.00 %)  loss 0.1383  360 images"
+    script = f"from conveyor.monitor.progress import say; say({line!r})"
+    parent, child = pty.openpty()
+    with open(parent, "rb", buffering=0) as reader:
+        env = {**os.environ, "TERM": "xterm", "COLUMNS": "80"}
+        subprocess.run([sys.executable, "-c", script], stdout=child, check=True, env=env, timeout=60)
+        text = reader.read(4096).decode()
+        os.close(child)
+    shown = text.split("\r\n")
+    assert shown[:2] == [line.partition("  loss")[0], "  loss 0.1383  360 images"]
+    whole = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
+    assert whole.stdout == line + "\n"

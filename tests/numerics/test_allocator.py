@@ -3,6 +3,7 @@
 import platform
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +36,22 @@ def test_a_large_block_costs_no_page_faults_the_second_time() -> None:
     )
     assert kept < 1_000
     assert returned > 10 * kept
+
+
+LARGE = """
+import torch
+from conveyor.numerics.allocator import keep_freed_memory
+
+keep_freed_memory()
+kept = [torch.ones(12 * 2**20) for _ in range(4)]
+print(*[line.split()[1] for line in open("/proc/self/smaps_rollup") if line.startswith("AnonHugePages")])
+"""
+PAGES = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+
+
+@pytest.mark.skipif(not PAGES.exists() or "[never]" in PAGES.read_text(), reason="the system has no large pages")
+def test_the_heap_lies_in_large_pages() -> None:
+    """192 MiB of tensors: most of them, whatever the system could find."""
+    program = [sys.executable, "-c", LARGE]
+    found = int(subprocess.run(program, capture_output=True, text=True, check=True).stdout)
+    assert found > 96 * 2**10

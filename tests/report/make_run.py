@@ -88,7 +88,19 @@ def make_run(folder: Path, *, classes: int = 10, shift: float = 0.0, mistakes: i
                 "sample": index,
             }
         )
+    for entry in entries[:1]:
+        entry["heat"] = [[0, 50, 100, 20]] * 4
     (sheet / "mistakes.json").write_text(json.dumps(entries))
+    for name, more in (
+        ("right", {"label": 3, "predicted": 3, "confidence": 0.9}),
+        ("augmented", {"labels": [[3, 0.7], [5, 0.3]], "update": 3899}),
+    ):
+        (folder / name).mkdir(exist_ok=True)
+        Image.new("RGB", (32, 32), (200, 120, 40)).save(folder / name / "0000.png")
+        entry = {"file": "0000.png", "sample": 1, "heat": [[0, 100], [50, 0]], **more}
+        (folder / name / f"{name}.json").write_text(json.dumps([entry]))
+    bins = [[100 * m, int(80 * m * m / 15), 100 * m * (m + 0.5) / 15] for m in range(15)]
+    (folder / "calibration.json").write_text(json.dumps({"update": 3900, "bins": bins}))
     (folder / "timeline-0.json").write_text(json.dumps(pipeline_spans()))
     (folder / "profile").mkdir(exist_ok=True)
     (folder / "profile" / "layers.json").write_text(json.dumps([

@@ -36,7 +36,7 @@ return Array.from(document.querySelectorAll('svg.chart')).map(chart => {
 def test_charts_are_drawn_and_the_console_is_empty(browser: Browser, page: Path) -> None:
     browser.open(page)
     drawn = browser.script(DRAWN)
-    assert len(drawn) == 5
+    assert len(drawn) == 7
     assert all(all(checks) for checks in drawn)
     assert (
         browser.script(
@@ -45,7 +45,7 @@ def test_charts_are_drawn_and_the_console_is_empty(browser: Browser, page: Path)
         == 0
     )
     loaded = browser.script("return Array.from(document.images).map(image => image.complete && image.naturalWidth > 0)")
-    assert len(loaded) == 12
+    assert len(loaded) == 16  # 12 mistakes, a right answer and a training image; two heat maps
     assert all(loaded)
     assert browser.errors() == []
 
@@ -120,3 +120,17 @@ def test_no_table_is_cut_on_a_telephone(browser: Browser, page: Path, dark: bool
     wide = "return Array.from(document.querySelectorAll('table')).filter(one => one.offsetWidth > one.parentElement.clientWidth).length"
     assert browser.script(wide) == 0
     assert browser.script("return document.querySelectorAll('#verdict li').length") > 0
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_no_table_of_a_comparison_is_cut_on_a_telephone(
+    browser: Browser, run_folder: Path, tmp_path: Path, dark: bool
+) -> None:
+    others = [
+        make_run(tmp_path / f"a-run-with-a-long-name-{index}", shift=float(index), mistakes=0) for index in (1, 2)
+    ]
+    browser.open(write_report([run_folder, *others], tmp_path / "all.html"), width=400, dark=dark)
+    assert browser.script("return document.documentElement.scrollWidth") == 400
+    wide = "return Array.from(document.querySelectorAll('table')).filter(one => one.offsetWidth > one.parentElement.clientWidth).length"
+    assert browser.script(wide) == 0
+    assert browser.errors() == []

@@ -61,7 +61,10 @@ def test_everything_is_there(run_folder: Path) -> None:
         "layout",
         "timeline",
         "classes",
+        "calibration",
         "mistakes",
+        "right",
+        "augmented",
         "layers",
         "operators",
         "options",
@@ -75,11 +78,30 @@ def test_everything_is_there(run_folder: Path) -> None:
         "most often taken for",
         "conveyor train --model resnet20",
         "gradient exchange 4.7 %",
+        "Expected calibration error 16.25 % (15 bins), on average 16.3 points too sure. Of the weights after update 3900",
+        "It is too sure of itself, by 16 points",
+        "mixed as in update 3900",
+        "cat 70\u00a0%, dog 30\u00a0%",
     ):
-        assert words in text
+        assert words in re.sub(r"</?span>", "", text)
 
 
-@pytest.mark.parametrize("missing", ["metrics.csv", "validation.csv", "timing.json", "confusion.json", "mistakes", "options.yml", "timeline-0.json", "spec.json", "result.json", "profile"])  # fmt: skip
+def test_a_comparison_has_the_calibration_error(run_folder: Path, tmp_path: Path) -> None:
+    other = make_run(tmp_path / "other", mistakes=0)
+    (other / "calibration.json").unlink()
+    text = write_report([run_folder, other], tmp_path / "c.html").read_text()
+    assert text.count("16.25 %") == 1
+    assert "calibration error" in text
+
+
+def test_a_live_page_has_no_inline_script_or_style(run_folder: Path) -> None:
+    text = render([inputs.read_run(run_folder)], live=True)
+    assert "<style" not in text
+    assert " style=" not in text
+    assert re.findall(r"<script[^>]*>[^<]*", text) == ['<script src="report.js">']
+
+
+@pytest.mark.parametrize("missing", ["metrics.csv", "validation.csv", "timing.json", "confusion.json", "calibration.json", "mistakes", "right", "augmented", "options.yml", "timeline-0.json", "spec.json", "result.json", "profile"])  # fmt: skip
 def test_any_file_may_be_missing(run_folder: Path, tmp_path: Path, missing: str) -> None:
     copy = tmp_path / "run"
     shutil.copytree(run_folder, copy)
@@ -122,7 +144,9 @@ def test_comparison_shows_what_differs(run_folder: Path, tmp_path: Path) -> None
     other = make_run(tmp_path / "other", shift=1.5, mistakes=0)
     text = write_report([run_folder, other], tmp_path / "c.html").read_text()
     checked(text)
-    rows = re.findall(r"<td>([a-z-]+)</td><td[^>]*>(\S+)</td><td[^>]*>(\S+)</td>", text[text.index("options-table") :])
+    rows = re.findall(
+        r"<td[^>]*>([a-z-]+)</td><td[^>]*>(\S+)</td><td[^>]*>(\S+)</td>", text[text.index("options-table") :]
+    )
     assert rows == [("seed", "0", "15")]
 
 

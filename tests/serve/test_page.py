@@ -135,3 +135,18 @@ def test_a_page_from_elsewhere_cannot_ask(browser: Browser, server: Running, tmp
         before = counted(server)
         assert browser.script_that_waits(asked, address) == "sent"
         assert counted(server) == before, "it was not even counted as a request for the model"
+
+
+@pytest.mark.parametrize("width", [400, 1280])
+def test_the_page_of_addresses(browser: Browser, server: Running, width: int) -> None:
+    browser.errors()  # those of the tests before
+    browser.open(f"{server.url}/docs", width=width)
+    shown = browser.script_that_waits(
+        "const done = arguments[0], look = () => document.querySelector('section') ? "
+        "done([...document.querySelectorAll('h2')].map(one => one.textContent)) : setTimeout(look, 20); look();"
+    )
+    assert "POST/classify" in shown
+    assert "POST/v1/models/digits:predict" in shown
+    assert f"curl --data-binary @photo.jpg {server.url}/classify" in browser.script("return document.body.textContent")
+    assert browser.script("return document.documentElement.scrollWidth") <= width
+    assert browser.errors() == []

@@ -3,6 +3,7 @@ import gc
 import sys
 import threading
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -32,7 +33,8 @@ class SlowModel:
     name, version, requests, num_classes = "digits", "1", 0, 10
     preprocessing = Preprocessing(image_size=8, channels=1, in_channels=1)
 
-    async def infer(self, batch: np.ndarray) -> np.ndarray:
+    async def infer(self, batch: np.ndarray, on_wait: Callable[[float], None]) -> np.ndarray:
+        on_wait(0.0)
         await asyncio.sleep(PAUSE)
         return np.zeros((len(batch), 10), np.float32)
 

@@ -48,14 +48,19 @@ def by_definition(groups: int) -> list[Tensor]:
     return node(0, groups)
 
 
-def reduce_case(rank: int, lanes: int, groups: int) -> dict[str, Any]:
+def reduce_case(rank: int, lanes: int, groups: int, hidden: int | None = None) -> dict[str, Any]:
+    """`hidden`: the lane that cannot open the others' memory."""
+    from conveyor.world import shared_rows
     from conveyor.world.distributed import ProcessWorld
     from conveyor.world.world import World
 
     model, unused, half = network()
     world = ProcessWorld(lanes, 1) if lanes > 1 else World.single()
     dealt = deal(groups, 1, lanes)
-    reducer = world.gradient_sum([[*model.parameters(), unused, half]], 64, dealt)
+    with pytest.MonkeyPatch.context() as patch:
+        if rank == hidden:
+            patch.setattr(shared_rows, "_mapped", lambda told, size: None)
+        reducer = world.gradient_sum([[*model.parameters(), unused, half]], 64, dealt)
     launched: list[bool] = []
     launch, in_backward = reducer._launch, True
     reducer._launch = lambda: (launched.append(in_backward), launch())  # type: ignore[method-assign]
@@ -76,7 +81,8 @@ def reduce_case(rank: int, lanes: int, groups: int) -> dict[str, Any]:
         for one in (*model.parameters(), unused, half):
             one.grad = None
     reducer.close()
-    return {"gradients": gradients, "strides": strides, "launched": launched, "half": halves}
+    shared = [bucket.shared is not None for bucket in reducer.buckets]
+    return {"gradients": gradients, "strides": strides, "launched": launched, "half": halves, "shared": shared}
 
 
 @pytest.mark.parametrize(("lanes", "groups"), [(1, 1), (1, 6), (2, 2), (2, 7), (3, 4), (3, 7), (4, 4), (3, 2), (4, 10)])
@@ -86,6 +92,17 @@ def test_every_lane_ends_with_the_bits_of_the_tree(pool: Any, lanes: int, groups
         assert [torch.equal(*pair) for pair in zip(result["gradients"], expected, strict=True)] == [True] * 6
         assert result["half"] == [3.0 * groups] * 3
         assert all(result["strides"])
+
+
+@pytest.mark.parametrize(("lanes", "groups"), [(2, 2), (3, 7)])
+def test_one_lane_that_cannot_open_the_others_memory_makes_all_send_the_same_bits(
+    pool: Any, lanes: int, groups: int
+) -> None:
+    shared, sent = (pool.run(reduce_case, lanes, lanes=lanes, groups=groups, hidden=hidden) for hidden in (None, 1))
+    assert all(all(result["shared"]) for result in shared)
+    assert not any(any(result["shared"]) for result in sent)
+    for one, other in zip(shared, sent, strict=True):
+        assert all(torch.equal(*pair) for pair in zip(one["gradients"], other["gradients"], strict=True))
 
 
 def test_buckets_leave_while_gradients_are_still_computed(pool: Any) -> None:

@@ -3,11 +3,12 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from conveyor.bench import plots, scaling, time_to_accuracy
+from conveyor.bench import scaling, time_to_accuracy
 from conveyor.bench.records import BEST_RATIO, OURS, Record, Sample
 from conveyor.bench.tables import OUR_RATE, PEER_TITLES, markdown, newest_records, peers_rows
 from conveyor.errors import UserError
 from conveyor.files import write_atomically
+from conveyor.monitor import svg
 
 INTRODUCTION = (
     "Made by `make bench` from the records beside it. All programs of a setting ran in one session in alternating rounds "
@@ -82,7 +83,7 @@ def peers_chart(records: Sequence[Record]) -> str:
         for metric, sample in record.results.items()
         if (metric.endswith(" rate") and not metric.startswith(f"{OURS} ")) or metric == OUR_RATE
     ]
-    return plots.bars(rows, OURS)
+    return svg.standalone(svg.bars(rows, OURS, label="rates beside the peers"))
 
 
 def head_rows(records: Sequence[Record]) -> list[list[str]]:

@@ -3,8 +3,8 @@
 import re
 from collections.abc import Iterable, Sequence
 
-from conveyor.bench import plots
 from conveyor.bench.records import Record, Sample
+from conveyor.monitor import svg
 
 RATE, MEMORY = "images_per_second", "memory_mib"
 TITLES = ["images/s (spread)", "MiB (spread)"]
@@ -57,12 +57,13 @@ def axis(members: Sequence[Record]) -> str:
 
 
 def chart(members: Sequence[Record]) -> str:
-    """Rate and memory over the value."""
-
-    def values(key: str) -> list[float | None]:
-        return [one.results[key].median if key in one.results else None for one in members]
-
-    labels = [label(one).removeprefix("--recompute ") for one in members]
-    return plots.panels(
-        labels, [("images per second", values(RATE)), ("MiB, largest worker", values(MEMORY))], axis(members)
-    )
+    """Rate and memory over the value, both from zero."""
+    names = [label(one).removeprefix("--recompute ") for one in members]
+    panels = []
+    for title, key in (("images per second", RATE), ("MiB, largest worker", MEMORY)):
+        points = [(float(x), one.results[key].median) for x, one in enumerate(members) if key in one.results]
+        series = [svg.Series(title, points, dots=True)]
+        panels.append(
+            (title, svg.line_chart(series, label=title, x_label=axis(members), y_range=(0.0, None), x_names=names))
+        )
+    return svg.standalone(svg.side_by_side([one for one in panels if one[1]], label=axis(members)))

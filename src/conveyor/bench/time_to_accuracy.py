@@ -14,7 +14,7 @@ from conveyor.bench.records import Record, Sample, make_record
 from conveyor.errors import UserError
 from conveyor.files import parse_json
 from conveyor.monitor.csvfile import CsvFile
-from conveyor.report.svg import Series, line_chart, percent
+from conveyor.monitor.svg import Series, line_chart, percent, standalone
 
 KIND = "time to accuracy"
 TITLES = [
@@ -24,10 +24,6 @@ TITLES = [
     "core-seconds of training, mean (spread)",
     "of the last validation",
 ]
-_STYLE = (
-    "<style>.grid{stroke:#8884}.line{fill:none;stroke-width:1.6}.tick{fill:#777;font:11px sans-serif}"
-    ".c0{stroke:#2a7de1}.c1{stroke:#9aa5b1}.dot{stroke:none}.dot.c0{fill:#2a7de1}.dot.c1{fill:#9aa5b1}</style>"
-)
 
 
 def collect(name: str, folders: Sequence[Path]) -> Record:
@@ -97,10 +93,8 @@ def chart(record: Record) -> str:
     """Accuracy over core-seconds: a grey line of training accuracy and a blue one of validation for each run."""
     series = []
     for run in record.conditions["runs"]:
-        series.append(Series("training", [tuple(point) for point in run["training"]], 1))
+        series.append(Series("training", [tuple(point) for point in run["training"]], 3))
         series.append(Series("validation", [tuple(point) for point in run["validations"]], 0, dots=True))
-    drawn = line_chart(
-        series, label=f"accuracy of {record.conditions['recipe']}", x_label="core-seconds", y_format=percent
+    return standalone(
+        line_chart(series, label=f"accuracy of {record.conditions['recipe']}", x_label="core-seconds", y_format=percent)
     )
-    drawn = re.sub(r' data-(x|series)="[^"]*"', "", drawn)  # for a page's script only
-    return drawn.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" ', 1).replace(">", f">{_STYLE}", 1)

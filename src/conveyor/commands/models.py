@@ -73,20 +73,17 @@ def listing(part: str, as_json: bool) -> str:
 
 def show(arguments: argparse.Namespace) -> str:
     """The units of one model: name, output shape, parameters, activation size, multiply-adds, what a cut sends."""
-    import torch
-
-    from conveyor import models
-    from conveyor.data.subject import subject
+    from conveyor.data.subject import completed_subject
     from conveyor.models import user_module
     from conveyor.models.units import trace
     from conveyor.options import Options
+    from conveyor.training.build_model import outline
 
     user_module.admit(arguments.name)
     asked = {"image_size": arguments.image_size, "num_classes": arguments.num_classes}
-    about = subject(Options().replace(model=arguments.name, in_channels=arguments.in_channels, **asked))
-    image_size = about.image_size
-    with torch.device("meta"):
-        model = models.build(**about.arguments())
+    options = Options().replace(model=arguments.name, in_channels=arguments.in_channels, **asked)
+    options, about, _ = completed_subject(options, None)
+    image_size, model = about.image_size, outline(options, about)
     units = trace(model, image_size, about.in_channels)
     splits = _proposed(units, arguments.stages)
     if arguments.json:

@@ -45,7 +45,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add(asked, "--rounds", 3, "N", "With --check: how often each is run.")
     add(asked, "--top", 5, "N", "Proposals to show.")
-    asked.add_argument("--picture", metavar="FILE.svg", help="Draw the best proposal's timetable.")
+    asked.add_argument("--picture", "--out", metavar="FILE.svg", help="Draw the best proposal's timetable.")
     asked.add_argument("--json", action="store_true", help="One JSON object on standard output.")
     asked.add_argument(
         "--simulate", nargs="+", metavar="KEY=VALUE",
@@ -275,7 +275,8 @@ def _draw(path: str | None, best: Any) -> None:
     if path is None:
         return
     from conveyor.files import make_parent, write_atomically
-    from conveyor.monitor.gantt import gantt, standalone
+    from conveyor.monitor.gantt import gantt
+    from conveyor.monitor.svg import standalone
 
     make_parent(path)
     write_atomically(path, standalone(gantt(best.spans(PICTURE_SLOTS), label="Timetable of one lane")))

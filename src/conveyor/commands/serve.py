@@ -67,6 +67,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add(limits, "--max-inflight", "256MiB", "SIZE", "All request bodies in memory together.")
     add(limits, "--timeout", 30.0, "S", "Seconds for a request, from arrival to answer.")
     add(limits, "--poll", 2.0, "S", "Seconds between looks for a new version, 0 never.")
+    limits.add_argument(
+        "--swap-agreement",
+        type=float,
+        metavar="X",
+        help="A new version is taken only if it answers this share of the last requests as they were answered, "
+        "such as 0.98; default: it is not compared.",
+    )
+    add(limits, "--swap-requests", 200, "N", "Images kept for that comparison.")
     add(limits, "--drain", 30.0, "S", "Most seconds for requests under way when stopping.")
     add(limits, "--drain-delay", 0.5, "S", "Seconds in which a stopping server still takes connections.")
     emit = parser.add_argument_group("Many machines")

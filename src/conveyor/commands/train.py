@@ -20,9 +20,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def add_dry_run(parser: argparse.ArgumentParser) -> None:
     """Flags that look at a run without starting it."""
-    parser.add_argument("--dry-run", action="store_true", help="Print the plan and stop; needs no data on the disk.")
-    parser.add_argument("--json", action="store_true", help="With --dry-run: one JSON object on standard output.")
-    parser.add_argument("--plot", metavar="FILE", help="With --dry-run: draw the learning rate into this picture.")
+    parser.add_argument("--dry-run", action="store_true", help="Print the plan and stop; no data are needed.")
+    parser.add_argument("--json", action="store_true", help="With --dry-run: one JSON object.")
+    parser.add_argument("--plot", metavar="FILE", help="With --dry-run: a picture of the rate.")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -57,6 +57,7 @@ def dry_run(
     named: Collection[str] = (),
 ) -> int:
     """Print what `options` mean, if a run could start with them. Standard output holds the JSON object alone."""
+    from conveyor.monitor.progress import say
     from conveyor.run.describe import describe, plot_schedule
     from conveyor.run.preflight import check_start
     from conveyor.spec import resolve
@@ -66,7 +67,11 @@ def dry_run(
         check_start(spec, named)
     if plot is not None:
         plot_schedule(spec, plot)
-    print(json.dumps(spec.to_json(command), indent=1) if as_json else describe(spec))
+    if as_json:
+        print(json.dumps(spec.to_json(command), indent=1))
+        return 0
+    for line in describe(spec).splitlines():
+        (print if line.startswith("command ") else say)(line)  # a command is copied: it stays in one piece
     return 0
 
 
@@ -97,8 +102,9 @@ def execute(options: Options, named: Collection[str] = (), after: Sequence[Optio
             print(f"run folder: {folder}")
     if not options.run.json_logs and not options.run.quiet and result["reason"] == Reason.DONE:
         folder = result["folder"]
-        look = f"see {folder}/report.html, or " if options.run.report else ""
-        print(f"next: {look}conveyor predict {folder} PHOTO, or conveyor serve {folder}")
+        if options.run.report:
+            print(f"next: look at {folder}/report.html")
+        print(f"next: conveyor predict {folder} PHOTO\nnext: conveyor serve {folder}")
     return 128 + int(result["signal"]) if result["signal"] is not None and result["reason"] == Reason.INTERRUPTED else 0
 
 

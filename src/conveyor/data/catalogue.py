@@ -11,6 +11,7 @@ from conveyor.data.formats import divide, folders, lists, locate, packed, tfreco
 from conveyor.data.formats.boxes import CSV_NAME, has_boxes
 from conveyor.data.formats.sources import SOURCES
 from conveyor.errors import UserError, did_you_mean
+from conveyor.models import user_module
 from conveyor.options.data import DataOptions
 from conveyor.remote.data import data_folder
 
@@ -141,8 +142,15 @@ def data_dir(options: DataOptions) -> Path | None:
     return data_folder(text) if text else None
 
 
+def is_code(name: str | None) -> bool:
+    """Whether `name` is code of the user's own, FILE.py:NAME."""
+    return name is not None and ":" in name
+
+
 def name_of(options: DataOptions) -> str:
     """The data set's name: as given, else guessed from the words in the folder's path, else the embedded digits."""
+    if options.data and is_code(options.data):
+        return user_module.full_name(options.data)
     if options.data:
         return canonical_name(options.data)
     folder = data_dir(options)
@@ -186,6 +194,14 @@ def info(options: DataOptions) -> DatasetInfo:
             if options.folds
             else f"--fold {options.fold} has no effect without --folds N"
         )
+    if is_code(name):
+        from conveyor.data.user_data import from_code  # imports torch
+
+        if options.folds:
+            raise UserError(
+                f"--folds {options.folds} cannot divide data of your own: give (training, validation) of each fold"
+            )
+        return from_code(name)[0].with_limits(options)
     if name != "folder":
         found = _found(options)
         made_up = options.generated_data or options.synthetic_data

@@ -35,7 +35,7 @@ class Loader:
         transform: Transform | None,
         pin: bool,
     ) -> None:
-        self._dataset = dataset
+        self.dataset = dataset
         self._jobs = jobs
         self._prefetch = max(1, prefetch)
         self._transform = transform
@@ -86,7 +86,7 @@ class Loader:
         """Seconds by stage so far: `wait` is the consumer's, the others are thread time; and images per second."""
         elapsed = time.perf_counter() - self._opened
         return {
-            **self._dataset.statistics(),
+            **self.dataset.statistics(),
             "wait": self._wait_seconds,
             "images": float(self._images),
             "batches": float(self._batches),
@@ -103,9 +103,9 @@ class Loader:
     def _submit(self, pool: ThreadPoolExecutor, job: "Job") -> "Future[Batch]":
         """Read the job's samples in chunks, one task each; the thread that ends the last chunk finishes the batch."""
         size = len(job.indices)
-        chunk = self._dataset.chunk or size
+        chunk = self.dataset.chunk or size
         starts = range(0, size, chunk) if size else range(1)
-        work = _Assembly(job, self._dataset, len(starts), self._finish)
+        work = _Assembly(job, self.dataset, len(starts), self._finish)
         for start in starts:
             pool.submit(work.read, start, min(start + chunk, size)).add_done_callback(work.dropped)
         return work.result

@@ -18,6 +18,7 @@ from conveyor.data.formats.memory import GeneratedDataset, MemoryDataset, Pixels
 from conveyor.data.formats.stores import FolderStore, PackedStore, RecordStore, with_cache
 from conveyor.data.photo.encoded import EncodedDataset
 from conveyor.data.subject import subject
+from conveyor.data.user_data import first, from_code
 from conveyor.errors import UserError
 from conveyor.options import Options
 from conveyor.options.data import DataOptions
@@ -51,6 +52,12 @@ def open_dataset(options: Options, split: str, image_size: int | None = None, ch
         return GeneratedDataset(
             info, count, size if info.kind == "files" else info.image_size, info.channels, options.run.seed
         )
+    if catalogue.is_code(info.name):
+        _, train, validation = from_code(info.name)
+        part = train if split == "train" else validation
+        if part is None:
+            raise UserError(f"{info.name} has no images to validate on: give (training, validation)")
+        return first(part, count)
     if info.name in _openers:
         return _openers[info.name](options, split, size, depth)
     if info.kind == "memory":

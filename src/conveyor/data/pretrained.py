@@ -16,7 +16,7 @@ from pathlib import Path
 from conveyor.data.formats.acquire import exclusive
 from conveyor.errors import UserError
 from conveyor.files import cache_folder, open_replacing
-from conveyor.models import catalogue, sources
+from conveyor.models import catalogue, library_models, sources
 from conveyor.monitor.progress import track
 from conveyor.options import Options
 from conveyor.version import __version__
@@ -55,13 +55,28 @@ def completed(options: Options) -> Options:
     asked = options.model
     if asked.pretrained is None or asked.weights is not None:
         return _for_fine_tuning(options)
+    if library_models.is_library(asked.pretrained) and asked.model is None:
+        model_of(asked.pretrained)  # a package that is missing is said before anything is fetched
     file = find(asked.pretrained, asked.weights_dir, download=options.data.download)
     changes: dict[str, object] = {"weights": str(file.absolute()), "replace_head": True}
-    bare = asked.pretrained.rpartition("/")[2]
-    model = sources.timm_model(bare) or catalogue.canonical(bare.partition(".")[0])
-    if asked.model is None and model is not None:
+    model = None if asked.model is not None else model_of(asked.pretrained)
+    if model is not None:
         changes["model"] = model
     return _for_fine_tuning(options.replace(**changes))
+
+
+def model_of(name: str) -> str | None:
+    """The network that the weights called `name` are of: ours, else the one of timm or torchvision where it is installed."""
+    bare = _bare(name)
+    ours = sources.timm_model(bare) or catalogue.canonical(bare.partition(".")[0])
+    if ours is not None or Path(name).expanduser().exists() or name.startswith(("https://", "http://")):
+        return ours
+    package = name.partition("/")[0] if library_models.is_library(name) else "timm"
+    if library_models.has(package, bare):
+        return f"{package}/{bare}"
+    if library_models.is_library(name):
+        library_models.factory(name)  # says what is missing
+    return None
 
 
 def _for_fine_tuning(options: Options) -> Options:
@@ -133,6 +148,8 @@ def _full(name: str) -> str:
     owner, _, bare = name.rpartition("/")
     if owner in ("", "timm") and bare in TAGS:
         bare = f"{bare}.{TAGS[bare]}"
+    elif owner in ("", "timm") and "." not in bare and library_models.has("timm", bare):
+        return library_models.published(f"timm/{bare}")
     return f"{owner or 'timm'}/{bare}"
 
 
@@ -145,8 +162,16 @@ def _file_name(name: str) -> str:
     if name.startswith(("https://", "http://")):
         return _bare(name.partition("?")[0])
     if name.startswith("torchvision/"):
-        return f"{_bare(name)}-{TORCHVISION.get(_bare(name), '')}.pth"
+        return _of_torchvision(name) or f"{_bare(name)}.pth"
     return f"{_bare(_full(name))}/model.safetensors"
+
+
+def _of_torchvision(name: str) -> str | None:
+    """The name of a file of torchvision's weights, which ends with the beginning of its SHA-256."""
+    bare = _bare(name)
+    if bare in TORCHVISION:
+        return f"{bare}-{TORCHVISION[bare]}.pth"
+    return _bare(library_models.published(name)) if library_models.has("torchvision", bare) else None
 
 
 def _addresses(name: str) -> list[str]:
@@ -154,9 +179,11 @@ def _addresses(name: str) -> list[str]:
     if name.startswith(("https://", "http://")):
         return [name]
     if name.startswith("torchvision/"):
-        if _bare(name) not in TORCHVISION:
-            known = ", ".join(TORCHVISION)
-            raise UserError(f"--pretrained {name}: of torchvision's weights these are known by name: {known}")
+        if _of_torchvision(name) is None:
+            raise UserError(
+                f"--pretrained {name}: without torchvision (pip install torchvision) these of its weights are known by name: "
+                f"{', '.join(TORCHVISION)}"
+            )
         return [f"{os.environ.get('CONVEYOR_TORCHVISION', PUBLISHER).rstrip('/')}/{_file_name(name)}"]
     root = f"{os.environ.get('HF_ENDPOINT', HUB).rstrip('/')}/{_full(name)}/resolve/main"
     return [f"{root}/model.safetensors", f"{root}/{sources.CONFIG}"]
@@ -172,8 +199,8 @@ def _fetched(name: str) -> Path:
             for address in described:  # first: weights without their description would be taken for complete
                 _fetch(address, target.parent / _bare(address))
             _fetch(weights, target)
-            wanted = TORCHVISION.get(_bare(name)) if name.startswith("torchvision/") else None
-            if wanted is not None and not _sha256(target).startswith(wanted):
+            wanted = target.stem.rpartition("-")[2] if name.startswith("torchvision/") else ""
+            if not _sha256(target).startswith(wanted):
                 target.unlink()
                 raise UserError(f"{weights} gave another file than {target.name} (its SHA-256 differs): fetch it again")
     return target

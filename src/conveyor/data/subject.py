@@ -7,7 +7,7 @@ from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.photo.centre import resized_side
 from conveyor.errors import UserError
 from conveyor.models import catalogue as models
-from conveyor.models import sources
+from conveyor.models import library_models, sources
 from conveyor.models import user_module as own_models
 from conveyor.options import Options
 
@@ -50,7 +50,8 @@ def subject(options: Options, info: DatasetInfo | None = None, own: str | None =
     chosen = options.model
     small = info is not None and info.image_size <= SMALL_IMAGE
     name = own or chosen.model or ("resnet8" if small else "resnet50")
-    mine = own is not None or ":" in name or name in own_models.registered()
+    library = own is None and library_models.is_library(name)
+    mine = library or own is not None or ":" in name or name in own_models.registered()
     entry = None if mine else models.entry(name)
     if info is None:
         size, classes, channels = DEFAULT_SIZE, DEFAULT_CLASSES, 3
@@ -59,7 +60,8 @@ def subject(options: Options, info: DatasetInfo | None = None, own: str | None =
         size, classes, channels = info.image_size, info.num_classes, info.channels
     if entry is not None and (info is None or info.kind == "files"):
         size = entry.image_size
-    size, in_channels = chosen.image_size or size, chosen.in_channels or channels
+    taken = library_models.COLOURS if library and name.startswith("torchvision/") else channels
+    size, in_channels = chosen.image_size or size, chosen.in_channels or taken
     photographs = info is None or info.kind == "files"
     return Subject(
         name=name,
@@ -106,6 +108,7 @@ def info_without_files(options: Options) -> DatasetInfo:
     except UserError:
         if options.model.num_classes is None:
             raise
+    own = options.data.data == OWN_DATA or catalogue.is_code(options.data.data)
     return DatasetInfo(
         name="folder",
         train_images=0,
@@ -113,6 +116,6 @@ def info_without_files(options: Options) -> DatasetInfo:
         num_classes=options.model.num_classes,
         image_size=options.model.image_size or DEFAULT_SIZE,
         channels=min(options.model.in_channels or 3, 3),
-        kind="memory" if options.data.data == OWN_DATA else "files",
-        default_normalization="unit" if options.data.data == OWN_DATA else "imagenet",
+        kind="memory" if own else "files",
+        default_normalization="unit" if own else "imagenet",
     )

@@ -1,12 +1,10 @@
-"""Which classes are confused, and the images with the most confident wrong answers."""
+"""Which classes are confused, the most confident wrong answers, and some right ones."""
 
 import json
-import shutil
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-import torch
 from torch import Tensor
 
 from conveyor.data.batch import Batch
@@ -14,75 +12,65 @@ from conveyor.files import write_atomically
 
 KEPT = 24
 """Mistakes of one validation that are shown."""
-LARGEST = 64
-"""Pixels of the longer side of a shown image."""
+KEPT_RIGHT = 4
+"""Right answers that are shown."""
 
 
-@dataclass(frozen=True, slots=True)
-class Mistake:
-    """One image, its label and the network's answer."""
+class Answer(NamedTuple):
+    """One image of the validation set, its label and the network's answer."""
 
-    image: Tensor
-    """uint8 [H, W, C]."""
-    label: int
-    predicted: int
     confidence: float
     sample: int
+    label: int
+    predicted: int
 
 
-class Mistakes:
-    """The most confident wrong answers of one validation."""
+class Answers:
+    """The most confident wrong answers of one validation, and the first right ones of different classes."""
 
-    def __init__(self) -> None:
-        self.kept: list[Mistake] = []
+    def __init__(self, found: Iterable[Sequence[Any]] = ()) -> None:
+        self._wrong: list[Answer] = []
+        self._right: dict[int, Answer] = {}
+        self._add([Answer(*one) for one in found])
+
+    @property
+    def wrong(self) -> list[Answer]:
+        """Most confident first."""
+        return self._wrong
+
+    @property
+    def right(self) -> list[Answer]:
+        """In the order of the set."""
+        return sorted(self._right.values(), key=lambda one: one.sample)
 
     def see(self, batch: Batch, logits: Tensor) -> None:
-        """Collect the mistakes in the valid part of a batch."""
-        if batch.images.dtype != torch.uint8 or batch.images.numel() == 0:
-            return
-        logits = logits.cpu()
+        """Collect from the valid part of a batch."""
         labels = batch.labels[: batch.num_valid].cpu()
-        confidence, answer = logits.softmax(dim=1).max(dim=1)
-        for index in (answer != labels).nonzero().flatten().tolist():
-            self.kept.append(
-                Mistake(
-                    batch.images[index].cpu().clone(),
-                    int(labels[index]),
-                    int(answer[index]),
-                    float(confidence[index]),
-                    int(batch.samples[index]),
-                )
-            )
-        self.kept.sort(key=lambda mistake: (-mistake.confidence, mistake.sample))
-        del self.kept[KEPT:]
-
-
-def write_mistakes(folder: Path, mistakes: list[Mistake]) -> None:
-    """`mistakes/mistakes.json` and a small PNG for each."""
-    from PIL import Image
-
-    home = folder / "mistakes"
-    shutil.rmtree(home, ignore_errors=True)
-    if not mistakes:
-        return
-    home.mkdir()
-    entries: list[dict[str, Any]] = []
-    for number, mistake in enumerate(mistakes):
-        name = f"{number:04d}.png"
-        pixels = mistake.image[..., :3] if mistake.image.shape[-1] >= 3 else mistake.image[..., 0]
-        picture = Image.fromarray(pixels.contiguous().numpy())
-        picture.thumbnail((LARGEST, LARGEST))
-        picture.save(home / name)
-        entries.append(
-            {
-                "file": name,
-                "label": mistake.label,
-                "predicted": mistake.predicted,
-                "confidence": round(mistake.confidence, 6),
-                "sample": mistake.sample,
-            }
+        confidence, answer = (one.cpu() for one in logits.softmax(dim=1).max(dim=1))
+        wrong = answer != labels
+        looked_at = wrong.nonzero().flatten().tolist()
+        if len(self._right) < KEPT_RIGHT:
+            looked_at += (~wrong).nonzero().flatten().tolist()
+        self._add(
+            [
+                Answer(float(confidence[at]), int(batch.samples[at]), int(labels[at]), int(answer[at]))
+                for at in looked_at
+            ]
         )
-    write_atomically(home / "mistakes.json", json.dumps(entries, indent=1))
+
+    def _add(self, found: list[Answer]) -> None:
+        for one in sorted(found, key=lambda one: one.sample):
+            if one.label != one.predicted:
+                self._wrong.append(one)
+            elif one.label not in self._right or one.sample < self._right[one.label].sample:
+                self._right[one.label] = one
+        self._wrong.sort(key=lambda one: (-one.confidence, one.sample))
+        del self._wrong[KEPT:]
+        self._right = {one.label: one for one in self.right[:KEPT_RIGHT]}
+
+    def listed(self) -> list[list[Any]]:
+        """As JSON-like values, from which those of several workers are put together: the same however the set was dealt."""
+        return [list(one) for one in (*self._wrong, *self.right)]
 
 
 def write_confusion(folder: Path, confusion: Tensor, class_names: tuple[str, ...], update: int) -> None:

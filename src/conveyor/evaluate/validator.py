@@ -2,7 +2,9 @@
 
 import contextlib
 import copy
+from collections.abc import Mapping, Sequence
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
@@ -13,7 +15,7 @@ from conveyor.data.identity import check_classes
 from conveyor.data.transform.prepare import Prepare
 from conveyor.evaluate.accuracy import Accuracy, validate
 from conveyor.evaluate.answers import AllAnswers
-from conveyor.evaluate.mistakes import Mistakes
+from conveyor.evaluate.mistakes import Answers
 from conveyor.evaluate.views import Views
 from conveyor.monitor.progress import track
 from conveyor.spec import RunSpec
@@ -40,22 +42,38 @@ class Validation:
         self._device = device or world.device
         """Where images are prepared and models answer; sums over workers stay on the worker's device."""
         self._spare: nn.Module | None = None
-        self.mistakes = Mistakes()
+        self.answers = Answers()
         """Of the last measurement."""
         self.all_answers: AllAnswers | None = None
         """Of the last measurement, where `--answers` asks for them."""
-        self.during_training: tuple[Accuracy, Mistakes] | None = None
+        self.during_training: tuple[Accuracy, Answers] | None = None
         """Of the last one that training asked for."""
 
     def of_session(self, session: Session) -> Accuracy:
         """The accuracy of the run's weights as they are now: the averaged ones when the run keeps an average."""
         found = self._of_session(session)
-        self.during_training = found, self.mistakes
+        self.during_training = found, self.answers
         return found
 
+    def weights(self, session: Session) -> dict[str, Tensor]:
+        """Copies of the weights that `of_session` measures; every worker must call it."""
+        with _averaged(session):
+            return {name: tensor.detach().cpu().clone() for name, tensor in session.model_state().items()}
+
+    def read(self, samples: Sequence[int]) -> tuple[Tensor, Tensor]:
+        """uint8 [N, H, W, C] images of the set, and the network's input that they become, float32 on the CPU."""
+        raw = self._dataset.read(np.array(samples, np.int64), 0)
+        batch = Batch(raw.images, raw.labels, torch.tensor(samples), -1, 0, 0, len(samples))
+        return raw.images, self._prepare(batch, False)[0].float().cpu()
+
+    def plain_model(self, weights: Mapping[str, Tensor]) -> nn.Module:
+        """The network in float32 on the CPU, without the kernels and the precision of training."""
+        model = build_model.build_model(self._spec, own=copy.deepcopy(self._own))
+        load_into(model, weights, "the run")
+        return model
+
     def _of_session(self, session: Session) -> Accuracy:
-        ema = session.updater.ema
-        with ema.applied() if ema is not None else contextlib.nullcontext():
+        with _averaged(session):
             if session.world.depth > 1 and self._spec.options.layout.pipelined_validation:
                 from conveyor.training.stage_lane import Relay, StageLane
 
@@ -93,14 +111,14 @@ class Validation:
             pin=world.device.type == "cuda",
         )
         quiet = options.run.quiet or not world.is_main
-        self.mistakes = Mistakes()
+        self.answers = Answers()
         if options.events.answers is not None:
             self.all_answers = AllAnswers(len(self._dataset), self._spec.num_classes, world.device)
         with feed, track(len(feed) * self._spec.validation_batch, "Validate", quiet=quiet) as bar:
 
             def seen(batch: Batch, logits: Tensor) -> None:
                 bar.advance(batch.num_valid)
-                self.mistakes.see(batch, logits)
+                self.answers.see(batch, logits)
 
             views = options.events.validation_views
             return validate(
@@ -118,9 +136,13 @@ class Validation:
     def _loaded(self, tensors: dict[str, Tensor]) -> nn.Module:
         """A second model for weights that are not the ones in training; made once."""
         if self._spare is None:
-            fresh = copy.deepcopy(self._own) if self._own is not None else None
-            self._spare = build_model.place_model(
-                build_model.build_model(self._spec, own=fresh), self._spec, self._device, train=False
-            )
+            fresh = build_model.build_model(self._spec, own=copy.deepcopy(self._own))
+            self._spare = build_model.place_model(fresh, self._spec, self._device, train=False)
         load_into(self._spare, tensors, "the checkpoint")
         return self._spare
+
+
+def _averaged(session: Session) -> contextlib.AbstractContextManager[None]:
+    """The averaged weights in place of the trained ones, when the run keeps an average."""
+    ema = session.updater.ema
+    return ema.applied() if ema is not None else contextlib.nullcontext()

@@ -159,7 +159,7 @@ def _write_model(graph: ServingGraph, loaded: Loaded, file: Path, form: str, bat
     try:
         content = to_onnx(graph, batch)
     except ImportError as error:
-        raise UserError(f"exporting as {form} needs more packages (pip install onnx onnxscript): {error}") from error
+        raise UserError(f"exporting as {form} needs more packages ({error}): pip install 'conveyor[export]'") from error
     _write_onnx(content, file, form)
 
 
@@ -175,7 +175,7 @@ def _write_onnx(content: bytes, file: Path, form: str) -> None:
     try:
         import openvino
     except ImportError:
-        raise UserError("exporting as openvino needs the package openvino: pip install openvino") from None
+        raise UserError("exporting as openvino needs the package openvino: pip install 'conveyor[export]'") from None
     model = openvino.Core().read_model(model=content, weights=b"")
     openvino.save_model(model, str(file), compress_to_fp16=False)
 

@@ -9,8 +9,13 @@ from torch import Tensor, fx, nn
 from torch.nn.utils.fusion import fuse_conv_bn_eval, fuse_linear_bn_eval
 
 from conveyor.data.transform.normalize import Normalization
+from conveyor.errors import UserError
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.models.graph import trace_graph
+from conveyor.models.layers.adopt import NormAct
+
+_FOLDABLE = ("Conv2d", "SameConv", "Conv2dSame")
+"""Convolutions whose weights are used as they are; others of timm's change them first."""
 
 
 class ServingGraph(nn.Module):
@@ -73,7 +78,7 @@ def fold_norms(network: nn.Module) -> nn.Module:
     """
     try:
         traced = fx.GraphModule(network, trace_graph(network))
-    except (fx.proxy.TraceError, TypeError, RuntimeError, NotImplementedError):
+    except UserError:
         return network
     modules = dict(traced.named_modules())
     for node in list(traced.graph.nodes):
@@ -86,7 +91,7 @@ def fold_norms(network: nn.Module) -> nn.Module:
         layer = modules[str(before.target)]
         if sum(1 for each in traced.graph.nodes if each.op == "call_module" and each.target == before.target) > 1:
             continue
-        if isinstance(layer, nn.Conv2d):
+        if isinstance(layer, nn.Conv2d) and type(layer).__name__ in _FOLDABLE:
             fused: nn.Module = fuse_conv_bn_eval(layer, norm)
         elif isinstance(layer, nn.Linear):
             fused = fuse_linear_bn_eval(layer, norm)
@@ -94,6 +99,10 @@ def fold_norms(network: nn.Module) -> nn.Module:
             continue
         _replace(traced, str(before.target), fused)
         modules[str(before.target)] = fused
+        if isinstance(norm, NormAct):  # its activation stays where the norm was
+            _replace(traced, str(node.target), norm.act)
+            modules[str(node.target)] = norm.act
+            continue
         node.replace_all_uses_with(before)
         traced.graph.erase_node(node)
     traced.graph.lint()

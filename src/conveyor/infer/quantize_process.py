@@ -91,7 +91,7 @@ def prepared(file: Path, out: Path) -> Path:
     try:
         from onnxruntime.quantization.shape_inference import quant_pre_process
     except ImportError:
-        raise UserError("8-bit models need the packages onnx and onnxruntime: pip install onnx onnxruntime") from None
+        raise UserError("8-bit models need the packages onnx and onnxruntime: pip install 'conveyor[export]'") from None
     quant_pre_process(str(file), str(out), skip_symbolic_shape=True)
     return out
 

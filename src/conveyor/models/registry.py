@@ -1,15 +1,17 @@
-"""Build a model by name: a shipped one, or a user's own (`models/user_module.py`)."""
+"""Build a model by name: a shipped one, a library's (`library_models.py`), or a user's own (`user_module.py`)."""
 
 import dataclasses
 import inspect
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from importlib import import_module
 from typing import Any
 
 from torch import nn
 
 from conveyor.errors import UserError, did_you_mean
-from conveyor.models import catalogue, user_module
+from conveyor.models import catalogue, library_models, user_module
+from conveyor.models.layers.adopt import adopt_norms, adopt_random_layers, check_adopted
 from conveyor.models.layers.layers import Block
 from conveyor.models.layers.norms import NormChoice
 from conveyor.models.layers.stochastic import name_layers
@@ -29,6 +31,7 @@ _NOT_OF_THE_NETWORK = {
     "bn_span",
 }
 
+_LISTS = (nn.Sequential, nn.ModuleList)
 _NORM_OPTIONS = {
     "norm": "kind",
     "norm_groups": "groups",
@@ -68,7 +71,9 @@ def build(
         raise UserError(f"{name} lets no norm be chosen: leave out {', '.join(sorted(norm_given))}.")
     if image_size is not None and "image_size" in parameters:
         arguments["image_size"] = image_size
-    model = factory(num_classes=num_classes, in_channels=in_channels, **arguments)
+    model = adopt_random_layers(adopt_norms(factory(num_classes=num_classes, in_channels=in_channels, **arguments)))
+    if library_models.is_library(name):
+        check_adopted(model, name)
     name_layers(model)
     return model
 
@@ -88,12 +93,29 @@ def build_from(options: ModelOptions, **more: Any) -> nn.Module:
 
 
 def blocks(model: nn.Module) -> list[str]:
-    """The names of the residual blocks, in order: the natural places to recompute."""
-    return [name for name, module in model.named_modules() if isinstance(module, Block)]
+    """The names of the residual blocks, in order: the natural places to recompute.
+
+    Of a model that was written elsewhere: the outermost modules with layers that stand in a list, or beside another of
+    their class.
+    """
+    found = [name for name, module in model.named_modules() if isinstance(module, Block)]
+    return found or list(_repeated(model, ""))
+
+
+def _repeated(parent: nn.Module, path: str) -> Iterator[str]:
+    children = list(parent.named_children())
+    kinds = Counter(type(child) for _, child in children)
+    for name, child in children:
+        if isinstance(child, _LISTS) or not (isinstance(parent, _LISTS) or kinds[type(child)] > 1):
+            yield from _repeated(child, f"{path}{name}.")
+        elif next(child.children(), None) is not None and not getattr(child, "is_unit", False):
+            yield path + name
 
 
 def _find(name: str) -> tuple[Factory, Mapping[str, Any], Mapping[str, Any]]:
-    """(factory, its default arguments, norm defaults) of a registered, shipped or imported model."""
+    """(factory, its default arguments, norm defaults) of a library's, an imported, a registered or a shipped model."""
+    if library_models.is_library(name):
+        return library_models.factory(name), {}, {}
     if ":" in name:
         return user_module.imported(name), {}, {}
     mine = user_module.registered()

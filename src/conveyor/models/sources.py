@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.errors import UserError
-from conveyor.models import catalogue
+from conveyor.models import catalogue, library_models
 from conveyor.options import Options
 from conveyor.options.units import normalization
 
@@ -53,11 +53,14 @@ def completed(options: Options, *, photographs: bool) -> tuple[Options, tuple[st
     How the makers validated is taken over for `photographs` only: other images have a size and statistics of their own.
     """
     path = _weights(options)
-    source = None if path is None else identify(path, options.model.model)
-    if path is None or source is None:
-        return options, ()
     changes: dict[str, Any] = {}
     asked = options.model
+    if asked.model is not None and library_models.is_library(asked.model):
+        source: Source | None = _of_library(asked.model, path)
+    else:
+        source = None if path is None else identify(path, asked.model)
+    if source is None:
+        return options, ()
     if source.model is not None:
         if asked.model is None:
             changes["model"] = source.model
@@ -83,7 +86,8 @@ def completed(options: Options, *, photographs: bool) -> tuple[Options, tuple[st
                 asked.image_size * changes["validation_resize"] // source.validation["image_size"]
             )
     words = " ".join(f"--{name.replace('_', '-')} {value}" for name, value in changes.items())
-    said: tuple[str, ...] = (f"{path.name} is {source.maker}: {words}",) if words else ()
+    subject = asked.model if path is None else path.name
+    said: tuple[str, ...] = (f"{subject} is {source.maker}: {words}",) if words else ()
     if source.doubt and asked.norm_epsilon is None and asked.padding is None:
         said += (source.doubt,)
     return (options.replace(**changes) if changes else options), (*said, *source.notes)
@@ -117,6 +121,14 @@ def identify(path: Path, model: str | None) -> Source | None:
         validation["normalization"] = "imagenet"  # only TensorFlow's own were trained with centred pixels
     maker = f"timm's {architecture[0]}"
     return Source(maker=maker, model=ours, epsilon=epsilon, padding=padding, validation=validation, notes=notes)
+
+
+def _of_library(model: str, path: Path | None) -> Source:
+    """How a model of a library is validated: by the description beside its weights, else as its makers did."""
+    stated = (_config(path) if path is not None else None) or {"pretrained_cfg": library_models.described(model)}
+    validation, notes = _validation(stated)
+    package, _, name = model.partition("/")
+    return Source(maker=f"{package}'s {name}", validation=validation, notes=notes)
 
 
 def timm_model(name: str) -> str | None:

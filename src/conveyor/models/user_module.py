@@ -11,7 +11,7 @@ from collections.abc import Callable
 from importlib import import_module
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from conveyor.errors import UserError
 
@@ -60,16 +60,28 @@ def is_admitted(model: str) -> bool:
 
 def imported(model: str, what: str = "model") -> Factory:
     """The function that `nets.py:small` or `package.module:small` names; `what` it should make."""
-    source, _, attribute = model.rpartition(":")
-    if not is_admitted(model):
+    found = attribute(model, what)
+    if not callable(found):
+        source, _, name = model.rpartition(":")
+        raise UserError(f"there is no function {name} in {source} that makes a {what}: give file.py:function")
+    return found
+
+
+def attribute(named: str, what: str) -> Any:
+    """The object that `pets.py:photos` names, None if there is none; `what` it should be."""
+    source, _, name = named.rpartition(":")
+    if not is_admitted(named):
         raise UserError(
-            f"the {what} {model} is code of somebody's own, which is not imported unasked: if you trust it, "
+            f"the {what} {named} is code of somebody's own, which is not imported unasked: if you trust it, "
             f"set {VARIABLE}={source}"
         )
-    factory = getattr(_load(_full(source)), attribute, None)
-    if not callable(factory):
-        raise UserError(f"there is no function {attribute} in {source} that makes a {what}: give file.py:function")
-    return factory
+    return getattr(_load(_full(source)), name, None)
+
+
+def full_name(named: str) -> str:
+    """`pets.py:photos` with the full path of its file."""
+    source, _, name = named.rpartition(":")
+    return f"{_full(source)}:{name}"
 
 
 def _named() -> list[str]:
@@ -102,4 +114,4 @@ def _load(source: str) -> ModuleType:
             raise
         return module
     except Exception as error:
-        raise UserError(f"the models in {source} cannot be imported: {type(error).__name__}: {error}") from error
+        raise UserError(f"the code in {source} cannot be imported: {type(error).__name__}: {error}") from error

@@ -1,8 +1,9 @@
-"""The Gantt chart of workers' busy and idle times: as inline SVG, as an SVG file, and as characters for a terminal."""
+"""The Gantt chart of workers' busy and idle times: as SVG, and as characters for a terminal."""
 
 import html
 from collections.abc import Sequence
 
+from conveyor.monitor import svg
 from conveyor.monitor.timeline import IDLE_PHASES, Span, busy_seconds
 
 PHASE_COLOURS = {
@@ -10,9 +11,6 @@ PHASE_COLOURS = {
     "send": 7, "loss": 4,
 }  # fmt: skip
 MAX_SPANS = 600
-_STYLE = """svg{font-family:system-ui,sans-serif;background:#fff}.tick{font-size:11px;fill:#6a7079}.on{font-size:10.5px;fill:#fff}.idle{fill:#f0f0ed}
-.c0{fill:#2f67b1}.c1{fill:#d97b29}.c2{fill:#2c9083}.c3{fill:#8c8f96}.c4{fill:#8a5fae}.c5{fill:#b8485a}.c6{fill:#7a9a3a}.c7{fill:#5b8fa8}
-@media(prefers-color-scheme:dark){svg{background:#1c1f25}.idle{fill:#2c3038}.tick{fill:#979da6}}"""
 
 
 def one_update(spans: Sequence[Span]) -> list[Span]:
@@ -72,17 +70,7 @@ def gantt(spans: Sequence[Span], *, label: str = "Busy and idle times of the wor
     bottom = len(workers) * row + 20
     parts.append(f'<text class="tick" x="{left}" y="{bottom}">0</text>')
     parts.append(f'<text class="tick" x="{width - right}" y="{bottom}" text-anchor="end">{1e3 * length:.4g} ms</text>')
-    return (
-        f'<svg class="gantt" viewBox="0 0 {width:g} {bottom + 6:g}" role="img" aria-label="{html.escape(label, quote=True)}">'
-        f"{''.join(parts)}</svg>"
-    )
-
-
-def standalone(picture: str) -> str:
-    """A chart of `gantt` as an SVG file with its own colours."""
-    return picture.replace("<svg ", '<svg xmlns="http://www.w3.org/2000/svg" width="1000" ', 1).replace(
-        ">", f"><style>{_STYLE}</style>", 1
-    )
+    return svg.drawn(width, bottom + 6, "gantt", label, parts)
 
 
 def characters(spans: Sequence[Span], width: int = 76) -> list[str]:

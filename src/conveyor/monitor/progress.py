@@ -4,7 +4,10 @@ Bars go to standard error, and only when it is a terminal. All bars of a process
 validation inside training shows as a second line. rich is imported when the first bar is drawn.
 """
 
+import re
+import shutil
 import sys
+import textwrap
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -97,9 +100,17 @@ def track(total: float | None, label: str, unit: str = "img", *, quiet: bool = F
 
 
 def say(line: str) -> None:
-    """Print a line to standard output without breaking a live bar."""
-    if not (sys.stdout.isatty() and _display.print_above(line)):
+    """Print a line to standard output without breaking a live bar; on a terminal it is folded between words."""
+    if not sys.stdout.isatty():
         print(line, flush=True)
+        return
+    if "  " in line:  # of figures set apart by two spaces a name stays with its value
+        line = re.sub(r"(?<! ) (?! )", "\0", line)
+    folded = textwrap.fill(
+        line, shutil.get_terminal_size().columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
+    ).replace("\0", " ")
+    if not _display.print_above(folded):
+        print(folded, flush=True)
 
 
 def _make_progress() -> "Progress":

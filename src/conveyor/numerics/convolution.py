@@ -287,15 +287,8 @@ def _weights_by_patches(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometr
     All tensors are channels last; the result has the strides of `weight`.
     """
     out_channels, channels, kernel_h, kernel_w = weight.shape
-    stride, padding = geometry.stride, geometry.padding
     batch, _, height, width = dy.shape
-    pixels = F.pad(x.permute(0, 2, 3, 1), (0, 0, padding[1], padding[1], padding[0], padding[0])).contiguous()
-    line = pixels.shape[2] * channels
-    image = pixels.shape[1] * line
-    # One row of a kernel lies in one piece: kernel_w neighbouring pixels of `channels` values.
-    patches = pixels.as_strided(
-        (batch, height, width, kernel_h, kernel_w * channels), (image, stride[0] * line, stride[1] * channels, line, 1)
-    )
+    patches = patches_of(x, weight, geometry, height, width)
     values = kernel_h * kernel_w * channels
     total = torch.empty(out_channels, values)
     dy = dy.permute(0, 2, 3, 1)
@@ -312,6 +305,23 @@ def _weights_by_patches(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometr
             torch.addmm(total, rows.t(), filled.view(-1, values), beta=0 if first else 1, out=total)
             first = False
     return total.view(out_channels, kernel_h, kernel_w, channels).permute(0, 3, 1, 2)
+
+
+def patches_of(x: Tensor, weight: Tensor, geometry: Geometry, height: int, width: int) -> Tensor:
+    """What each of height x width pixels of the result sees of x: a view [N, height, width, kernel, kernel * C] of padded x.
+
+    All tensors are channels last.
+    """
+    _, channels, kernel_h, kernel_w = weight.shape
+    stride, padding = geometry.stride, geometry.padding
+    pixels = F.pad(x.permute(0, 2, 3, 1), (0, 0, padding[1], padding[1], padding[0], padding[0])).contiguous()
+    line = pixels.shape[2] * channels
+    image = pixels.shape[1] * line
+    # One row of a kernel lies in one piece: kernel_w neighbouring pixels of `channels` values.
+    return pixels.as_strided(
+        (x.shape[0], height, width, kernel_h, kernel_w * channels),
+        (image, stride[0] * line, stride[1] * channels, line, 1),
+    )
 
 
 def empty(like: Tensor, channels: int) -> Tensor:

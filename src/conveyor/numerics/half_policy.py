@@ -42,7 +42,9 @@ class HalfPolicy:
 
     def computes(self, operation: str, x: Tensor, weight: Tensor, geometry: Geometry) -> bool:
         """Whether this operation of a convolution (`half_native.OPERATIONS`) runs in half on a CPU."""
-        return self.is_native(x.device) and half_native.key(operation, x, weight, geometry) not in self.wide
+        if not self.is_native(x.device):
+            return False
+        return not self.wide or half_native.key(operation, x, weight, geometry) not in self.wide
 
 
 INSTRUCTIONS = {

@@ -83,37 +83,36 @@ class _NormAct(torch.autograd.Function):
         ctx: Any, x: Tensor, gamma: Tensor, beta: Tensor, residual: Tensor | None, act: int, eps: float
     ) -> tuple[Tensor, Tensor, Tensor]:
         channels = x.shape[1]
-        rows = x.numel() // channels
-        moments = torch.empty(2, channels, dtype=torch.float64)
-        _check(_kernel("moments", x)(x.data_ptr(), rows, channels, moments[0].data_ptr(), moments[1].data_ptr()))
-        mean, var = moments[0], moments[1]
-        inv = torch.rsqrt(var + eps)
-        scale = gamma.double() * inv
-        shift = (beta.double() - mean * scale).float()
-        constants = torch.stack([mean, inv, scale]).float()
+        # mean, 1 / sqrt(var + eps), scale, shift, unbiased variance
+        found = torch.empty(5, channels)
         y = torch.empty_like(x)
-        _kernel("apply", x)(
-            x.data_ptr(),
-            _pointer(residual),
-            y.data_ptr(),
-            rows,
-            channels,
-            constants[2].data_ptr(),
-            shift.data_ptr(),
-            act,
+        _check(
+            _kernel("norm_act", x)(
+                x.data_ptr(),
+                _pointer(residual),
+                y.data_ptr(),
+                x.numel() // channels,
+                channels,
+                gamma.data_ptr(),
+                beta.data_ptr(),
+                eps,
+                act,
+                found.data_ptr(),
+            )
         )
-        ctx.save_for_backward(x, gamma, constants, shift, y if act == 1 and residual is not None else None)
+        ctx.save_for_backward(x, gamma, found, y if act == 1 and residual is not None else None)
         ctx.act, ctx.has_residual = act, residual is not None
-        statistics = constants[0].clone(), (var * (rows / (rows - 1))).float()
+        statistics = found[0], found[4]
         ctx.mark_non_differentiable(*statistics)
         return y, *statistics
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        x, gamma, constants, shift, y = ctx.saved_tensors
+        x, gamma, found, y = ctx.saved_tensors
         dy = gradients[0].contiguous(memory_format=torch.channels_last)
         channels = x.shape[1]
+        mean, inv, scale, shift = (found.data_ptr() + number * channels * found.itemsize for number in range(4))
         dx = torch.empty_like(x)
         # Without an activation the residual's gradient is dy itself.
         dresidual = torch.empty_like(x) if ctx.has_residual and ctx.act != 0 else None
@@ -127,11 +126,11 @@ class _NormAct(torch.autograd.Function):
                 _pointer(dresidual),
                 x.numel() // channels,
                 channels,
-                constants[0].data_ptr(),
-                constants[1].data_ptr(),
+                mean,
+                inv,
                 gamma.data_ptr(),
-                constants[2].data_ptr(),
-                shift.data_ptr(),
+                scale,
+                shift,
                 ctx.act,
                 dgamma.data_ptr(),
                 dbeta.data_ptr(),

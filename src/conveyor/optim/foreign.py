@@ -60,7 +60,7 @@ class ForeignOptimizer(Optimizer):
             if "foreach" in takes:
                 arguments.setdefault("foreach", False)  # one parameter after the other, whatever stands beside it
             try:
-                self._theirs[id(group)] = made(own, **arguments), own  # type: ignore[arg-type]
+                self._theirs[id(group)] = made(own, **arguments), own
             except (TypeError, ValueError) as error:
                 raise UserError(f"--optimizer {chosen.optimizer}: {error}; see --optimizer-arguments") from None
         self._name = chosen.optimizer

@@ -11,7 +11,7 @@ class ModelOptions:
 
     model: str | None = option(
         None,
-        "Model name (see `conveyor models`); default: resnet8 for small images, else resnet50.",
+        "Model name (see `conveyor models`), timm/NAME, torchvision/NAME or FILE.py:FUNCTION; default: resnet8 for small images, else resnet50.",
         metavar="NAME",
         aliases=("arch",),
     )
@@ -28,7 +28,7 @@ class ModelOptions:
     replace_head: bool = option(False, "Accept --weights with another number of classes and start with a new head.")
     pretrained: str | None = option(
         None,
-        "Fine-tune published weights: a name of timm's (tf_efficientnet_lite0), torchvision/NAME, an address or a file; looked "
+        "Fine-tune published weights: a name of timm's (tf_efficientnet_lite0, timm/convnext_atto), torchvision/NAME, an address or a file; looked "
         "for in --weights-dir and the caches of this machine, else fetched. Brings its model, its preprocessing, a new head "
         "and gentle rates.",
         metavar="NAME",

@@ -33,7 +33,7 @@ COMMON = frozenset((
     "target_accuracy", "patience", "validation", "run_dir", "resume", "seed", "quiet",
 ))  # fmt: skip
 """The options that `--help` lists; `--help-all` lists all."""
-LONG = 120
+LONG = 44
 """Letters of a text in the short help."""
 ELSEWHERE = {
     "--amp": "--precision 16.32",
@@ -257,7 +257,8 @@ def first_sentence(text: str) -> str:
     shown = re.search(r" \[[^\]]*\]$", text)
     sentence = re.split(r"(?<=[a-z)])\. ", text.removesuffix(shown[0] if shown else ""))[0].rstrip(".")
     if len(sentence) > LONG:
-        sentence = sentence.rpartition(";")[0] or sentence
+        # Up to the first pause, unless that leaves a bare word.
+        sentence = next((found[1] for found in [re.match(r"(.{16,}?)[;:] ", sentence)] if found), sentence)
     return f"{sentence}.{shown[0] if shown else ''}"
 
 
@@ -288,4 +289,4 @@ def width() -> int:
     """Columns for help texts: the terminal's, between 80 and 120."""
     import shutil
 
-    return max(80, min(120, shutil.get_terminal_size().columns)) if sys.stdout.isatty() else 100
+    return max(80, min(120, shutil.get_terminal_size().columns))

@@ -27,7 +27,7 @@ class PrecisionOptions:
 
     precision: str = option(
         "32.32",
-        "COMPUTE.MASTER: 32.32; 16.32 (half arithmetic, float32 weights); 16.16 (half throughout). bf16 and fp16 are short for"
+        "Number formats, COMPUTE.MASTER: 32.32; 16.32 (half arithmetic, float32 weights); 16.16 (half throughout). bf16 and fp16 are short for"
         " 16.32 with --half-type bfloat16 and float16.",
         choices=("32.32", "16.32", "16.16", "bf16", "fp16"),
     )

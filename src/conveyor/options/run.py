@@ -109,7 +109,9 @@ class RunOptions:
     """Seed, folder, display and trackers."""
 
     seed: int = option(0, "Seed of everything random.", minimum=-(2**63), maximum=2**64 - 1)
-    run_dir: str | None = option(None, "Folder of the run; default: runs/<model>-<data>-<time>.", changes_result=False)
+    run_dir: str | None = option(
+        None, "Folder of the run; default: runs/<model>-<data>-<time>.", changes_result=False, aliases=("out",)
+    )
     checkpoint_path: str | None = option(
         None, "A checkpoint, a run, or a folder of checkpoints to start from or to validate."
     )

@@ -5,7 +5,8 @@ from typing import Any
 
 from markupsafe import Markup
 
-from conveyor.report import cells, svg
+from conveyor.monitor import svg
+from conveyor.report import cells
 from conveyor.report.inputs import Run
 from conveyor.report.sections import summary
 
@@ -42,6 +43,7 @@ def table(runs: Sequence[Run]) -> dict[str, Any]:
                 cells.text(run.spec.get("model", "")),
                 cells.percent(known["best"]),
                 cells.percent(known["last"]),
+                cells.percent(100 * run.calibration.error if run.calibration else None),
                 cells.rate(known["rate"]),
                 cells.duration(known["seconds"]),
                 cells.count(known["updates"]),
@@ -49,8 +51,19 @@ def table(runs: Sequence[Run]) -> dict[str, Any]:
                 cells.text(run.spec.get("layout", "")),
             )
         )
-    head = ["run", "model", "best accuracy", "last accuracy", "img/s", "time", "updates", "global batch", "layout"]
-    numeric = {"best accuracy", "last accuracy", "img/s", "time", "updates", "global batch"}
+    head = [
+        "run",
+        "model",
+        "best accuracy",
+        "last accuracy",
+        "calibration error",
+        "img/s",
+        "time",
+        "updates",
+        "global batch",
+        "layout",
+    ]
+    numeric = {"best accuracy", "last accuracy", "calibration error", "img/s", "time", "updates", "global batch"}
     return {"head": [(title, title in numeric) for title in head], "rows": rows}
 
 
@@ -108,4 +121,5 @@ def differences(runs: Sequence[Run]) -> dict[str, Any] | None:
         "head": [("option", False), *((name, False) for name in names(runs))],
         "rows": rows,
         "others": [],
+        "form": "cards",
     }

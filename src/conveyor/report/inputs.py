@@ -10,9 +10,13 @@ timing.json       {"data": seconds, "forward": ..., "backward": ..., "wait": ...
                   "other") are shown as well
 confusion.json    of the last validation: {"classes": [names], "update": n, "matrix": [[count]]}, rows true, columns predicted;
                   or for many classes {"classes": [names], "counts": [[true, predicted, count], ...]} without the zeros
+calibration.json  {"update": n, "bins": [[images, right answers, sum of confidences], ...]}, bins of equal width over 0..1
 mistakes/         `mistakes.json`, a list of {"file": "0001.png", "label": class number, "predicted": class number,
-                  "confidence": 0..1, "sample": image number}, most confident first, and the PNG files it names, each at
-                  most 64 pixels wide; 24 of them are enough
+                  "confidence": 0..1, "sample": image number, "heat": [[0..100]] (may be missing)}, most confident first,
+                  and the PNG files it names, each at most 96 pixels wide; 24 of them are enough
+right/            `right.json`, the same for some right answers
+augmented/        `augmented.json`, a list of {"file", "sample", "update", "labels": [[class number, weight], ...]}: training
+                  images as the network gets them
 timeline-N.json   a list of {"worker", "stage", "slot", "phase", "start", "end"} of worker N: see `monitor.timeline`
 profile/          what `monitor.profile` leaves: operators.json, layers.json, trace-<worker>.json.gz
 """
@@ -21,6 +25,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from conveyor.checkpoint.lock import is_held
 from conveyor.errors import UserError
 from conveyor.files import parse_json
 from conveyor.monitor import timeline
@@ -61,14 +66,37 @@ class Confusion:
 
 
 @dataclass(frozen=True, slots=True)
-class Mistake:
-    """One misclassified image."""
+class Calibration:
+    """Answers by their confidence, in bins of equal width over 0..1: (images, right answers, sum of confidences)."""
+
+    bins: list[tuple[int, int, float]]
+    update: int | None = None
+
+    @property
+    def images(self) -> int:
+        return sum(images for images, _, _ in self.bins)
+
+    @property
+    def error(self) -> float:
+        """The expected calibration error, sum over bins of n_m / n * |accuracy_m - confidence_m|, in 0..1."""
+        return sum(abs(right - confidence) for _, right, confidence in self.bins) / max(1, self.images)
+
+    @property
+    def excess(self) -> float:
+        """Mean confidence minus accuracy: above 0 the network is surer than it is right."""
+        return sum(confidence - right for _, right, confidence in self.bins) / max(1, self.images)
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One image with the network's answer, or of training with its labels and their weights."""
 
     path: Path
-    label: int
-    predicted: int
-    confidence: float
-    sample: int
+    labels: list[tuple[int, float]]
+    predicted: int = -1
+    confidence: float = 0.0
+    heat: list[list[int]] = field(default_factory=list)
+    update: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +111,11 @@ class Run:
     validations: list[Row] = field(default_factory=list)
     timing: dict[str, float] = field(default_factory=dict)
     confusion: Confusion | None = None
-    mistakes: list[Mistake] = field(default_factory=list)
+    calibration: Calibration | None = None
+    mistakes: list[Example] = field(default_factory=list)
+    right: list[Example] = field(default_factory=list)
+    augmented: list[Example] = field(default_factory=list)
+    running: bool = False
     spans: list[timeline.Span] = field(default_factory=list)
     operators: list[dict[str, Any]] = field(default_factory=list)
     layers: list[dict[str, Any]] = field(default_factory=list)
@@ -115,7 +147,11 @@ def read_run(folder: str | Path) -> Run:
         validations=read_rows(path / "validation.csv"),
         timing={str(key): float(value) for key, value in _json(path / "timing.json", {}).items()},
         confusion=_confusion(_json(path / "confusion.json", None)),
-        mistakes=_mistakes(path / "mistakes"),
+        calibration=_calibration(_json(path / "calibration.json", None)),
+        mistakes=_examples(path / "mistakes"),
+        right=_examples(path / "right"),
+        augmented=_examples(path / "augmented"),
+        running=is_held(path),
         spans=_spans(path),
         operators=_json(path / "profile" / "operators.json", []),
         layers=_json(path / "profile" / "layers.json", []),
@@ -182,14 +218,22 @@ def _confusion(raw: Any) -> Confusion | None:
     return Confusion([str(name) for name in raw["classes"]], counts, raw.get("update"))
 
 
-def _mistakes(folder: Path) -> list[Mistake]:
+def _calibration(raw: Any) -> Calibration | None:
+    if not raw:
+        return None
+    rows = [(int(images), int(right), float(confidence)) for images, right, confidence in raw["bins"]]
+    return Calibration(rows, raw.get("update"))
+
+
+def _examples(folder: Path) -> list[Example]:
     return [
-        Mistake(
+        Example(
             folder / Path(entry["file"]).name,
-            int(entry["label"]),
-            int(entry["predicted"]),
+            [(int(label), float(share)) for label, share in entry.get("labels") or [(entry["label"], 1.0)]],
+            int(entry.get("predicted", -1)),
             float(entry.get("confidence", 0.0)),
-            int(entry.get("sample", -1)),
+            entry.get("heat", []),
+            entry.get("update"),
         )
-        for entry in _json(folder / "mistakes.json", [])
+        for entry in _json(folder / f"{folder.name}.json", [])
     ]

@@ -3,20 +3,24 @@
 import datetime
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conveyor.errors import UserError
 from conveyor.files import make_parent, write_atomically
+from conveyor.monitor import svg
 from conveyor.report import compare, sections
 from conveyor.report.inputs import Run, read_run
 from conveyor.version import __version__
 
+if TYPE_CHECKING:
+    import jinja2
+
 TEMPLATES = Path(__file__).parent / "template"
 SIZE_LIMIT = 300_000
-IMAGE_BUDGET = 110_000
-"""Bytes for the misclassified images; halved until the page fits."""
+IMAGE_BUDGET = 160_000
+"""Bytes for the images; halved until the page fits."""
 PARTS = (
-    "verdict", "tiles", "comparison", "charts", "time_split", "layout", "gantt", "classes", "mistakes", "options", "command", "notes",
+    "verdict", "tiles", "comparison", "charts", "time_split", "layout", "gantt", "classes", "calibration", "images", "options", "command", "notes",
 )  # fmt: skip
 """Values of the template that a page may lack."""
 
@@ -41,33 +45,56 @@ def write_report(
     return path
 
 
-def render(runs: Sequence[Run], now: datetime.datetime | None = None, checkpoint: str | None = None) -> str:
-    """The HTML text, with as many of the misclassified images as the limit of its size allows."""
+def render(
+    runs: Sequence[Run], now: datetime.datetime | None = None, checkpoint: str | None = None, *, live: bool = False
+) -> str:
+    """The HTML text, with as many of the images as the limit of its size allows.
+
+    A `live` page has style and script in files of their own, and refreshes itself.
+    """
     budget = IMAGE_BUDGET
     while True:
-        page = fill(sections.of_run(runs[0], budget, checkpoint) if len(runs) == 1 else compare.of_runs(runs), now)
+        context = sections.of_run(runs[0], budget, checkpoint) if len(runs) == 1 else compare.of_runs(runs)
+        page = fill(context | {"live": live}, now)
         if len(page.encode()) < SIZE_LIMIT or budget == 0:
             return page
         budget = 0 if budget < 20_000 else budget // 2
 
 
+def style() -> str:
+    """The style sheet of the page."""
+    return str(_environment().get_template("style.css").render(svg=svg))
+
+
+def script() -> str:
+    return (TEMPLATES / "script.js").read_text(encoding="utf-8")
+
+
 def fill(context: dict[str, Any], now: datetime.datetime | None = None) -> str:
     """The page with these parts."""
-    import jinja2
     from markupsafe import Markup
 
-    environment = jinja2.Environment(
+    written = (now or datetime.datetime.now().astimezone()).strftime("%Y-%m-%d %H:%M")
+    return (
+        _environment()
+        .get_template("page.html")
+        .render(
+            **(dict.fromkeys(PARTS) | {"tables": [], "live": False} | context),
+            style=Markup(style()),
+            script=Markup(script()),
+            version=__version__,
+            written=written,
+        )
+    )
+
+
+def _environment() -> "jinja2.Environment":
+    import jinja2
+
+    return jinja2.Environment(
         loader=jinja2.FileSystemLoader(TEMPLATES),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=jinja2.StrictUndefined,
-    )
-    written = (now or datetime.datetime.now().astimezone()).strftime("%Y-%m-%d %H:%M")
-    return environment.get_template("page.html").render(
-        **(dict.fromkeys(PARTS) | {"tables": []} | context),
-        style=Markup(environment.get_template("style.css").render()),
-        script=Markup((TEMPLATES / "script.js").read_text(encoding="utf-8")),
-        version=__version__,
-        written=written,
     )

@@ -43,14 +43,14 @@ def _confusion_cells(confusion: Confusion) -> str:
                 f'height="{cell - 1.5:.1f}" rx="2" fill-opacity="{strength:.2f}"/>'
             )
             if count and cell >= 24:
-                inside = "on" if strength > 0.6 else "tick"
+                inside = "on" if strength > 0.6 else "in"
                 parts.append(
                     f'<text class="{inside}" x="{x + cell / 2 - 0.7:.1f}" y="{y + cell / 2 + 3.5:.1f}" text-anchor="middle">{count}</text>'
                 )
             parts.append("</g>")
     full = margin + side + 18
     return (
-        f'<svg class="matrix" viewBox="0 0 {full:.0f} {full - 12:.0f}" style="max-width:{full * 1.15:.0f}px" role="img" '
+        f'<svg class="matrix" viewBox="0 0 {full:.0f} {full - 12:.0f}" width="{full * 1.15:.0f}" role="img" '
         f'aria-label="Confusion matrix of {size} classes">{"".join(parts)}</svg>'
     )
 
@@ -123,7 +123,7 @@ def layout_picture(
         height += 18
     note = f"{lanes} lanes of {depth} workers, {threads} threads each"
     return (
-        f'<svg class="layout" viewBox="0 0 {width:g} {height:g}" style="max-width:{width * 1.1:.0f}px" role="img" '
+        f'<svg class="layout" viewBox="0 0 {width:g} {height:g}" width="{width * 1.1:.0f}" role="img" '
         f'aria-label="{note}">{"".join(parts)}</svg>'
     )
 

@@ -1,7 +1,5 @@
 """What the page of a single run shows: each function turns part of a `Run` into values for the template, or None."""
 
-import base64
-import io
 from typing import Any
 
 from markupsafe import Markup, escape
@@ -9,13 +7,14 @@ from markupsafe import Markup, escape
 from conveyor.checkpoint import choice
 from conveyor.errors import UserError
 from conveyor.layout import deal, parse_layout
+from conveyor.monitor import svg
 from conveyor.monitor.gantt import PHASE_COLOURS
 from conveyor.monitor.gantt import gantt as draw_gantt
 from conveyor.monitor.records import many, readable_rate, readable_time
 from conveyor.options import specs
 from conveyor.options.coerce import to_plain
-from conveyor.report import cells, pictures, svg
-from conveyor.report.inputs import Confusion, Mistake, Row, Run
+from conveyor.report import cells, images, pictures
+from conveyor.report.inputs import Calibration, Confusion, Row, Run
 from conveyor.report.verdict import verdict
 
 PHASE_NAMES = {
@@ -26,7 +25,6 @@ PHASE_NAMES = {
 SHOWN_CLASSES = 12
 """Rows of the table of classes; the others are folded away."""
 MOST_CLASSES = 100
-NOTEBOOK_COLOURS = ("#2f67b1", "#d97b29", "#2c9083", "#8c8f96", "#8a5fae", "#b8485a", "#7a9a3a", "#5b8fa8")
 
 
 def of_run(run: Run, image_budget: int, checkpoint: str | None = None) -> dict[str, Any]:
@@ -36,7 +34,7 @@ def of_run(run: Run, image_budget: int, checkpoint: str | None = None) -> dict[s
         str(spec.get("model") or run.options.get("model") or ""),
         str(spec.get("data") or run.options.get("data") or ""),
     ]
-    state = str(run.result.get("reason", "")) or "unfinished"
+    state = "running" if run.running else str(run.result.get("reason", "")) or "unfinished"
     return {
         "title": run.name,
         "subtitle": " · ".join([part for part in made_of if part] + [state]),
@@ -47,7 +45,8 @@ def of_run(run: Run, image_budget: int, checkpoint: str | None = None) -> dict[s
         "layout": layout(run),
         "gantt": gantt(run),
         "classes": classes(run.confusion),
-        "mistakes": mistake_sheet(run, image_budget),
+        "calibration": calibration(run.calibration),
+        "images": images.sheets(run, image_budget),
         "tables": profile_tables(run),
         "options": options(run),
         "command": spec.get("command"),
@@ -126,6 +125,9 @@ def tiles(run: Run, checkpoint: str | None = None) -> list[dict[str, str]]:
         peak = 100 * (known["peak_share"] or 0.0)
         share = f"{peak:.0f} % of the GEMM rate" if peak >= 1 else "images per second"
         tile("Throughput", f"{readable_rate(known['rate'])} img/s", share)
+    total = spec.get("updates_total")
+    if run.running and total and known["updates"] is not None:
+        tile("Progress", f"{100 * known['updates'] / total:.0f} %", f"{known['updates']:.0f} of {total} updates")
     if known["seconds"] is not None:
         updates = f"{known['updates']:.0f} updates, {known['epochs'] or 0:.4g} epochs" if known["updates"] else ""
         tile("Time", readable_time(known["seconds"]), updates)
@@ -167,11 +169,7 @@ def notebook(run: Run, line: str) -> str:
         f'<figure style="margin:0;width:420px;max-width:100%"><figcaption>{escape(one["title"])}</figcaption>{one["svg"]}</figure>'
         for one in charts(run)[:3]
     )
-    colours = "".join(
-        f".conveyor .line.c{i}{{stroke:{colour};fill:none;stroke-width:2}}.conveyor .dot.c{i}{{fill:{colour}}}"
-        for i, colour in enumerate(NOTEBOOK_COLOURS)
-    )
-    style = f"{colours}.conveyor .grid{{stroke:#8884}}.conveyor .tick{{font-size:11px;fill:currentColor}}"
+    style = f".conveyor{{{svg.variables(svg.LIGHT | {'soft': 'currentColor', 'grid': '#8884'})}{svg.RULES}}}"
     return (
         f'<div class="conveyor"><style>{style}</style><p>{escape(line)}</p>'
         f'<div style="display:flex;flex-wrap:wrap;gap:16px">{drawn}</div></div>'
@@ -216,7 +214,7 @@ def layout(run: Run) -> dict[str, Any] | None:
         split_points=[str(name) for name in spec.get("split_points", []) if name != "auto"], threads=int(spec.get("threads", 1)),
     )  # fmt: skip
     note = (
-        f"{many(spec.get('replicas', 1), 'replica')} x {many(stages, 'stage')} x accumulation {spec.get('accumulation', 1)} = {slots} slots "
+        f"{many(spec.get('replicas', 1), 'replica')} x {many(stages, 'stage')} x accumulation {spec.get('accumulation', 1)} = {many(slots, 'slot')} "
         f"of {spec.get('micro_batch', '?')} images per update, on {lanes * depth} worker{'s' if lanes * depth > 1 else ''} "
         f"with {spec.get('threads', 1)} thread{'s' if int(spec.get('threads', 1)) > 1 else ''} each"
     )
@@ -268,9 +266,8 @@ def classes(confusion: Confusion | None) -> dict[str, Any] | None:
         (cells.text(confusion.classes[truth]), cells.text(confusion.classes[predicted]), cells.count(count))
         for count, (truth, predicted) in worst
     ]
-    whose = "" if confusion.update is None else f"Of the weights after update {confusion.update}, the last validated."
     return {
-        "whose": whose,
+        "whose": of_weights(confusion.update),
         "matrix": Markup(pictures.confusion_matrix(confusion)),
         "head": [
             ("class", False),
@@ -287,44 +284,38 @@ def classes(confusion: Confusion | None) -> dict[str, Any] | None:
     }
 
 
-def mistake_sheet(run: Run, budget: int) -> list[dict[str, Any]]:
-    """Misclassified images as data URIs, as many as fit into `budget` bytes."""
-    names = run.confusion.classes if run.confusion else []
-    sheet = []
-    for mistake in run.mistakes:
-        source, tiny = _picture(mistake)
-        budget -= len(source)
-        if budget < 0:
-            break
-        if source:
-            sheet.append(
-                {
-                    "source": source,
-                    "tiny": tiny,
-                    "label": _name(names, mistake.label),
-                    "predicted": _name(names, mistake.predicted),
-                    "confidence": f"{100 * mistake.confidence:.0f} %" if mistake.confidence else "",
-                }
-            )
-    return sheet
+def calibration(found: Calibration | None) -> dict[str, Any] | None:
+    """The reliability picture and how the confidences are spread."""
+    if found is None or not found.images:
+        return None
+    filled = [(images, right, confidence) for images, right, confidence in found.bins if images]
+    measured = [(100 * confidence / images, 100 * right / images) for images, right, confidence in filled]
+    even = svg.Series("as sure as right", [(0.0, 0.0), (100.0, 100.0)], 3, even=True)
+    series = [even, svg.Series("measured", measured, 0, dots=True)]
+    width = 100 / len(found.bins)
+    spread = [((m + 0.5) * width, 100 * images / found.images) for m, (images, _, _) in enumerate(found.bins)]
+    reliability = svg.line_chart(
+        series, label="Accuracy over confidence", x_label="confidence in %", y_range=(0.0, 100.0), y_format=svg.percent
+    )
+    shares = svg.line_chart(
+        [svg.Series("images", spread, 2, dots=True)], label="Share of the images over confidence",
+        x_label="confidence in %", y_range=(0.0, None), y_format=svg.percent,
+    )  # fmt: skip
+    excess = 100 * found.excess
+    tendency = f"on average {abs(excess):.1f} points {'too sure' if excess > 0 else 'not sure enough'}"
+    return {
+        "note": f"Expected calibration error {100 * found.error:.2f} % ({len(found.bins)} bins), {tendency}. "
+        f"{of_weights(found.update)}",
+        "charts": [
+            {"title": "Accuracy of answers by their confidence", "svg": Markup(reliability), "legend": [(one.name, one.colour) for one in series]},
+            {"title": "Share of the images by confidence", "svg": Markup(shares), "legend": []},
+        ],
+    }  # fmt: skip
 
 
-def _picture(mistake: Mistake) -> tuple[str, bool]:
-    from PIL import Image, UnidentifiedImageError
-
-    try:
-        with Image.open(mistake.path) as image:
-            small = image.convert("RGB")
-    except (OSError, UnidentifiedImageError):
-        return "", False
-    small.thumbnail((96, 96))
-    buffer = io.BytesIO()
-    small.save(buffer, "WEBP", quality=82, method=4)
-    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}", max(small.size) <= 40
-
-
-def _name(names: list[str], index: int) -> str:
-    return names[index] if 0 <= index < len(names) else f"class {index}"
+def of_weights(update: int | None) -> str:
+    """Whose figures they are."""
+    return "" if update is None else f"Of the weights after update {update}, the last validated."
 
 
 def profile_tables(run: Run) -> list[dict[str, Any]]:
@@ -375,4 +366,4 @@ def options(run: Run) -> dict[str, Any] | None:
         is_default = known is not None and to_plain(known.default) == value
         (others if is_default else changed).append(row)
     head = [("option", False), ("value", False), ("meaning", False)]
-    return {"title": "Options", "head": head, "rows": changed, "others": others}
+    return {"title": "Options", "head": head, "rows": changed, "others": others, "form": "notes"}

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from conveyor.report.inputs import Confusion, Run
+from conveyor.report.inputs import Calibration, Confusion, Run
 
 GAP = 10.0
 """Points of accuracy between training and validation from which on a run is said to overfit."""
@@ -12,6 +12,8 @@ STILL_RISING = 1.0
 """Gain of accuracy, in points, in the last quarter of the validations from which on the run was still improving."""
 WAITING = 0.25
 """Share of the time from which on it is mentioned."""
+TOO_SURE = 0.05
+"""Calibration error from which on it is mentioned."""
 
 
 def verdict(run: Run) -> list[str]:
@@ -20,7 +22,13 @@ def verdict(run: Run) -> list[str]:
     trained = [value for _, value in run.series("accuracy", of_validation=False)]
     if not validated:
         return []
-    found = [_learning(trained, validated), *_late(validated), *_time(run.timing), *_weakest(run.confusion)]
+    found = [
+        _learning(trained, validated),
+        *_late(validated),
+        *_time(run.timing),
+        *_sure(run.calibration),
+        *_weakest(run.confusion),
+    ]
     return [sentence for sentence in found if sentence]
 
 
@@ -66,6 +74,17 @@ def _time(timing: dict[str, float]) -> list[str]:
     name = max(timing, key=lambda one: timing[one] if one in cures else 0.0)
     share = timing[name] / total
     return [f"{100 * share:.0f} % of the time went into {cures[name]}."] if name in cures and share >= WAITING else []
+
+
+def _sure(calibration: Calibration | None) -> list[str]:
+    if calibration is None or calibration.error < TOO_SURE:
+        return []
+    points = 100 * abs(calibration.excess)
+    if calibration.excess > 0:
+        return [
+            f"It is too sure of itself, by {points:.0f} points on average. Try --label-smoothing 0.1 or --ema-decay."
+        ]
+    return [f"It is less sure than it could be, by {points:.0f} points on average."]
 
 
 def _weakest(confusion: Confusion | None) -> list[str]:

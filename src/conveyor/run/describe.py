@@ -24,10 +24,10 @@ def describe(spec: RunSpec) -> str:
         f"model       {spec.model_name}, {spec.image_size}x{spec.image_size}x{spec.in_channels}, {spec.num_classes} classes",
         f"data        {spec.data.name}: {spec.data.train_images:,} images, {spec.data.validation_images:,} for validation",
         f"batch       {batch}",
-        f"length      {format_fraction(spec.epochs)} epochs of {spec.updates_per_epoch} updates = {spec.updates_total} updates",
+        f"length      {_epochs(spec)} of {many(spec.updates_per_epoch, 'update')} = {many(spec.updates_total, 'update')}",
         f"optimiser   {options.optimizer.optimizer}, precision {options.precision.precision}, loss scale {options.precision.loss_scale}",
         f"rate        {rate}",
-        f"events      {periods}, {events.calls} host calls of {events.updates_per_call}",
+        f"events      {periods}, {many(events.calls, 'host call')} of {events.updates_per_call}",
     ]
     if options.events.validation:
         lines.append(f"validation  {spec.data.validation_images:,} images in batches of {spec.validation_batch}")
@@ -58,14 +58,18 @@ def opening_lines(spec: RunSpec, parameters: int, precision: str) -> list[str]:
     what = f"{spec.model_name} ({parameters:,} parameters, {precision}) on {spec.data.name}"
     length = f"{many(spec.updates_total, 'update')} of {many(topology.global_batch, 'image')}"
     return [
-        f"{what}: {length}, {format_fraction(spec.epochs)} epoch{'' if spec.epochs == 1 else 's'}",
+        f"{what}: {length}, {_epochs(spec)}",
         spec.layout_note,
         *(f"note: {note}" for note in spec.notes),
     ]
 
 
+def _epochs(spec: RunSpec) -> str:
+    return f"{format_fraction(spec.epochs)} epoch{'' if spec.epochs == 1 else 's'}"
+
+
 def _every(updates: int) -> str:
-    return f"every {updates} updates" if updates else "never"
+    return f"every {many(updates, 'update')}" if updates else "never"
 
 
 def plot_schedule(spec: RunSpec, path: str) -> None:

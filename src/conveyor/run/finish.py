@@ -7,15 +7,21 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
+from torch import Tensor
+
 from conveyor.checkpoint import choice
+from conveyor.data.feed import TrainingFeed
+from conveyor.data.transform.prepare import Prepare
 from conveyor.errors import UserError
-from conveyor.evaluate.mistakes import write_confusion, write_mistakes
+from conveyor.evaluate.calibration import write_calibration
+from conveyor.evaluate.mistakes import Answers, write_confusion
 from conveyor.evaluate.saved_checkpoints import validate_checkpoints
 from conveyor.evaluate.validator import Validation
 from conveyor.files import write_atomically
 from conveyor.monitor.observers import Observer
 from conveyor.monitor.progress import say
 from conveyor.run.averages import average_after_training
+from conveyor.run.examples import write_answers, write_training_images
 from conveyor.training.session import Session
 from conveyor.training.stopping import Reason
 
@@ -40,8 +46,10 @@ def finish(
     validation: Validation | None,
     observers: Sequence[Observer],
     received: signal.Signals | None,
+    feed: object,
+    prepare: Prepare,
 ) -> Result:
-    """Leave the run folder complete; every worker calls it."""
+    """Leave the run folder complete; every worker calls it. `feed` and `prepare` are what it was trained on."""
     stopping = session.stopping
     if session.reason is not Reason.INTERRUPTED:
         _average_and_validate(session, folder, validation, observers)
@@ -57,8 +65,10 @@ def finish(
         restarts=session.restarts,
         updates_repeated=session.updates_repeated,
     )
+    answers, weights = _answers(session, validation)
     if session.world.is_main:
         _write_files(session, folder, validation)
+        _write_examples(session, folder, validation, answers, weights, feed, prepare)
         record = _last_record(session, result)
         for observer in observers:
             observer.end(record)
@@ -82,15 +92,48 @@ def _average_and_validate(
         validate_checkpoints(session, folder, validation, observers, only_averages=only_averages)
 
 
+def _answers(session: Session, validation: Validation | None) -> tuple[Answers, dict[str, Tensor] | None]:
+    """Answers of the last validation, of all workers together; and its weights, if they are still those of the run."""
+    if validation is None:
+        return Answers(), None
+    # Averages that were validated since then have mistakes of their own.
+    mine = validation.answers if validation.during_training is None else validation.during_training[1]
+    answers = Answers(one for listed in session.world.of_all(mine.listed()) for one in listed)
+    shown = session.spec.options.run.report and not (session.reason or Reason.DONE).to_be_continued
+    is_current = validation.during_training is not None and session.validated_at == session.update
+    return answers, validation.weights(session) if shown and is_current else None
+
+
 def _write_files(session: Session, folder: Path, validation: Validation | None) -> None:
     """What the report reads besides the observers' files."""
     write_atomically(folder / "timing.json", json.dumps(session.timing.seconds))
-    during = None if validation is None else validation.during_training
-    if during is not None and during[0].confusion is not None:
-        write_confusion(folder, during[0].confusion, session.spec.data.class_names, session.validated_at)
-    if validation is not None:
-        # Averages that were validated since then have mistakes of their own.
-        write_mistakes(folder, (validation.mistakes if during is None else during[1]).kept)
+    found = validation.during_training[0] if validation is not None and validation.during_training else None
+    if found is not None and found.confusion is not None:
+        write_confusion(folder, found.confusion, session.spec.data.class_names, session.validated_at)
+    if found is not None and found.calibration is not None:
+        write_calibration(folder, found.calibration, session.validated_at)
+
+
+def _write_examples(
+    session: Session,
+    folder: Path,
+    validation: Validation | None,
+    answers: Answers,
+    weights: dict[str, Tensor] | None,
+    feed: object,
+    prepare: Prepare,
+) -> None:
+    """The report's images; the run is complete without them, so that no trouble here can fail it."""
+    options, ended = session.spec.options, not (session.reason or Reason.DONE).to_be_continued
+    if options.data.synthetic_data:
+        return
+    try:
+        if validation is not None:
+            write_answers(folder, answers, validation, weights)
+        if isinstance(feed, TrainingFeed) and options.run.report and ended and session.update:
+            write_training_images(folder, feed.dataset, session.spec, prepare, session.update - 1)
+    except Exception as problem:
+        say(f"note: the report lacks images: {type(problem).__name__}: {problem}")
 
 
 def _last_record(session: Session, result: Result) -> dict[str, Any]:

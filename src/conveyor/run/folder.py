@@ -20,7 +20,14 @@ DEFAULT_PARENT = "runs"
 def default_name(spec: RunSpec, stamp: str | None = None) -> str:
     """`resnet8-digits-20260131-235959`, or with a job's number in place of the time."""
     stamp = stamp or time.strftime("%Y%m%d-%H%M%S", time.localtime())
-    return f"{spec.model_name.replace(':', '.').replace('/', '-')}-{spec.data.name}-{stamp}"
+    return "-".join(
+        name.replace(":", ".").replace("/", "-") for name in (spec.model_name, _short(spec.data.name), stamp)
+    )
+
+
+def _short(data: str) -> str:
+    """`/home/me/pets.py:photos` -> `pets.py:photos`."""
+    return data.rpartition("/")[2]
 
 
 def choose(spec: RunSpec) -> Path:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from conveyor.data.user_data import OwnData, adopt
 from conveyor.errors import UserError
 from conveyor.options import Options
 from conveyor.run import validate_run, worker
@@ -16,7 +17,6 @@ from conveyor.run.assemble import Own
 from conveyor.run.finish import Result, best_checkpoint
 from conveyor.run.same_objects import agree
 from conveyor.run.stored_options import options_for_validation, with_plain_weights
-from conveyor.run.user_data import OwnData, adopt
 from conveyor.spec import OWN_MODEL, RunSpec, random_weights, resolve
 from conveyor.world.world import World
 
@@ -69,8 +69,8 @@ def prepared(
     of the objects by the caller's script.
     """
     name = OWN_MODEL if model is not None else None
-    info, *data = adopt(dataset, options) if dataset is not None else (None, None, None)
-    own = Own(model, *data, callbacks)
+    info, *data = adopt(dataset, options.model.num_classes) if dataset is not None else (None, None, None)
+    own = Own(model, data[0], data[1], callbacks)
 
     def resolving(asked: Options, **where: Any) -> RunSpec:
         spec = resolve(asked, info=info, model_name=name, **where)
@@ -97,14 +97,14 @@ def validate(
     if path is not None and model is None:
         options = options_for_validation(Path(path)).updated(options.changed())
     options = options.replace(training=False)
-    info, *data = adopt(dataset, options) if dataset is not None else (None, None, None)
+    info, *data = adopt(dataset, options.model.num_classes) if dataset is not None else (None, None, None)
     if model is not None or dataset is not None:
         # The user's own objects live in this process only.
         options = options.replace(layout="1x1")
     spec = resolve(options, info=info, model_name=OWN_MODEL if model is not None else None)
     if model is None and (sentence := random_weights(spec.options)) is not None:
         _logger.warning("%s", sentence)
-    return validate_run.run(spec, own=Own(model, *data))
+    return validate_run.run(spec, own=Own(model, data[0], data[1]))
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -104,7 +104,7 @@ def _run(
             # This worker must not exit before its peers have received their copies.
             world.barrier()
             raise restarts.StartedAgain
-        result = finish(session, folder, validation, observers, signals.received)
+        result = finish(session, folder, validation, observers, signals.received, feed, prepare)
     except BaseException:
         # Writing now would create a removed folder again.
         for observer in [] if events.folder_is_gone() else observers:

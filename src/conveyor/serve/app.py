@@ -5,7 +5,7 @@ import logging
 import time
 from importlib import resources
 from pathlib import PurePath
-from typing import Any
+from typing import Any, Protocol
 
 import orjson
 from starlette.applications import Starlette
@@ -21,9 +21,12 @@ from conveyor.serve.hosts import Hosts
 from conveyor.serve.metrics import CONTENT_TYPE
 from conveyor.serve.protocols import http_tf, http_v2
 from conveyor.serve.protocols.arrays import softmax
-from conveyor.serve.service import Service
+from conveyor.serve.service import Asked, Service
+from conveyor.serve.settings import ServeSettings
 
-PAGE_FILES = {"/": "page.html", "/page.js": "page.js", "/page.css": "page.css"}
+PAGE_FILES = {
+    "/": "page.html", "/page.js": "page.js", "/page.css": "page.css", "/docs": "docs.html", "/docs.js": "docs.js",
+}  # fmt: skip
 OPEN_PATHS = (*PAGE_FILES, "/v2/health/live", "/v2/health/ready", "/favicon.ico")
 """Paths that need no token: the page itself (its requests do need it) and the health checks of load balancers."""
 PAGE_HEADERS = {
@@ -100,7 +103,7 @@ class Http:
         return _json({"name": model.name, "ready": self._service.ready}, 200 if self._service.ready else 503)
 
     async def tf_status(self, request: Request) -> Response:
-        return _json(http_tf.status(self._service.model(**request.path_params), self._service.ready))
+        return _json(http_tf.status(self._service, **request.path_params))
 
     async def tf_metadata(self, request: Request) -> Response:
         return _json(http_tf.metadata(self._service.model(**request.path_params)))
@@ -112,42 +115,38 @@ class Http:
                     content, headers = await http_v2.infer(
                         self._service, asked, body, request.headers.get(http_v2.BINARY_HEADER)
                     )
-                return Response(content, headers=headers)
+                return _timed(asked, Response(content, headers=headers))
 
     async def predict(self, request: Request) -> Response:
         async with self._limit() as limit:
             with self._service.request("http-tensorflow", limit, **request.path_params) as asked:
                 async with Body(self._service, request, limit) as body:
                     content = await http_tf.predict(self._service, asked, body)
-                return Response(content, headers={"Content-Type": "application/json"})
+                return _timed(asked, Response(content, headers={"Content-Type": "application/json"}))
 
     async def classify(self, request: Request) -> Response:
         """The request of the page: the bytes of one photograph in, the five best classes out."""
         async with self._limit() as limit:
             with self._service.request("http-page", limit) as asked:
                 model, start = asked.model, time.monotonic()
+                kind = request.headers.get("content-type", "").partition(";")[0]
+                if kind in ("multipart/form-data", "application/json"):
+                    raise Unsupported(
+                        f"{kind} is not taken here: send the file itself as the body, as curl --data-binary @photo.jpg "
+                        f"does; JSON goes to /v1/models/{model.name}:predict"
+                    )
                 async with Body(self._service, request, limit) as body:
                     images = await self._service.decode(asked, [body])
-                decoded = time.monotonic()
                 logits = await self._service.infer(asked, images)
-                inferred = time.monotonic()
                 best = [
                     {"class": index, "label": label, "probability": probability}
                     for index, label, probability in model.best(softmax(logits)[0])
                 ]
-                end = time.monotonic()
-                self._service.metrics.phase("encode", end - inferred)
-                spent = {"decode": decoded - start, "infer": inferred - decoded, "encode": end - inferred}
-                found = {
-                    "model": model.name,
-                    "version": model.version,
-                    "best": best,
-                    **({"abstains": True} if softmax(logits)[0].max() < model.abstain_below else {}),
-                    "milliseconds": (end - start) * 1000,
-                }
-                answer = _json(found)
-                answer.headers["Server-Timing"] = ", ".join(f"{one};dur={1000 * s:.3f}" for one, s in spent.items())
-                return answer
+                found: dict[str, Any] = {"model": model.name, "version": model.version, "best": best}
+                if softmax(logits)[0].max() < model.abstain_below:
+                    found["abstains"] = True
+                found["milliseconds"] = 1000 * (time.monotonic() - start)
+                return _timed(asked, _json(found))
 
     def _limit(self) -> Limit:
         return Limit(self._service.settings.timeout)
@@ -193,10 +192,22 @@ class Body:
         self._held = 0
 
 
+class Guarded(Protocol):
+    """What is behind the checks: a model server, or the page of a run."""
+
+    @property
+    def settings(self) -> ServeSettings: ...
+
+    @property
+    def draining(self) -> bool: ...
+
+    def allows(self, authorization: bytes) -> bool: ...
+
+
 class CheckMiddleware:
     """Runs before every handler: checks `Host` and the token, and answers an unexpected exception with an error."""
 
-    def __init__(self, app: ASGIApp, service: Service) -> None:
+    def __init__(self, app: ASGIApp, service: Guarded) -> None:
         self._app, self._service, self._hosts = app, service, Hosts(service.settings)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -249,9 +260,17 @@ async def _refusal(request: Request, error: Exception) -> Response:
     return _error(error)
 
 
+def _timed(asked: Asked, response: Response) -> Response:
+    """The answer with the milliseconds of its phases in the header `Server-Timing`."""
+    asked.encoded()
+    response.headers["Server-Timing"] = ", ".join(f"{one};dur={1000 * s:.3f}" for one, s in asked.spent.items())
+    return response
+
+
 async def _plain_error(request: Request, error: Exception) -> Response:
     status = getattr(error, "status_code", 404)
-    said = "there is nothing at this address" if status == 404 else "this address takes another method"
-    if request.method == "POST" and request.headers.get("content-type", "").startswith("image/"):
+    allowed = (getattr(error, "headers", None) or {}).get("Allow", "another method")
+    said = "there is nothing at this address" if status == 404 else f"this address takes {allowed}"
+    if request.method == "POST":
         said += ": send photographs to /classify"
-    return _json({"error": f"{said}; /openapi.json lists the addresses"}, status)
+    return _json({"error": f"{said}; /docs lists the addresses, /openapi.json describes them"}, status)

@@ -18,6 +18,7 @@ class _Item(NamedTuple):
     images: NDArray[np.uint8]
     answer: "asyncio.Future[NDArray[np.float32]]"
     arrived: float
+    on_wait: Callable[[float], None]
 
 
 def padded_size(count: int, sizes: tuple[int, ...]) -> int:
@@ -41,10 +42,9 @@ class Batcher:
         delay: float,
         limit: int,
         on_batch: Callable[[int, int], None] = lambda images, size: None,
-        on_wait: Callable[[float], None] = lambda seconds: None,
     ) -> None:
         self._run, self._sizes, self._delay, self._limit = run, sizes, delay, limit
-        self._on_batch, self._on_wait = on_batch, on_wait
+        self._on_batch = on_batch
         self._waiting: deque[_Item] = deque()
         self.images_waiting = 0
         self.requests_open = 0
@@ -53,8 +53,13 @@ class Batcher:
         self._closed = False
         self._tasks = [asyncio.get_running_loop().create_task(self._serve()) for _ in range(parallel)]
 
-    async def submit(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        """The logits of `images`, as many as the queue holds; raises `Overloaded` when it is full."""
+    async def submit(
+        self, images: NDArray[np.uint8], on_wait: Callable[[float], None] = lambda seconds: None
+    ) -> NDArray[np.float32]:
+        """The logits of `images`, as many as the queue holds; raises `Overloaded` when it is full.
+
+        `on_wait` gets the seconds that each part of them waited for its batch.
+        """
         if self._closed:
             raise Unavailable("the server is stopping")
         largest = self._sizes[-1]
@@ -65,7 +70,7 @@ class Batcher:
         loop = asyncio.get_running_loop()
         now = time.monotonic()
         parts = [
-            _Item(images[start : start + largest], loop.create_future(), now)
+            _Item(images[start : start + largest], loop.create_future(), now, on_wait)
             for start in range(0, len(images), largest)
         ]
         self._waiting.extend(parts)
@@ -97,7 +102,7 @@ class Batcher:
             size = padded_size(count, self._sizes)
             self._on_batch(count, size)
             for item in items:
-                self._on_wait(time.monotonic() - item.arrived)
+                item.on_wait(time.monotonic() - item.arrived)
             try:
                 answer = await self._run(_joined(items, size))
             except Refused as error:

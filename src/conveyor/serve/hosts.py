@@ -38,8 +38,8 @@ class Hosts:
             raise Refused("a request needs one Host header with a name or an address")
         if not self._any_name and not self._answers_to(found[1]):
             raise Misdirected(
-                f"this server does not answer to the name {found[1][:60]!r}: ask by its address, start it with "
-                f"--host-name {found[1][:60]!r}, or give it a token"
+                f"this server does not answer to the name {found[1][:60]!r}: ask by its address; conveyor serve also takes "
+                f"--host-name {found[1][:60]!r}, or a token"
             )
         if method not in SAFE_METHODS and any(
             origin.partition("://")[2] != given[b"host"][0] for origin in given[b"origin"]

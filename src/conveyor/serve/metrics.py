@@ -24,8 +24,7 @@ class Metrics:
         )
         self._phases = Histogram(
             "conveyor_phase_seconds",
-            "Time of a request in each phase: decode (photographs), queue (waiting for a batch), infer (queue included), "
-            "encode (the answer of /classify).",
+            "Time of a request in each phase: decode (photographs), queue (waiting for a batch), infer, encode (the answer).",
             ["phase"],
             buckets=_SECONDS,
             registry=self.registry,
@@ -44,6 +43,17 @@ class Metrics:
         self.bad_versions = Counter(
             "conveyor_model_rejects", "New versions that could not be loaded.", registry=self.registry
         )
+        self.disagreements = Counter(
+            "conveyor_model_disagreements",
+            "New versions that gave other answers than --swap-agreement allows.",
+            registry=self.registry,
+        )
+        self.agreement = Gauge(
+            "conveyor_swap_agreement",
+            "Share of equal answers of the last new version that was compared.",
+            ["version"],
+            registry=self.registry,
+        )
         self.retries = Counter(
             "conveyor_model_retries", "Further tries to load such a version that failed too.", registry=self.registry
         )
@@ -58,9 +68,6 @@ class Metrics:
 
     def phase(self, name: str, seconds: float) -> None:
         self._phases.labels(name).observe(seconds)
-
-    def waited(self, seconds: float) -> None:
-        self.phase("queue", seconds)
 
     def counted_batch(self, images: int, size: int) -> None:
         self.batch.observe(images)

@@ -1,6 +1,7 @@
 """One version of a model in service: its description, its engine processes, its queue."""
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -56,7 +57,6 @@ class ServedModel:
             delay=self._settings.delay_us / 1e6,
             limit=max(self._settings.queue, self.sizes[-1]),
             on_batch=self._metrics.counted_batch,
-            on_wait=self._metrics.waited,
         )
         self._watch = asyncio.get_running_loop().create_task(self.pool.watch())
 
@@ -72,8 +72,10 @@ class ServedModel:
     def label(self, index: int) -> str:
         return self.labels[index] if index < len(self.labels) else str(index)
 
-    async def infer(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        return await self.batcher.submit(images)
+    async def infer(
+        self, images: NDArray[np.uint8], on_wait: Callable[[float], None] = lambda seconds: None
+    ) -> NDArray[np.float32]:
+        return await self.batcher.submit(images, on_wait)
 
     def best(self, probabilities: NDArray[np.float32], count: int = 5) -> list[tuple[int, str, float]]:
         """(number, label, probability) of the most probable classes of one image."""

@@ -104,13 +104,13 @@ async def _serve(settings: ServeSettings, say: Say, lines: log.LogLines) -> int:
         return 0
     try:
         await loading
-        _listen(listener, settings.host, port)
+        listen(listener, settings.host, port)
         grpc_server, grpc_port = await _start_grpc(service, port)
     except BaseException:
         listener.close()
         await service.close()
         raise
-    http = _Http(uvicorn.Config(make_app(service), **_uvicorn_settings(settings)), settings.timeout)
+    http = HttpServer(uvicorn.Config(make_app(service), **uvicorn_settings(settings)), settings.timeout)
     running = loop.create_task(http.serve(sockets=[listener]))
     sweeping = loop.create_task(sweep(http, settings.timeout, lines.sum_up))
     while not http.started and not running.done():
@@ -138,7 +138,7 @@ async def _serve(settings: ServeSettings, say: Say, lines: log.LogLines) -> int:
     return 0 if service.lost == 0 else 1
 
 
-class _Http(uvicorn.Server):
+class HttpServer(uvicorn.Server):
     """uvicorn without signal handlers (the signals are ours), and with our time limit for TLS handshakes."""
 
     def __init__(self, config: uvicorn.Config, timeout: float) -> None:
@@ -182,7 +182,7 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _listen(listener: socket.socket, host: str, port: int) -> None:
+def listen(listener: socket.socket, host: str, port: int) -> None:
     """Two servers that are started together may both bind the port; the first to listen has it."""
     try:
         listener.listen(BACKLOG)
@@ -194,7 +194,7 @@ def _cannot_listen(host: str, port: int, error: OSError) -> UserError:
     return UserError(f"cannot listen on {host} port {port}: {error.strerror or error}; choose another --port or --host")
 
 
-def _uvicorn_settings(settings: ServeSettings) -> dict[str, Any]:
+def uvicorn_settings(settings: ServeSettings) -> dict[str, Any]:
     return {
         "log_config": None, "access_log": False, "lifespan": "off", "server_header": False, "backlog": BACKLOG,
         "timeout_keep_alive": 30, "timeout_graceful_shutdown": max(1, math.ceil(settings.drain)), "ws": "none",

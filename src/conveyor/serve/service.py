@@ -2,13 +2,14 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import hmac
 import logging
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from conveyor.data.photo import fused
 from conveyor.errors import UserError
 from conveyor.serve import versions
+from conveyor.serve.agreement import DisagreementError, Recent
 from conveyor.serve.deadline import Limit
 from conveyor.serve.errors import Late, NotFound, Overloaded, Refused, Unavailable
 from conveyor.serve.metrics import Metrics
@@ -31,11 +33,26 @@ SHORTEST_PAUSE, LONGEST_PAUSE = 1.0, 300.0
 _logger = logging.getLogger(__name__)
 
 
-class Asked(NamedTuple):
-    """One request under way: the version that answers it, and its time."""
+@dataclasses.dataclass(slots=True)
+class Asked:
+    """One request under way: the version that answers it, its time limit, and the time it has taken."""
 
     model: ServedModel
     limit: Limit
+    spent: dict[str, float] = dataclasses.field(default_factory=dict)
+    """Seconds by phase: decode, queue, infer, encode."""
+    photographs: list[bytes] = dataclasses.field(default_factory=list)
+    """As they were sent, if they are needed for a comparison of versions."""
+    _inferred: float = 0.0
+
+    def encoded(self) -> None:
+        """To be called when the answer is ready to be sent."""
+        self.spent["encode"] = time.monotonic() - self._inferred
+
+    def inferred(self, start: float, waits: list[float]) -> None:
+        self._inferred = time.monotonic()
+        self.spent["queue"] = max(waits, default=0.0)
+        self.spent["infer"] = self._inferred - start - self.spent["queue"]
 
 
 class Service:
@@ -55,6 +72,9 @@ class Service:
         self._current: ServedModel | None = None
         self._watcher: asyncio.Task[None] | None = None
         self._closing: set[asyncio.Task[None]] = set()
+        self._recent = None if settings.swap_agreement is None else Recent(settings.swap_requests)
+        self.rejected: tuple[str, str] | None = None
+        """A newer version that is not taken into service, and why."""
 
     async def start(self) -> None:
         """Load the newest version; afterwards look for newer ones."""
@@ -79,20 +99,26 @@ class Service:
             current.version,
             f"{int(current.version):03d}" if current.version.isdecimal() else "",
         ):
-            raise NotFound(f"version {version[:60]!r} of {current.name!r} is not in service: {current.version!r} is")
+            why = f" ({self.rejected[1]})" if self.rejected is not None and self.rejected[0] == version else ""
+            raise NotFound(
+                f"version {version[:60]!r} of {current.name!r} is not in service{why}: {current.version!r} is"
+            )
         return current
 
     async def infer(self, asked: Asked, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Logits from the model, within the time left. During an exchange the old version answers its own requests."""
-        start = time.monotonic()
+        start, waits = time.monotonic(), list[float]()
         try:
-            answer = await asked.model.infer(images)
+            answer = await asked.model.infer(images, waits.append)
         except asyncio.CancelledError:
             if asked.limit.up:
                 raise Late(f"no answer within {asked.limit.seconds:g} seconds") from None
             raise
         self.metrics.images.inc(len(images))
-        self.metrics.phase("infer", time.monotonic() - start)
+        asked.inferred(start, waits)
+        if self._recent is not None:
+            labels = [asked.model.label(int(number)) for number in answer.argmax(1)]
+            self._recent.keep(asked.photographs or list(images), labels)
         return answer
 
     async def decode(self, asked: Asked, contents: list[bytes]) -> NDArray[np.uint8]:
@@ -119,7 +145,8 @@ class Service:
                 start = time.monotonic()
                 try:
                     decoded = await asyncio.shield(work)
-                    self.metrics.phase("decode", time.monotonic() - start)
+                    asked.spent["decode"] = time.monotonic() - start
+                    asked.photographs = contents if self._recent is not None else []
                     return decoded
                 finally:
                     if not work.done():  # the caller has gone: the thread stops, and until then its bytes count
@@ -168,8 +195,11 @@ class Service:
         with Account(self, protocol):
             model = self.model(name, version)
             model.requests += 1
+            asked = Asked(model, limit)
             try:
-                yield Asked(model, limit)
+                yield asked
+                for phase, seconds in asked.spent.items():
+                    self.metrics.phase(phase, seconds)
             finally:
                 model.requests -= 1
 
@@ -217,26 +247,61 @@ class Service:
                 continue
             trouble = ""
             if found.stamp == self._current.stamp:
+                self.rejected = None
                 self.metrics.retry_pause.set(0)
                 continue
             if found.stamp == failed and clock() < again:
                 continue
             try:
                 fresh = await self._open(found)
+                await self._compare(fresh)
+            except DisagreementError as error:  # until it is written anew, it stays so
+                failed, again = found.stamp, math.inf
+                self.metrics.disagreements.inc()
+                self._reject(found, str(error))
+                continue
             except Exception as error:  # whatever error a broken version causes, the current one stays in service
                 known = found.stamp == failed
                 (self.metrics.retries if known else self.metrics.bad_versions).inc()
                 failed, pause = found.stamp, min(2 * pause, LONGEST_PAUSE) if known else SHORTEST_PAUSE
                 again = clock() + pause
                 self.metrics.retry_pause.set(pause)
-                _logger.warning("%s was not taken into service: %s; next try in %g s", found.path, _words(error), pause)
+                self._reject(found, f"{_words(error)}; next try in {pause:g} s")
                 continue
+            self.rejected = None
             old, self._current = self._current, fresh
             self.metrics.swaps.inc()
             self._announce(old, fresh)
             task = asyncio.get_running_loop().create_task(old.close())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
+
+    async def _compare(self, fresh: ServedModel) -> None:
+        """Refuse a version that answers the last requests differently from what was answered."""
+        least, recent = self.settings.swap_agreement, self._recent
+        if least is None or recent is None:
+            return
+        if not len(recent):
+            _logger.warning("version %s is taken without a comparison: nothing was asked yet", fresh.version)
+            return
+        try:
+            count, share = len(recent), await recent.agreement(fresh, self.settings.max_pixels)
+            self.metrics.agreement.clear()
+            self.metrics.agreement.labels(fresh.version).set(share)
+            if share < least:
+                raise DisagreementError(
+                    f"{100 * share:.2f} % of its answers to the last {count} images are those that were given, "
+                    f"--swap-agreement asks for {100 * least:g} %"
+                )
+            _logger.warning("version %s gives %.2f %% of the last %d answers too", fresh.version, 100 * share, count)
+        except BaseException:
+            await fresh.close()
+            raise
+
+    def _reject(self, found: versions.Version, why: str) -> None:
+        name = found.path.name
+        self.rejected = (str(int(name)) if name.isdecimal() else name, why)
+        _logger.warning("%s was not taken into service: %s", found.path, why)
 
     def _announce(self, old: ServedModel | None, new: ServedModel) -> None:
         if old is not None:

@@ -60,6 +60,10 @@ class ServeSettings:
     tls_key: str | None = None
     poll: float = 2.0
     """Seconds between checks for a new version; 0: never."""
+    swap_agreement: float | None = None
+    """Share of the last requests' answers that a new version must give too; none: it is not compared."""
+    swap_requests: int = 200
+    """Images of the last requests that are kept for that."""
     drain_delay: float = 0.5
     """Seconds in which a stopping server still takes connections, until load balancers have noticed."""
     drain: float = 30.0
@@ -89,6 +93,10 @@ class ServeSettings:
             raise UserError(
                 f"--max-inflight {self.max_inflight} has no room for one request of --max-body {self.max_body} bytes"
             )
+        if self.swap_agreement is not None and not 0 < self.swap_agreement <= 1:
+            raise UserError(
+                f"--swap-agreement {self.swap_agreement:g} is no share: give one above 0 and up to 1, as 0.98"
+            )
         if bool(self.tls_cert) != bool(self.tls_key):
             raise UserError("TLS needs both files: give --tls-cert and --tls-key together")
         for file in (self.tls_cert, self.tls_key):
@@ -106,7 +114,7 @@ class ServeSettings:
         return [
             ("threads", 1 if self.threads is None else self.threads, 1), ("delay-us", self.delay_us, 0),
             ("max-body", self.max_body, 1), ("max-pixels", self.max_pixels, 1), ("timeout", self.timeout, 0),
-            ("poll", self.poll, 0), ("drain", self.drain, 0), ("drain-delay", self.drain_delay, 0),
+            ("poll", self.poll, 0), ("swap-requests", self.swap_requests, 1), ("drain", self.drain, 0), ("drain-delay", self.drain_delay, 0),
         ]  # fmt: skip
 
     def sizes(self) -> tuple[int, ...]:

@@ -9,6 +9,7 @@ from conveyor.data.formats import divide
 from conveyor.data.formats.folders import is_plain
 from conveyor.errors import UserError
 from conveyor.layout import Machine
+from conveyor.models.library_models import is_library
 from conveyor.options import Options
 from conveyor.options.units import jitter_reaches
 from conveyor.topology import HostEvents, Length, Topology
@@ -172,7 +173,8 @@ def few_images(options: Options, data: DatasetInfo, *, own: bool) -> list[str]:
     if begun or data.name != "folder" or data.train_images >= FEW_IMAGES or not options.events.training:
         return []
     count = "1 photograph is" if data.train_images == 1 else f"{data.train_images:,} photographs are"
-    advice = f"add --pretrained {ADVISED} to start from weights that know photographs already"
+    named = options.model.model if is_library(options.model.model) else ADVISED
+    advice = f"add --pretrained {named} to start from weights that know photographs already"
     return [f"{count} few to learn from nothing: {advice}"]
 
 

@@ -14,6 +14,7 @@ from conveyor.data.subject import Subject
 from conveyor.data.transform.prepare import Prepare
 from conveyor.models import splits, units
 from conveyor.models.layers import norms
+from conveyor.models.layers.adopt import adopt_norms
 from conveyor.models.weights import head_name
 from conveyor.numerics import convolution, recompute
 from conveyor.numerics.precision import Precision
@@ -22,7 +23,6 @@ from conveyor.options import Options
 from conveyor.options.units import size_in_bytes
 from conveyor.pipeline.balance import automatic_splits
 from conveyor.spec import RunSpec
-from conveyor.training.adopt_norms import adopt_norms
 from conveyor.training.lane import Lane
 from conveyor.training.load_weights import load_into, start_weights
 from conveyor.training.loss import Loss

@@ -2,7 +2,8 @@
 
 Every lane brings its parts (`Dealt.parts_of`). In general the vectors are cut into one shard per lane: lane j receives
 shard j of all parts, adds them up in the order of the tree and sends the sum back to all, which puts the bytes of a ring
-all-reduce on the wire. Two lanes with one part each need no order, since a + b = b + a: a plain all-reduce does.
+all-reduce on the wire. Two lanes with one part each need no order, since a + b = b + a: a plain all-reduce does. The
+gradients of lanes on one machine, which are sent in each update, take the way through its memory (`shared_rows`).
 """
 
 from collections.abc import Sequence
@@ -15,6 +16,7 @@ from torch import Tensor
 
 from conveyor import tree
 from conveyor.tree import Dealt
+from conveyor.world.shared_rows import SharedRows, share
 
 TAG = 7
 """Of the messages with shards."""
@@ -51,6 +53,15 @@ class Exchange:
         with torch.cuda.stream(stream):
             return _Streamed(self._sum(parts), parts, stream)
 
+    def shared(self, length: int, dtype: torch.dtype) -> SharedRows | None:
+        """Memory for vectors of this length that all lanes have, in place of `begin`; all lanes call it in the same order."""
+        if self._on_gpu:
+            return None
+        return share([len(parts) for parts in self._parts], length, dtype, self._lane, self._group, self._total)
+
+    def _total(self, rows: list[Tensor]) -> Tensor:
+        return tree.total(self._dealt.groups, self._nodes, rows, torch.add)
+
     @torch.no_grad()
     def _sum(self, parts: Tensor) -> Tensor:
         length, lanes = parts.shape[1], len(self._ranks)
@@ -67,7 +78,7 @@ class Exchange:
         )
         rows = [row for shard in received for row in shard.unbind()]
         total = parts.new_empty(length)
-        total[mine] = tree.total(self._dealt.groups, self._nodes, rows, torch.add)
+        total[mine] = self._total(rows)
         self._swap([(one, total[mine]) for one in others], [(one, total[shards[one]]) for one in others])
         return total
 

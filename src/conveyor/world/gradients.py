@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from conveyor.numerics import foreach
 from conveyor.tree import Dealt, TreeSum
 from conveyor.world.exchange import Exchange, Pending
+from conveyor.world.shared_rows import SharedRows
 
 
 class Bucket:
@@ -23,7 +24,8 @@ class Bucket:
         self.sums: TreeSum[list[Tensor]] = TreeSum(leaves, _add)
         self.waiting: set[int] = set()
         self.pending: Pending | None = None
-        self._numel = sum(one.numel() for one in parameters)
+        self.shared: SharedRows | None = None
+        self.numel = sum(one.numel() for one in parameters)
 
     def take(self) -> list[Tensor]:
         """The gradients of one group, which leave the parameters; half precision is summed in float32."""
@@ -38,7 +40,10 @@ class Bucket:
     def flat(self, parts: list[list[Tensor]]) -> Tensor:
         """Parts of the sum as one tensor [parts, values]."""
         first = self.parameters[0]
-        made = torch.empty(len(parts), self._numel, dtype=_sum_type(first), device=first.device)
+        if self.shared is not None:
+            made = self.shared.rows()
+        else:
+            made = torch.empty(len(parts), self.numel, dtype=_sum_type(first), device=first.device)
         for row, part in zip(made, parts, strict=True):
             foreach.copy_(self._views(row), part)
         return made
@@ -86,6 +91,8 @@ class GradientSum:
         self._bucket_of = {id(one): bucket for bucket in self.buckets for one in bucket.parameters}
         self._hooks: list[Any] = []
         if exchange is not None:
+            for bucket in self.buckets:
+                bucket.shared = exchange.shared(bucket.numel, _sum_type(bucket.parameters[0]))
             self._hooks = [
                 one.register_post_accumulate_grad_hook(self._ready)
                 for bucket in self.buckets
@@ -143,8 +150,9 @@ class GradientSum:
         parts = bucket.sums.take()
         if self._exchange is None:
             bucket.give(parts[0])
-        else:
-            bucket.pending = self._exchange.begin(bucket.flat(parts))
+            return
+        flat = bucket.flat(parts)
+        bucket.pending = self._exchange.begin(flat) if bucket.shared is None else bucket.shared.begin()
 
 
 def pack(parameters: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:

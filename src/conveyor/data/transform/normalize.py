@@ -64,6 +64,15 @@ class Normalization:
             rows = rows.clone()
         return rows.mul_(scale).add_(shift).view(batch, height, width, channels)
 
+    def undone(self, images: Tensor) -> Tensor:
+        """uint8 [B, H, W, C] to look at, from normalised values; standardised images fill 0..255."""
+        if self.per_image:
+            low, high = images.amin((1, 2, 3), keepdim=True), images.amax((1, 2, 3), keepdim=True)
+            pixels = 255 * (images - low) / (high - low).clamp_min(1e-12)
+        else:
+            pixels = (images - images.new_tensor(self.shift)) / images.new_tensor(self.scale)
+        return pixels.round().clamp(0, 255).to(torch.uint8)
+
 
 @functools.lru_cache(maxsize=64)
 def row_of(values: tuple[float, ...], width: int, device: torch.device) -> Tensor:

@@ -92,7 +92,7 @@ def choose(
         if engine in ("auto", name) and (batch > 1 or not name.endswith("-per-core"))
     }
     if not candidates:
-        raise UserError("no installed engine can run this model: pip install onnxruntime openvino")
+        raise UserError("no installed engine can run this model: pip install 'conveyor[export]'")
     if len(candidates) == 1:
         only, name = next(iter(candidates.values()))
         return Choice(name, {}, batch, threads, quiet=True, precision=only.precision)

@@ -20,6 +20,11 @@ class Stochastic(nn.Module):
         self.rate = rate
         self.label = ""
 
+    @property
+    def p(self) -> float:
+        """The rate under the name that torch's layers have for it: models of others read it."""
+        return self.rate
+
     def kept(self, x: Tensor, per_sample: int) -> Tensor:
         """[N, per_sample] of x's type: 1 / (1 - rate) where kept (probability 1 - rate), else 0."""
         key = current()
@@ -52,12 +57,12 @@ class Dropout(Stochastic):
 
 
 class DropConnect(Stochastic):
-    """Each sample of [N, C, H, W] is zeroed as a whole with probability `rate`, the others are divided by 1 - rate."""
+    """Each sample of [N, ...] is zeroed as a whole with probability `rate`, the others are divided by 1 - rate."""
 
     def forward(self, x: Tensor) -> Tensor:
         if not self.training or self.rate == 0.0:
             return x
-        return x * self.kept(x, 1).view(-1, 1, 1, 1)
+        return x * self.kept(x, 1).view(-1, *[1] * (x.dim() - 1))
 
 
 def name_layers(model: nn.Module) -> None:

@@ -88,6 +88,10 @@ FUNCTIONS: dict[str, dict[str, tuple[list[type], type | None]]] = {
         "conveyor_silu": ([_POINTER, _POINTER, _SIZE], None),
         "conveyor_silu_backward": ([_POINTER, _POINTER, _POINTER, _SIZE], None),
         "conveyor_apply": ([_POINTER, _POINTER, _POINTER, _SIZE, _SIZE, _POINTER, _POINTER, _NUMBER], None),
+        "conveyor_norm_act": (
+            [*[_POINTER] * 3, _SIZE, _SIZE, _POINTER, _POINTER, ctypes.c_double, _NUMBER, _POINTER],
+            _NUMBER,
+        ),
         "conveyor_backward": (
             [*[_POINTER] * 5, _SIZE, _SIZE, *[_POINTER] * 5, _NUMBER, _POINTER, _POINTER],
             _NUMBER,

@@ -41,6 +41,12 @@ static inline float exponential(float z) {
 
 static inline float sigmoid(float z) { return 1.0f / (1.0f + exponential(-z)); }
 
+/* The row that comes at place `number` when blocks are taken from the last to the first, forwards within each. */
+static inline ptrdiff_t backwards(ptrdiff_t number, ptrdiff_t rows) {
+    ptrdiff_t start = rows - (number / BLOCK + 1) * BLOCK;
+    return start < 0 ? number % BLOCK : start + number % BLOCK;
+}
+
 #include "floats.h"
 #include "norm_act_values.h"
 #include "brains.h"

@@ -36,12 +36,14 @@ int NAME(conveyor_moments)(const VALUE *restrict x, ptrdiff_t rows, ptrdiff_t c,
     return 0;
 }
 
-/* y = act(x * scale + shift + residual); residual may be null, and is with SiLU. */
+/* y = act(x * scale + shift + residual); residual may be null, and is with SiLU. The blocks run from the last to the first:
+ * the last rows of x are still in the cache after their moments, and the first of y will be for what comes next. */
 void NAME(conveyor_apply)(const VALUE *restrict x, const VALUE *restrict residual, VALUE *restrict y, ptrdiff_t rows,
                     ptrdiff_t c, const float *restrict scale, const float *restrict shift, int act) {
     int threads = rows * c < SERIAL ? 1 : omp_get_max_threads();
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (ptrdiff_t row = 0; row < rows; row++) {
+    for (ptrdiff_t number = 0; number < rows; number++) {
+        ptrdiff_t row = backwards(number, rows);
         const VALUE *restrict in = x + row * c;
         const VALUE *restrict add = residual ? residual + row * c : NULL;
         VALUE *restrict out = y + row * c;
@@ -69,6 +71,28 @@ void NAME(conveyor_apply)(const VALUE *restrict x, const VALUE *restrict residua
             for (ptrdiff_t j = 0; j < c; j++) out[j] = NARROW(WIDE(in[j]) * scale[j] + shift[j]);
         }
     }
+}
+
+/* Batch norm of x[rows, C] with its own statistics, residual and activation: y, and in found[5][C] the mean, 1 / sqrt(var +
+ * eps), scale and shift of y = act(x * scale + shift + residual), and the unbiased variance.
+ * Returns 0, or 1 if memory is short. */
+int NAME(conveyor_norm_act)(const VALUE *restrict x, const VALUE *restrict residual, VALUE *restrict y, ptrdiff_t rows,
+                            ptrdiff_t c, const float *restrict gamma, const float *restrict beta, double eps, int act,
+                            float *restrict found) {
+    double *moments = malloc((size_t)3 * c * sizeof(double)), *mean = moments, *var = mean + c, *taken = var + c;
+    if (!moments || NAME(conveyor_moments)(x, rows, c, mean, var)) { free(moments); return 1; }
+    for (ptrdiff_t j = 0; j < c; j++) {
+        double inv = 1.0 / sqrt(var[j] + eps), scale = gamma[j] * inv;
+        found[j] = (float)mean[j];
+        found[c + j] = (float)inv;
+        found[2 * c + j] = (float)scale;
+        found[4 * c + j] = (float)(var[j] * ((double)rows / (rows - 1)));
+        taken[j] = mean[j] * scale;
+    }
+    for (ptrdiff_t j = 0; j < c; j++) found[3 * c + j] = (float)(beta[j] - taken[j]);
+    free(moments);
+    NAME(conveyor_apply)(x, residual, y, rows, c, found + 2 * c, found + 3 * c, act);
+    return 0;
 }
 
 /* dy * act'(z) of one value, z = x * scale + shift + residual; for ReLU with a residual the output y tells z's sign. */
@@ -174,7 +198,8 @@ int NAME(conveyor_backward)(const VALUE *restrict x, const VALUE *restrict dy, c
         factors[2 * c + j] = (float)(-factor * s / rows);
     }
 #pragma omp parallel for schedule(static) num_threads(threads)
-    for (ptrdiff_t row = 0; row < rows; row++) {
+    for (ptrdiff_t number = 0; number < rows; number++) {
+        ptrdiff_t row = backwards(number, rows);
         const VALUE *in = x + row * c, *d = dy + row * c, *result = y ? y + row * c : NULL;
         VALUE *to = dx + row * c, *added = dresidual ? dresidual + row * c : NULL;
         if (act == RELU && y && added)

@@ -11,19 +11,26 @@ from numpy.typing import NDArray
 from conveyor.serve.errors import Refused
 from conveyor.serve.model import ServedModel
 from conveyor.serve.protocols.arrays import as_images
+from conveyor.serve.protocols.images import not_json
 from conveyor.serve.service import Asked, Service
 
 SIGNATURE = "serving_default"
 NAMES = ("images", "input", "input_0", "image_bytes", "image", "b64")
 
 
-def status(model: ServedModel, ready: bool) -> dict[str, Any]:
-    state = "AVAILABLE" if ready else "UNLOADING"
-    return {
-        "model_version_status": [
-            {"version": model.version, "state": state, "status": {"error_code": "OK", "error_message": ""}}
-        ]
-    }
+def status(service: Service, name: str, version: str | None = None) -> dict[str, Any]:
+    """The state of the version in service, and of a newer one that was not taken into service."""
+    found = []
+    rejected = service.rejected
+    if rejected is not None and version in (None, rejected[0]):
+        why = {"error_code": "FAILED_PRECONDITION", "error_message": rejected[1]}
+        found.append({"version": rejected[0], "state": "END", "status": why})
+    if not found or version is None:
+        model = service.model(name, version)
+        state = "AVAILABLE" if service.ready else "UNLOADING"
+        found.insert(0, {"version": model.version, "state": state, "status": {"error_code": "OK", "error_message": ""}})
+    service.model(name)
+    return {"model_version_status": found}
 
 
 def metadata(model: ServedModel) -> dict[str, Any]:
@@ -50,7 +57,7 @@ async def predict(service: Service, asked: Asked, body: bytes) -> bytes:
     try:
         request = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise Refused(f"the request is not JSON: {str(error)[:100]}") from None
+        raise not_json(body, error) from None
     if not isinstance(request, dict) or ("instances" in request) == ("inputs" in request):
         raise Refused("the request must be an object with either 'instances' or 'inputs'")
     if request.get("signature_name", SIGNATURE) not in (SIGNATURE, "", None):

@@ -21,6 +21,7 @@ from conveyor.serve.protocols.arrays import (
     softmax,
     split_strings,
 )
+from conveyor.serve.protocols.images import not_json
 from conveyor.serve.service import Asked, Service
 from conveyor.version import __version__
 
@@ -70,7 +71,7 @@ def _split(body: bytes, header_length: str | None) -> tuple[dict[str, Any], memo
     try:
         request = orjson.loads(memoryview(body)[:length])
     except orjson.JSONDecodeError as error:
-        raise Refused(f"the request is not JSON: {str(error)[:100]}") from None
+        raise not_json(body, error) from None
     if not isinstance(request, dict):
         raise Refused("the request must be a JSON object with 'inputs'")
     return request, memoryview(body)[length:]

@@ -9,6 +9,8 @@ from conveyor.infer.preprocessing import Preprocessing
 from conveyor.serve.errors import Refused, TooLarge
 
 LONGEST_SIDE_RATIO = 200
+STARTS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"RIFF", b"BM", b"II*\0", b"MM\0*")
+"""First bytes of image files."""
 
 
 def decode(content: bytes, preprocessing: Preprocessing, max_pixels: int) -> NDArray[np.uint8]:
@@ -23,3 +25,10 @@ def decode(content: bytes, preprocessing: Preprocessing, max_pixels: int) -> NDA
         raise TooLarge(f"the image has too many pixels: {error}") from error
     except BadImageError as error:
         raise Refused(f"the image cannot be decoded: {error}") from error
+
+
+def not_json(body: bytes, error: Exception) -> Refused:
+    """What to say of a request that should be JSON and is not: a photograph is told the right address."""
+    if body.startswith(STARTS):
+        return Refused("this is a photograph, not JSON: send it to /classify as it is, or here in base64")
+    return Refused(f"the request is not JSON: {str(error)[:100]}")

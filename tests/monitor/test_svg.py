@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conveyor.report import svg
+from conveyor.monitor import svg
 
 finite = st.floats(-1e9, 1e9, allow_nan=False)
 

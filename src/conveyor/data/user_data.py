@@ -1,5 +1,9 @@
-"""A caller's own data as a data set: arrays, or anything with `len` and `[i] -> (image, label)`."""
+"""Data of a user's own as a data set: arrays, or anything with `len` and `[i] -> (image, label)`.
 
+Passed from Python, or named as code: `--data pets.py:photos`.
+"""
+
+import functools
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -12,13 +16,15 @@ from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.formats.memory import MemoryDataset
 from conveyor.data.order import Indices
 from conveyor.errors import UserError
-from conveyor.options import Options
+from conveyor.models import user_module
 
 OwnData: TypeAlias = Any
 """(training, validation) or training alone; each a Dataset, a pair of arrays, or a map-style data set."""
 
 
-def adopt(dataset: OwnData, options: Options) -> tuple[DatasetInfo, Dataset, Dataset | None]:
+def adopt(
+    dataset: OwnData, num_classes: int | None = None, name: str = "own"
+) -> tuple[DatasetInfo, Dataset, Dataset | None]:
     """The numbers of the caller's data and its two parts in the form that the feed reads.
 
     Arrays are uint8 images [N, H, W, C] or [N, H, W] and integer labels [N]. A map-style data set yields (image, label)
@@ -27,18 +33,18 @@ def adopt(dataset: OwnData, options: Options) -> tuple[DatasetInfo, Dataset, Dat
     parts = (
         dataset if isinstance(dataset, tuple) and len(dataset) == 2 and not _is_array(dataset[0]) else (dataset, None)
     )
-    train = _one(parts[0], options)
-    validation = _one(parts[1], options) if parts[1] is not None else None
+    train = _one(parts[0], num_classes)
+    validation = _one(parts[1], num_classes) if parts[1] is not None else None
     height, width, channels = train.shape(0)
     if height != width:
         raise UserError(
             f"images of {height}x{width} pixels: only square ones can be trained on, crop or pad them first"
         )
     info = DatasetInfo(
-        name="own",
+        name=name,
         train_images=len(train),
         validation_images=len(validation) if validation is not None else 0,
-        num_classes=options.model.num_classes or max(train.num_classes, validation.num_classes if validation else 0),
+        num_classes=num_classes or max(train.num_classes, validation.num_classes if validation else 0),
         image_size=height,
         channels=channels,
         kind="memory",
@@ -48,7 +54,33 @@ def adopt(dataset: OwnData, options: Options) -> tuple[DatasetInfo, Dataset, Dat
     return info, train, validation
 
 
-def _one(part: Any, options: Options) -> Dataset:
+@functools.cache
+def from_code(name: str) -> tuple[DatasetInfo, Dataset, Dataset | None]:
+    """The data that `FILE.py:NAME` names: such data, or a function without arguments that returns them."""
+    found = user_module.attribute(name, "data set")
+    if found is None:
+        source, _, wanted = name.rpartition(":")
+        raise UserError(
+            f"there is no {wanted} in {source}: give FILE.py:NAME with (training, validation) or a function of them"
+        )
+    if callable(found) and not hasattr(found, "__getitem__"):
+        found = found()
+    return adopt(found, name=name)
+
+
+def first(dataset: Dataset, count: int) -> Dataset:
+    """The first `count` samples of data of the user's own."""
+    if count == len(dataset):
+        return dataset
+    if not isinstance(dataset, MemoryDataset | MapDataset):
+        raise UserError(
+            f"only the first {count} of {len(dataset)} images are asked for, which a data set with a read() of its own must do"
+            " itself: leave out --max-train-images, --max-validation-images and --data-percentage"
+        )
+    return dataset.limited(count)
+
+
+def _one(part: Any, num_classes: int | None) -> Dataset:
     if hasattr(part, "read") and hasattr(part, "shape") and hasattr(part, "num_classes"):
         found: Dataset = part
         return found
@@ -64,9 +96,9 @@ def _one(part: Any, options: Options) -> Dataset:
             )
         if labels.dtype.kind not in "iufb" or not np.array_equal(labels, labels.astype(np.int64)):
             raise UserError("labels must be the numbers of classes (0, 1, 2, ...), not fractions or names")
-        return MemoryDataset(images, labels, options.model.num_classes or int(labels.max()) + 1)
+        return MemoryDataset(images, labels, num_classes or int(labels.max()) + 1)
     if hasattr(part, "__len__") and hasattr(part, "__getitem__"):
-        return MapDataset(part, options.model.num_classes)
+        return MapDataset(part, num_classes)
     raise UserError(
         f"a data set of type {type(part).__name__} cannot be read: give (images, labels) arrays or an object with "
         "len() and [i] -> (image, label)"
@@ -82,8 +114,9 @@ class MapDataset:
 
     chunk = 8
 
-    def __init__(self, items: Any, num_classes: int | None) -> None:
+    def __init__(self, items: Any, num_classes: int | None, count: int | None = None) -> None:
         self._items = items
+        self._count = len(items) if count is None else count
         names = getattr(items, "classes", ())
         self.class_names = tuple(str(name) for name in names)
         labels = getattr(items, "targets", None)
@@ -92,7 +125,11 @@ class MapDataset:
         self._shape = tuple(to_pixels(items[0][0]).shape)
 
     def __len__(self) -> int:
-        return len(self._items)
+        return self._count
+
+    def limited(self, count: int) -> "MapDataset":
+        """The first `count` samples."""
+        return MapDataset(self._items, self.num_classes, count)
 
     def shape(self, epoch: int) -> tuple[int, int, int]:
         height, width, channels = self._shape

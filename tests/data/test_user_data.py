@@ -15,10 +15,10 @@ from tests.run.runs import small_options
 from torch import nn
 
 import conveyor
+from conveyor.data.user_data import adopt, first, to_pixels
 from conveyor.errors import UserError
+from conveyor.models.layers.adopt import adopt_norms
 from conveyor.models.layers.norms import BatchNorm
-from conveyor.run.user_data import adopt, to_pixels
-from conveyor.training.adopt_norms import adopt_norms
 
 COMMON: dict[str, Any] = {
     name: value for name, value in small_options(updates=6, updates_per_epoch=3).changed().items() if name != "model"
@@ -149,11 +149,11 @@ def test_runs_and_modules_are_validated_from_python(tmp_path: Path) -> None:
 def test_data_that_cannot_be_read_is_one_sentence() -> None:
     images, labels = arrays(4)
     with pytest.raises(UserError, match="8-bit"):
-        adopt((images.astype(np.float32), labels), small_options())
+        adopt((images.astype(np.float32), labels))
     with pytest.raises(UserError, match="square"):
-        adopt((images[:, :4], labels), small_options())
+        adopt((images[:, :4], labels))
     with pytest.raises(UserError, match="cannot be read"):
-        adopt(3, small_options())
+        adopt(3)
 
 
 def test_pixels_of_every_kind() -> None:
@@ -195,3 +195,52 @@ def test_arrays_that_are_no_data_set_are_one_sentence(
 ) -> None:
     with pytest.raises(UserError, match=words):
         conveyor.train(data=(np.zeros(images, np.uint8), labels), updates=1, run_dir=tmp_path / "run")
+
+
+PETS = """
+import numpy as np
+
+labels = np.arange(48) % 2
+images = (np.random.default_rng(0).integers(0, 60, (48, 8, 8, 1)) + 150 * labels[:, None, None, None]).astype(np.uint8)
+pair = ((images[:32], labels[:32]), (images[32:], labels[32:]))
+
+
+def photos():
+    return pair
+"""
+
+
+def test_data_of_ones_own_on_the_command_line(tmp_path: Path) -> None:
+    """A function or an object in a file: the same bits on any layout, limited, restored and opened only where it is named."""
+    (tmp_path / "pets.py").write_text(PETS)
+
+    def command(words: str) -> "subprocess.CompletedProcess[str]":
+        return subprocess.run(
+            [sys.executable, "-m", "conveyor", *words.split()],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            timeout=200,
+        )
+
+    same = "--model resnet8 --no-report --no-tensorboard --micro-batch 4 --accumulation 2 --epochs 2 --threads 1"
+    for name, layout in (("photos", "1x1"), ("pair", "2x1")):
+        done = command(f"train --data pets.py:{name} {same} --layout {layout} --run-dir {name}")
+        assert done.returncode == 0, done.stderr
+    assert "identical" in command("compare photos pair").stdout
+    assert "16 images" in (tmp_path / "photos" / "log.txt").read_text()
+    done = command("restore photos --epochs 3 --run-dir more")
+    assert done.returncode == 2
+    assert "is code of somebody's own" in done.stderr
+    done = command("restore photos --data pets.py:photos --epochs 3 --run-dir more")
+    assert done.returncode == 0, done.stderr
+    done = command("train --data pets.py:cats --dry-run")
+    assert (done.returncode, "there is no cats in" in done.stderr) == (2, True)
+    Image.fromarray(np.full((8, 8), 200, np.uint8)).save(tmp_path / "bright.png")
+    assert '"label": "1"' in command("predict photos bright.png --json").stdout
+
+
+def test_only_the_first_samples_of_ones_own_data() -> None:
+    _, train, _ = adopt((Pictures(10), None))
+    assert len(first(train, 4)) == 4
+    assert first(train, 10) is train

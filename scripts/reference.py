@@ -1,0 +1,99 @@
+"""The pages `options.md` and `api.md` of the site, made from the source while mkdocs builds it (`make docs`)."""
+
+import dataclasses
+import importlib
+import inspect
+from typing import Any
+
+from conveyor import commands
+from conveyor.cli import parser_of
+from conveyor.options import specs
+from conveyor.options.options import Options
+from conveyor.options.parser import explained
+
+PUBLIC = {
+    "Training": ("conveyor.api:train", "conveyor.api:validate"),
+    "Runs": ("conveyor.api:Run",),
+    "Answers": ("conveyor.api:load", "conveyor.infer.classifier:Classifier", "conveyor.infer.predict:Prediction"),
+    "Your own code": (
+        "conveyor.monitor.callbacks:Callback",
+        "conveyor.models.user_module:register",
+        "conveyor.data.batch:Dataset",
+        "conveyor.errors:UserError",
+    ),
+}
+"""What the page of the Python interface shows: `module:name`."""
+
+
+def options_page() -> str:
+    """Every option of `conveyor train`, by section, and the arguments of the other commands."""
+    lines = [
+        "# Options",
+        "",
+        "`conveyor options WORD` searches these on the command line; YAML and Python have the same names.",
+        "",
+    ]
+    for section in dataclasses.fields(Options):
+        lines += [f"## {section.name.capitalize()}", "", "| option | meaning [default] |", "|---|---|"]
+        for spec in specs().values():
+            if spec.section == section.name:
+                choices = (
+                    f" One of {', '.join(f'`{one}`' for one in spec.about.choices)}." if spec.about.choices else ""
+                )
+                lines.append(f"| {', '.join(f'`{flag}`' for flag in spec.flags)} | {_cell(explained(spec))}{choices} |")
+        lines.append("")
+    lines += ["## Commands", ""]
+    for names in commands.available().values():
+        for name in names:
+            lines += [f"### conveyor {name}", "", commands.load(name).HELP, "", "```text"]
+            lines += [parser_of(name).format_usage().strip(), "```", ""]
+    return "\n".join(lines)
+
+
+def api_page() -> str:
+    """The Python interface: signatures and docstrings."""
+    lines = ["# Python", ""]
+    for title, places in PUBLIC.items():
+        lines += [f"## {title}", ""]
+        for place in places:
+            module, _, name = place.partition(":")
+            lines += _described(getattr(importlib.import_module(module), name), f"{_home(name, module)}.{name}", "###")
+    return "\n".join(lines)
+
+
+def _home(name: str, module: str) -> str:
+    return "conveyor" if name in importlib.import_module("conveyor").__all__ else module
+
+
+def _described(found: Any, name: str, level: str) -> list[str]:
+    lines = [f"{level} `{name}`", "", "```python", _signature(found, name), "```", "", inspect.getdoc(found) or "", ""]
+    if inspect.isclass(found):
+        for member, value in sorted(vars(found).items()):
+            about = value.__func__ if isinstance(value, classmethod | staticmethod) else value
+            shown = inspect.isfunction(about) or isinstance(about, property)
+            if shown and not member.startswith("_") and inspect.getdoc(about):
+                words = inspect.getdoc(about) or ""
+                kind = "" if isinstance(about, property) else "()"
+                lines += [f"- `.{member}{kind}`: {' '.join(words.split())}"]
+        lines.append("")
+    return lines
+
+
+def _signature(found: Any, name: str) -> str:
+    try:
+        return f"{name}{inspect.signature(found)}"
+    except (TypeError, ValueError):
+        return name
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.split()).replace("|", "\\|").replace("<", "&lt;")
+
+
+def on_files(files: Any, config: Any, **_: Any) -> Any:
+    """Called by mkdocs."""
+    from mkdocs.structure.files import File
+
+    for name, page in (("options.md", options_page()), ("api.md", api_page())):
+        files.append(File.generated(config, name, content=page))
+    return files
