@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from conveyor.errors import USER_ERROR, UserError
+from conveyor.launch import failure
 from conveyor.launch.failure import (
     LOST_PEER,
     OWN_ERROR,
@@ -65,3 +66,11 @@ def test_the_cause_comes_before_its_echoes() -> None:
     assert first([killed, cause]) is cause
     assert killed.sentence() == "worker 3 was killed by SIGKILL."
     assert (killed.may_restart, echo.may_restart, cause.may_restart) == (True, True, False)
+
+
+def test_a_sentence_for_the_user_is_the_cause() -> None:
+    error = UserError("the host has no address")
+    error.__cause__ = OSError("name or service not known")
+    assert failure.exit_code(error) == USER_ERROR
+    assert failure.in_step(USER_ERROR, {"SLURM_STEP_NUM_TASKS": "2"}) == 98
+    assert failure.in_step(USER_ERROR, {}) == USER_ERROR

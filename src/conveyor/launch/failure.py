@@ -96,8 +96,8 @@ def is_peer_loss(error: BaseException) -> bool:
 
 
 def root_cause(error: BaseException) -> BaseException:
-    """The error at the bottom of a chain of `raise ... from ...`."""
-    while error.__cause__ is not None:
+    """The error at the bottom of a chain of `raise ... from ...`; a sentence for the user explains what is below it."""
+    while error.__cause__ is not None and not isinstance(error, UserError):
         error = error.__cause__
     return error
 

@@ -235,9 +235,9 @@ def interface_address(name: str) -> str:
 
 def interface_to(place: Place) -> str | None:
     """The interface through which this machine and the first host of the job reach each other."""
+    reachable(place.address)
     if place.rank == 0:
         return interface_of(own_address(place.address, place.hosts[1:]))
-    reachable(place.address)
     routed = _route_to(place.address)
     return interface_of(routed) if routed else None
 

@@ -12,24 +12,27 @@ import numpy as np
 from torch import nn
 
 from conveyor.checkpoint.state import State
-from conveyor.data.batch import Dataset
+from conveyor.data.batch import Dataset, RawBatch
 from conveyor.errors import UserError
 from conveyor.run.assemble import Own
 from conveyor.world.world import World
 
 COMPARED = 32
-"""Samples of each set whose labels are compared; images may be changed at random when they are read."""
+"""Samples of each set that are compared: their labels, and their pixels unless the set changes them at random."""
+DIFFERENT_DATA = (
+    "were given different data: give all of them the whole sets, in one order; samples are dealt to workers by number"
+)
 
 
 def agree(own: Own, world: World) -> None:
     """Every worker calls it; worker 0's weights are the module's initial weights on all."""
     if world.size == 1:
         return
-    sets = [_data(one) for one in (own.train_data, own.validation_data)]
-    _compare(
-        world.of_all(sets),
-        "were given different data: give all of them the whole sets, in one order; samples are dealt to workers by number",
-    )
+    sets = [one for one in (own.train_data, own.validation_data) if one is not None]
+    _compare(world.of_all([_outline_of_data(one) for one in sets]), DIFFERENT_DATA)
+    for one in sets:
+        pixels = world.of_all(_pixels(one))
+        _compare(pixels if all(pixels) else (), DIFFERENT_DATA)
     _compare(world.of_all(_outline(own.model)), "were given modules with different layers")
     if own.model is not None:
         mine = State(model=dict(own.model.state_dict())) if world.is_main else None
@@ -42,12 +45,20 @@ def _compare(found: Sequence[Any], what: str) -> None:
         raise UserError(f"workers 0 and {other} {what}")
 
 
-def _data(data: Dataset | None) -> list[Any]:
-    if data is None:
-        return []
-    chosen = np.unique(np.arange(COMPARED, dtype=np.int64) * len(data) // COMPARED)
-    labels = data.read(chosen, 0).labels
-    return [len(data), data.num_classes, list(data.class_names), list(data.shape(0)), labels.tolist()]
+def _samples(data: Dataset) -> RawBatch:
+    chosen = sorted({number * len(data) // COMPARED for number in range(COMPARED)})
+    return data.read(np.array(chosen, dtype=np.int64), 0)
+
+
+def _outline_of_data(data: Dataset) -> list[Any]:
+    labels = _samples(data).labels.tolist()
+    return [len(data), data.num_classes, list(data.class_names), list(data.shape(0)), labels]
+
+
+def _pixels(data: Dataset) -> str:
+    """A digest of some images; empty if they are not the same when they are read again."""
+    found = [hashlib.sha256(_samples(data).images.contiguous().numpy().tobytes()).hexdigest() for _ in range(2)]
+    return found[0] if found[0] == found[1] else ""
 
 
 def _outline(model: nn.Module | None) -> str:
