@@ -110,7 +110,11 @@ def main() -> None:
         [
             *project["dependencies"],
             *BUILD_TOOLS,
-            *(need for name in ("track", "plot", "export", "serve", "remote", "parquet", "sweep", "dev") for need in extras[name]),
+            *(
+                need
+                for name in ("track", "plot", "export", "serve", "remote", "parquet", "sweep", "dev")
+                for need in extras[name]
+            ),
         ]
     )
     rest = {name: version for name, version in everything.items() if name not in core}
