@@ -30,7 +30,7 @@ def test_every_command_is_run() -> None:
 @pytest.mark.conformance
 @pytest.mark.timeout(2400)
 def test_from_photographs_to_a_server(tmp_path: Path) -> None:
-    make_cifar10(tmp_path / "data" / "cifar-10-batches-bin", per_file=20)
+    make_cifar10(tmp_path / "data" / "cifar-10-batches-bin", per_file=10)
     cache = tmp_path / "cache" / "weights"
     cache.mkdir(parents=True)
     torch.manual_seed(0)

@@ -133,7 +133,7 @@ def test_the_machines_memory_is_a_limit_that_its_workers_share(
 
 
 def test_the_state_of_every_update_rule_is_counted() -> None:
-    expected = {"sgd": 2, "momentum": 3, "lars": 3, "muon": 3, "rmsprop": 4, "adam": 4, "adamw": 4}
+    expected = {"sgd": 2, "momentum": 3, "lars": 3, "muon": 3, "rmsprop": 4, "adam": 4, "adamw": 4, "lamb": 4}
     for name, copies in expected.items():
         assert optimiser_copies(Options().replace(optimizer=name).optimizer) == copies
     assert set(expected) == set(specs()["optimizer"].about.choices or ())

@@ -30,7 +30,7 @@ PAUSE = 0.4
 class SlowModel:
     """Takes its time for every answer."""
 
-    name, version, requests, num_classes = "digits", "1", 0, 10
+    name, version, requests, num_classes, abstain_below = "digits", "1", 0, 10, 0.0
     preprocessing = Preprocessing(image_size=8, channels=1, in_channels=1)
 
     async def infer(self, batch: np.ndarray, on_wait: Callable[[float], None]) -> np.ndarray:

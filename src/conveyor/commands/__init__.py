@@ -5,7 +5,7 @@ import importlib.util
 from types import ModuleType
 
 NAMES = {
-    "Train": ("train", "restore", "validate", "average"),
+    "Train": ("train", "restore", "validate", "average", "sweep"),
     "Use": ("predict", "export", "serve", "request"),
     "Look": ("runs", "report", "compare", "options", "plan", "models", "configs", "devices"),
     "Tools": ("data", "launch", "bench"),

@@ -52,6 +52,19 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     build.add_argument("--class-texts", help="file with lines of a class folder's name and its text")
     build.add_argument("--bounding-boxes", help="CSV file of filename,xmin,ymin,xmax,ymax (0..1)")
 
+    audit = actions.add_parser(
+        "audit", help="duplicates, leaks into validation, broken and odd pictures, doubtful labels, class balance"
+    )
+    audit.add_argument(
+        "--answers", nargs="+", default=[], metavar="FILE", help="of validate --answers: doubtful labels"
+    )
+    audit.add_argument(
+        "--out", default="audit", metavar="FOLDER", help="for audit.html, audit.csv, exclude.txt [audit]"
+    )
+    audit.add_argument("--threads", type=int, default=usable_cores(), help="images looked at at a time")
+    add_config(audit)
+    add_options(audit, names=reading_options())
+
     bench = actions.add_parser("bench", help="images per second of the input pipeline, by stage")
     bench.add_argument("--batches", type=int, default=20, help="batches to deliver [20]")
     bench.add_argument("--threads", type=int, help="loader threads; default: the cores for photographs, else 1")
@@ -76,6 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         "get": _get,
         "verify": _verify,
         "build-tfrecords": _build,
+        "audit": _audit,
         "bench": _peers if getattr(arguments, "peers", False) else _bench,
     }[arguments.action]
     return action(arguments)
@@ -165,6 +179,21 @@ def _verify(arguments: argparse.Namespace) -> int:
         print(f"bad: {problem}")
     print("everything is in order" if report.good else f"{len(report.problems)} problems")
     return 0 if report.good else 1
+
+
+def _audit(arguments: argparse.Namespace) -> int:
+    """0: nothing to leave out; 1: exclude.txt names images."""
+    from conveyor.data.audit import Pictures, audit
+    from conveyor.report.audit_page import write_audit
+
+    pictures = Pictures(options_from(arguments))
+    found = audit(pictures, [_existing(name) for name in arguments.answers], max(1, arguments.threads))
+    out = Path(arguments.out).expanduser()
+    for line in write_audit(out, pictures, found):
+        print(line)
+    excluded = len({one.path for one in found if one.exclude})
+    print(f"see {out}/audit.html; {excluded} images to leave out: conveyor train --exclude-images {out}/exclude.txt")
+    return 1 if excluded else 0
 
 
 def _build(arguments: argparse.Namespace) -> int:

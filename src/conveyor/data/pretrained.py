@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from conveyor.data.formats.acquire import exclusive
+from conveyor.data.formats.exclusive import exclusive
 from conveyor.errors import UserError
 from conveyor.files import cache_folder, open_replacing
 from conveyor.models import catalogue, library_models, sources

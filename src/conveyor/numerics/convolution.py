@@ -206,7 +206,10 @@ def _weights_of_product(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometr
     """
     count, channels, height, width = x.shape
     if count * height * width <= max(channels, weight.shape[0]):
-        return _linear(rows(dy).t(), rows(x).t()).view(weight.shape)
+        matrix = _linear(rows(dy).t(), rows(x).t())
+        # A view has strides of its own for the kernel's one pixel: the optimiser would copy it.
+        same = matrix.stride() == weight.stride()[:2]
+        return matrix.as_strided(weight.shape, weight.stride()) if same else matrix.view(weight.shape)
     lines = count * height, 1, width
     parts = [rows(one).view(*lines, one.shape[1]).permute(0, 3, 1, 2) for one in (dy, x)]
     return library_gradient(1, parts[0], parts[1], weight, geometry)

@@ -1,31 +1,23 @@
 """Layer-wise adaptive moments (You et al. 2019), the form of timm."""
 
 import dataclasses
-from collections.abc import Mapping
 
 import torch
 from torch import Tensor
 
 from conveyor.numerics import foreach
-from conveyor.optim.rules import TensorLists, add_l2
+from conveyor.optim.rules import Adam, TensorLists, add_l2
 
 
 @dataclasses.dataclass(frozen=True)
-class Lamb:
+class Lamb(Adam):
     """m = b1 m + (1 - b1) g, v = b2 v + (1 - b2) g^2, r = (m / (1 - b1^t)) / (sqrt(v / (1 - b2^t)) + eps) + d w;
 
     w -= L q r with q = |w| / |r| of each layer, 1 where a norm is 0 or there is no decay d. The decay belongs inside the
     ratio. timm also clips the gradients to a global norm of 1: --clip-norm 1.
     """
 
-    beta1: float
-    beta2: float
-    epsilon: float
-    decay: float
-
-    @property
-    def state(self) -> Mapping[str, float]:
-        return {"mean": 0.0, "square": 0.0}
+    decay: float = 0.0
 
     def update(
         self, weights: list[Tensor], gradients: list[Tensor], state: TensorLists, *, rate: float, l2: float, step: int

@@ -14,7 +14,7 @@ class DataOptions:
 
     data: str | None = option(
         None,
-        "Data set: digits (embedded), mnist, fashion-mnist, cifar10, cifar100, imagenet, folder, a registered name, or data of your own as FILE.py:NAME. "
+        "Data set (see `conveyor data list`): digits (embedded), mnist, fashion-mnist, cifar10, cifar100, imagenet, folder, a registered name, or data of your own as FILE.py:NAME. "
         "Without it, inferred from --data-dir; digits without either.",
     )
     data_dir: str | None = option(

@@ -258,7 +258,7 @@ def first_sentence(text: str) -> str:
     sentence = re.split(r"(?<=[a-z)])\. ", text.removesuffix(shown[0] if shown else ""))[0].rstrip(".")
     if len(sentence) > LONG:
         # Up to the first pause, unless that leaves a bare word.
-        sentence = next((found[1] for found in [re.match(r"(.{16,}?)[;:] ", sentence)] if found), sentence)
+        sentence = next((found[1] for found in [re.match(r"(.{11,}?)[;:] ", sentence)] if found), sentence)
     return f"{sentence}.{shown[0] if shown else ''}"
 
 

@@ -44,8 +44,7 @@ class TrainOptions(DataOptions, total=False):
     zero_init_gamma: Literal["none", "all", "unprojected", "projection"] | None
     """Which last norms of residual blocks start at zero."""
     init: Literal["torch", "tensorflow", "glorot-channels"] | None
-    """Initialisation: torch (the field's defaults), tensorflow (variance scaling, truncated normal) or glorot-
-    channels."""
+    """Initialisation."""
     shortcut: Literal["A", "B", "C"] | None
     """Residual shortcut where the shape changes."""
     project_first: bool | None
@@ -91,7 +90,7 @@ class TrainOptions(DataOptions, total=False):
     replicas: int
     """Data-parallel copies. [1]"""
     stages: int | None
-    """Pipeline stages; default."""
+    """Pipeline stages."""
     splits: Sequence[str]
     """First layer of each further stage (names as `conveyor models show` prints them, or regular expressions), or
     auto."""
@@ -142,8 +141,7 @@ class TrainOptions(DataOptions, total=False):
     fp_exceptions: bool
     """Stop at the first value that is not finite and name the layer."""
     optimizer: Literal["sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "lamb", "muon"]
-    """Update rule; or the class of an optimiser like torch's, as MODULE:CLASS or FILE.py:CLASS (torch.optim:NAdam).
-    [momentum]"""
+    """Update rule. [momentum]"""
     optimizer_arguments: Sequence[str]
     """Further arguments of --optimizer MODULE:CLASS, as NAME=NUMBER such as rho=0.9."""
     momentum: float
@@ -189,15 +187,13 @@ class TrainOptions(DataOptions, total=False):
     loss: Literal["cross-entropy", "bce"]
     """cross-entropy over the classes. [cross-entropy]"""
     bce_threshold: float | None
-    """With --loss bce: a class whose share of the mixed and smoothed label is above this is present, the others
-    absent."""
+    """With --loss bce."""
     focal_gamma: float
     """Focal loss: (1 - p)^gamma times the loss of each class. [0.0]"""
     class_weights: str | None
     """Weights of the classes in the loss."""
     teacher: str | None
-    """Distillation: a run, a checkpoint or an export in torch's format whose answers to the same images are learnt,
-    too."""
+    """Distillation."""
     distillation: Literal["soft", "hard"]
     """soft: the teacher's probabilities at --teacher-temperature. [soft]"""
     teacher_temperature: float
@@ -231,7 +227,7 @@ class TrainOptions(DataOptions, total=False):
     lr_drop_form: Literal["reached", "passed"]
     """reached: a drop at 30up acts from update 30 on. [reached]"""
     lr_decay_every: str | float | None
-    """Exponential: time between decays."""
+    """Exponential."""
     lr_power: float
     """Power of the polynomial schedule. [2.0]"""
     lr_end: float
@@ -245,7 +241,7 @@ class TrainOptions(DataOptions, total=False):
     warmup_mode: Literal["mask", "shift"]
     """mask: the schedule's clock runs during warm-up. [mask]"""
     warmup_form: Literal["from-zero", "from-first", "epochs"]
-    """from-zero: u/w; from-first. [from-zero]"""
+    """from-zero: u/w. [from-zero]"""
     epochs: float | None
     """Epochs; default: by data set."""
     updates: int | None
@@ -301,7 +297,7 @@ class TrainOptions(DataOptions, total=False):
     average_decay: Sequence[float]
     """After training, average all checkpoints exponentially with these decays."""
     answers: str | None
-    """With validate: write the answer to every image into this .csv or .parquet file."""
+    """With validate."""
     best_by: Literal["accuracy", "accuracy_top5", "loss", "f1", "precision", "recall", "ece"]
     """What makes a checkpoint the best, and what --patience watches. [accuracy]"""
     disable_metrics: bool

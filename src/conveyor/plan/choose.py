@@ -208,8 +208,8 @@ def optimiser_copies(chosen: OptimizerOptions) -> float:
     from conveyor.optim.optimizer import make_rule
 
     kept = len(make_rule(chosen).state)
-    if chosen.optimizer in ("lars", "muon"):  # one moment per weight, also without momentum
-        kept = max(1, kept)
+    # Rules that are made per parameter: one moment per weight, also without momentum; lamb has Adam's two.
+    kept = max({"lars": 1, "muon": 1, "lamb": 2}.get(chosen.optimizer, 0), kept)
     return 2.0 + kept + (chosen.ema_decay is not None)
 
 

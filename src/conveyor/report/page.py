@@ -55,7 +55,7 @@ def render(
     budget = IMAGE_BUDGET
     while True:
         context = sections.of_run(runs[0], budget, checkpoint) if len(runs) == 1 else compare.of_runs(runs)
-        page = _fill(context | {"live": live}, now)
+        page = fill(context | {"live": live}, now)
         if len(page.encode()) < SIZE_LIMIT or budget == 0:
             return page
         budget = 0 if budget < 20_000 else budget // 2
@@ -70,7 +70,8 @@ def script() -> str:
     return (TEMPLATES / "script.js").read_text(encoding="utf-8")
 
 
-def _fill(context: dict[str, Any], now: datetime.datetime | None) -> str:
+def fill(context: dict[str, Any], now: datetime.datetime | None = None) -> str:
+    """The page with these parts."""
     from markupsafe import Markup
 
     written = (now or datetime.datetime.now().astimezone()).strftime("%Y-%m-%d %H:%M")
@@ -78,7 +79,7 @@ def _fill(context: dict[str, Any], now: datetime.datetime | None) -> str:
         _environment()
         .get_template("page.html")
         .render(
-            **(dict.fromkeys(PARTS) | {"tables": []} | context),
+            **(dict.fromkeys(PARTS) | {"tables": [], "live": False} | context),
             style=Markup(style()),
             script=Markup(script()),
             version=__version__,

@@ -20,7 +20,7 @@ def runs(options: Options) -> tuple[Path, list[Options]]:
     base = rundir.choose(resolve(options))
     count = options.data.folds or 0
     every = [options.replace(fold=fold, run_dir=str(base / f"fold-{fold}")) for fold in range(count)]
-    return base, [one for one in every if options.run.resume != "auto" or not _is_done(Path(str(one.run.run_dir)))]
+    return base, [one for one in every if options.run.resume != "auto" or not is_done(Path(str(one.run.run_dir)))]
 
 
 def summary(base: Path, folds: int) -> str:
@@ -47,7 +47,8 @@ def last_validation(run: Path) -> dict[str, float]:
     return {name: float(rows[-1][name]) for name in METRICS if rows and rows[-1].get(name)}
 
 
-def _is_done(run: Path) -> bool:
+def is_done(run: Path) -> bool:
+    """Whether a run came to its own end."""
     try:
         return str(parse_json((run / "result.json").read_text())["reason"]) in ("done", "target reached", "patience")
     except (OSError, ValueError, KeyError, TypeError):

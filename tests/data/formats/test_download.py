@@ -219,12 +219,6 @@ def test_of_several_workers_one_fetches(server: Server, tmp_path: Path) -> None:
     assert len(server.requests) == 1
 
 
-def test_a_lock_that_is_never_freed_gives_a_message(tmp_path: Path) -> None:
-    with acquire.exclusive(tmp_path / "lock"), pytest.raises(UserError, match="held"):  # noqa: SIM117
-        with acquire.exclusive(tmp_path / "lock", longest_wait=0.15):
-            pass
-
-
 @pytest.mark.parametrize("where", ["MNIST/raw", "mnist", ".", "FashionMNIST/../MNIST/raw"])
 def test_copies_of_other_programs_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     (tmp_path / "FashionMNIST").mkdir()

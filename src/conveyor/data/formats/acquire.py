@@ -1,18 +1,15 @@
 """Obtain a small data set: find a copy, else fetch it; of many workers one fetches while the others wait."""
 
-import contextlib
-import fcntl
 import logging
-import os
 import shutil
 import tarfile
-import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from conveyor.data import catalogue
 from conveyor.data.formats import locate
 from conveyor.data.formats.download import fetch
+from conveyor.data.formats.exclusive import exclusive
 from conveyor.data.formats.idx import LARGEST
 from conveyor.data.formats.locate import Copy
 from conveyor.data.formats.sources import SOURCES, Source
@@ -21,8 +18,6 @@ from conveyor.files import open_replacing
 from conveyor.options.data import DataOptions
 
 log = logging.getLogger(__name__)
-
-_LONGEST_WAIT = 6 * 3600.0
 
 
 def obtain(name: str, options: DataOptions) -> Copy:
@@ -61,31 +56,6 @@ def get(name: str, folder: Path, mirrors: Sequence[str] | None = None) -> Copy:
             f"the archive of {name} lacks some of {', '.join(source.files)}: remove {folder} and fetch it again"
         )
     return found
-
-
-@contextlib.contextmanager
-def exclusive(path: Path, longest_wait: float = _LONGEST_WAIT) -> Iterator[None]:
-    """Hold the lock file `path`; the operating system frees it when its holder dies."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        deadline = time.monotonic() + longest_wait
-        announced = False
-        while True:
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                break
-            except BlockingIOError:
-                if time.monotonic() > deadline:
-                    raise UserError(
-                        f"another process has held {path} for {longest_wait:.0f} s: end it or wait"
-                    ) from None
-                if not announced:
-                    log.info("waiting for another process that holds %s", path)
-                    announced = True
-                time.sleep(0.1)
-        yield
-    finally:
-        os.close(handle)
 
 
 def _unpack(archive: Path, source: Source, folder: Path) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from conveyor.data.formats import folders, lists, tfrecord_dataset
-from conveyor.data.formats.acquire import exclusive
+from conveyor.data.formats.exclusive import exclusive
 from conveyor.data.formats.listing import Listing
 from conveyor.errors import UserError
 from conveyor.files import cache_folder, make_parent, open_replacing, parse_json, write_atomically

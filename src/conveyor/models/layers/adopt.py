@@ -26,6 +26,10 @@ class NormAct(BatchNorm):
         return self.act(self.drop(super().forward(x, residual, act)))
 
 
+_BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
+_DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
+
+
 def adopt_norms(model: nn.Module) -> nn.Module:
     """Replace plain `nn.BatchNorm2d` layers by ours, in place; they share parameters, buffers and state-dict names.
 
@@ -43,8 +47,8 @@ def adopt_random_layers(model: nn.Module) -> nn.Module:
 def check_adopted(model: nn.Module, name: str) -> nn.Module:
     """Refuse a model whose results would depend on the layout of the run."""
     for path, layer in model.named_modules():
-        plain = isinstance(layer, nn.modules.batchnorm._BatchNorm) and not isinstance(layer, BatchNorm)
-        if (plain and layer.track_running_stats) or (isinstance(layer, nn.modules.dropout._DropoutNd) and layer.p > 0):
+        plain = isinstance(layer, _BATCH_NORMS) and not isinstance(layer, BatchNorm)
+        if (plain and layer.track_running_stats) or (isinstance(layer, _DROPOUTS) and layer.p > 0):
             raise UserError(
                 f"{name} has a layer {path} ({type(layer).__name__}) that cannot be made independent of the layout of a run: "
                 "choose another model"

@@ -1,0 +1,76 @@
+"""`conveyor sweep`: search options with Optuna, over runs of one or more seeds; table and page."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+HELP = "Search options with Optuna: random, grid or TPE, over paired seeds; a killed sweep goes on."
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("file", metavar="FILE.yml", help="options, search, method, trials, seeds, metric, prune, out.")
+    parser.add_argument("--trials", type=int, metavar="N", help="Instead of the file's number.")
+    parser.add_argument("--report-only", action="store_true", help="The table and the page of what is there.")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    import dataclasses
+
+    from conveyor.launch import sweep as search
+
+    sweep = search.Sweep.read(Path(arguments.file))
+    changed = {"trials": arguments.trials} if arguments.trials is not None else {}
+    if arguments.report_only:
+        changed["trials"] = 0
+    sweep = dataclasses.replace(sweep, **changed)
+    study = search.run(sweep, say=lambda line: print(line, flush=True))
+    lines, context = summary(sweep, study)
+    print("\n".join(lines))
+    from conveyor.files import write_atomically
+    from conveyor.report.page import fill
+
+    write_atomically(sweep.out / "sweep.html", fill(context))
+    print(f"written to {sweep.out / 'sweep.html'}")
+    return 0
+
+
+def summary(sweep: Any, study: Any) -> tuple[list[str], dict[str, Any]]:
+    """The table of all trials, best first, and how sure it is that the best is better than each other one."""
+    from conveyor.measure.paired import mean_and_deviation, probability_better, verdict
+    from conveyor.monitor.records import score
+    from conveyor.report import cells
+
+    trials = study.get_trials(deepcopy=False)
+    done = sorted((one for one in trials if one.value is not None), key=lambda one: (-one.value, one.number))
+    pruned = [one for one in trials if one.value is None]
+    head = ["trial", *sweep.search, sweep.metric, "deviation", "best is better"]
+    verdicts: list[str] = []
+    rows, said = [], ["  ".join(f"{title:>14}" for title in head)]
+    for place, one in enumerate(done):
+        results = one.user_attrs["results"]
+        mean, deviation = mean_and_deviation(results)
+        first = done[0].user_attrs["results"]
+        apart = [
+            score({sweep.metric: a}, sweep.metric) - score({sweep.metric: b}, sweep.metric)
+            for a, b in zip(first, results, strict=False)
+        ]
+        sure = probability_better(apart) if place else None
+        if place and len(verdicts) < 3:
+            verdicts.append(verdict(f"trial {done[0].number}", f"trial {one.number}", sure, len(apart)))
+        values = [
+            *(one.params.get(name) for name in sweep.search),
+            round(mean, 6),
+            "" if deviation is None else f"{deviation:.4f}",
+            "" if sure is None else f"{100 * sure:.1f} %",
+        ]
+        rows.append((cells.text(one.number), *map(cells.text, values)))
+        said.append("  ".join(f"{value!s:>14}" for value in (one.number, *values)))
+    rows += [(cells.text(one.number), *(cells.text(one.params.get(name)) for name in sweep.search), cells.text("given up early"), cells.text(""), cells.text("")) for one in pruned]  # fmt: skip
+    verdicts = verdicts or ["there are not two finished trials to compare"]
+    title = f"Sweep of {', '.join(sweep.search)}"
+    subtitle = f"{len(done)} trials of {sweep.seeds} seeds, {len(pruned)} given up early, by {sweep.metric}"
+    context = {
+        "title": title, "subtitle": subtitle, "verdict": verdicts,
+        "comparison": {"head": [(name, True) for name in head], "rows": rows},
+    }  # fmt: skip
+    return [*said, *verdicts], context

@@ -1,0 +1,76 @@
+"""Sweeps: real trials, a kill in the middle, the same trials as without it."""
+
+import json
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from conveyor import cli
+from conveyor.errors import UserError
+from conveyor.launch.sweep import Sweep
+
+pytest.importorskip("optuna", reason="an extra")
+
+OPTIONS = {
+    "data": "digits", "model": "resnet8", "epochs": 2, "max_train_images": 64, "max_validation_images": 30, "threads": 1,
+    "layout": "1x1", "report": False, "tensorboard": False,
+}  # fmt: skip
+
+
+def write(path: Path, **changes: Any) -> Path:
+    search = {"learning_rate": {"low": 0.001, "high": 1.0, "log": True}, "optimizer": ["momentum", "adam"]}
+    path.write_text(json.dumps({"options": OPTIONS, "search": search, "trials": 2, **changes}))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"method": "magic"}, "method is one of"),
+        ({"search": {}}, "searches nothing"),
+        ({"search": {"learnin_rate": [1]}}, "learning_rate"),
+        ({"search": {"learning_rate": {"low": 1}}}, "low and high"),
+        ({"search": {"learning_rate": ["fast"]}}, "learning_rate"),
+        ({"method": "grid"}, "a grid needs a list"),
+        ({"trails": 3}, "trials"),
+    ],
+)
+def test_a_mistake_is_found_before_the_first_run(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    with pytest.raises(UserError, match=said.replace("_", "[-_]")):
+        Sweep.read(write(tmp_path / "sweep.yml", **changes))
+
+
+def trials(out: Path) -> dict[str, Any]:
+    return {
+        str(path.relative_to(out)): {k: v for k, v in json.loads(path.read_text()).items() if k != "run_dir"}
+        for path in sorted(out.glob("trial-*/seed-*.yml"))
+    }
+
+
+@pytest.mark.conformance
+def test_a_killed_sweep_makes_the_trials_of_an_undisturbed_one(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    assert cli.main(["sweep", str(write(tmp_path / "a.yml", out=str(whole), seeds=2))]) == 0
+    printed = capsys.readouterr().out
+    assert "paired seeds" in printed
+    command = [sys.executable, "-m", "conveyor", "sweep", str(write(tmp_path / "b.yml", out=str(killed), seeds=2))]
+    with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as job:
+        deadline = time.monotonic() + 200
+        while not (killed / "trial-0000" / "seed-0" / "options.yml").exists() and time.monotonic() < deadline:
+            time.sleep(0.05)
+        job.send_signal(signal.SIGKILL)
+    deadline = time.monotonic() + 200
+    while subprocess.run(["pgrep", "-f", str(killed)], capture_output=True).stdout and time.monotonic() < deadline:
+        time.sleep(0.2)  # the run itself goes on to its end: it was not killed
+    assert cli.main(["sweep", str(tmp_path / "b.yml")]) == 0
+    assert trials(killed) == trials(whole)
+    for path in whole.glob("trial-*/seed-*/checkpoints/*/model.safetensors"):
+        assert (killed / path.relative_to(whole)).read_bytes() == path.read_bytes()
+    assert (killed / "sweep.html").is_file()
