@@ -227,6 +227,6 @@ def test_torchruns_store_is_not_trusted(monkeypatch: pytest.MonkeyPatch) -> None
     place = Place(rank=0, size=2, local_rank=0, local_size=2, address="127.0.0.1", port=port, launcher="torchrun")
     assert kept_by_torchrun(place, "runs/first") == "runs/first"
     assert kept_by_torchrun(place, "runs/second") == "runs/first"
-    store.set("conveyor/kept", b"0" * 64 + b" /etc")
+    store.set("conveyor/kept/0", b"0" * 64 + b" /etc")
     with pytest.raises(UserError, match="without the job's secret"):
         kept_by_torchrun(place, "runs/third")

@@ -8,31 +8,51 @@ from pathlib import Path
 
 from tests.exact import differences
 
-TRAIN = [
-    sys.executable, "-m", "conveyor", "train", "--updates", "2", "--micro-batch-size", "32", "--accumulation", "40",
-    "--updates-per-log", "1", "--updates-per-checkpoint", "1", "--threads", "1", "--layout", "1x1", "--device", "cpu",
-    "--no-validation", "--no-report", "--no-tensorboard", "--quiet",
-]  # fmt: skip
+SCRIPT = """
+import sys, time
+from pathlib import Path
+import numpy as np
+import conveyor
+from conveyor.data.formats.memory import MemoryDataset
+
+
+class Slow(MemoryDataset):
+    '''Reads nothing while there is a file `hold`.'''
+
+    def read(self, *about, **more):
+        while Path("hold").exists():
+            time.sleep(0.01)
+        return super().read(*about, **more)
+
+
+draw = np.random.default_rng(3)
+images, labels = draw.integers(0, 256, (64, 12, 12, 1), dtype=np.uint8), np.arange(64) % 4
+run = conveyor.train(
+    model="resnet8", data=Slow(images, labels, 4), updates=2, micro_batch_size=8, accumulation=2, updates_per_log=1,
+    updates_per_checkpoint=1, threads=1, device="cpu", report=False, tensorboard=False, checkpoint_at_start=True, grace=1,
+    resume="auto", run_dir=sys.argv[1],
+)
+"""
 
 
 def test_an_update_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
-    stopped, alone = tmp_path / "stopped", tmp_path / "alone"
-    job = subprocess.Popen(
-        [*TRAIN, "--grace", "1", "--checkpoint-at-start", "--run-dir", str(stopped)], stdout=subprocess.PIPE, text=True
-    )
+    (tmp_path / "hold").touch()
+    (tmp_path / "script.py").write_text(SCRIPT)
+    job = subprocess.Popen([sys.executable, "script.py", "stopped"], stdout=subprocess.PIPE, text=True, cwd=tmp_path)
     try:
         until = time.monotonic() + 200
-        while not (stopped / "checkpoints/0/manifest").exists():
+        while not (tmp_path / "stopped/checkpoints/0/manifest").exists():
             assert job.poll() is None
             assert time.monotonic() < until, "waited in vain"
             time.sleep(0.01)
         job.send_signal(signal.SIGTERM)
-        said, _ = job.communicate(timeout=200)
+        said, _ = job.communicate(timeout=100)
     finally:
         job.kill()
         job.wait()
-    assert job.returncode == 128 + signal.SIGTERM
+    assert job.returncode == 128 + signal.SIGTERM, said
     assert "stopped in update 1, which is given up; saved after update 0" in said
-    subprocess.run([*TRAIN, "--resume", "auto", "--run-dir", str(stopped)], check=True, timeout=250)
-    subprocess.run([*TRAIN, "--checkpoint-at-start", "--run-dir", str(alone)], check=True, timeout=250)
-    assert differences(stopped, alone) == []
+    (tmp_path / "hold").unlink()
+    for name in ("stopped", "alone"):
+        subprocess.run([sys.executable, "script.py", name], check=True, timeout=200, cwd=tmp_path)
+    assert differences(tmp_path / "stopped", tmp_path / "alone") == []

@@ -23,7 +23,7 @@ def train(session: Session, batches: Iterator[Batch], events: Events, signals: S
     session.stopping.start()
     leave = torch.zeros(8, dtype=torch.float64, device=world.device)
     late = Late(session, events)
-    signals.on_leave = late.begin
+    signals.on_leave(late.begin)
     polling = Polling(session.update, every=world.device.type == "cpu")
     while session.update < spec.updates_total and session.reason is None:
         if session.release is not None and session.update == spec.release:

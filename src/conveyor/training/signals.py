@@ -24,8 +24,7 @@ class Signals:
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self.start_again = False
-        self.on_leave: Callable[[signal.Signals], None] | None = None
-        """Called with the first signal."""
+        self._on_leave: Callable[[signal.Signals], None] | None = None
         self._before: dict[signal.Signals, Any] = {}
 
     def __enter__(self) -> "Signals":
@@ -43,6 +42,12 @@ class Signals:
             signal.signal(number, handler if handler is not None else signal.SIG_DFL)
         self._before.clear()
 
+    def on_leave(self, call: Callable[[signal.Signals], None]) -> None:
+        """Call it with the first signal, which may have come already."""
+        self._on_leave = call
+        if self.received is not None:
+            call(self.received)
+
     def agree(self, world: World) -> None:
         """After any worker received a signal: all of them name the same one, the lowest number of those received."""
         heard = torch.zeros(signal.NSIG, dtype=torch.float64, device=world.device)
@@ -59,5 +64,5 @@ class Signals:
             return
         if self.received is None:
             self.received = signal.Signals(number)
-            if self.on_leave is not None:
-                self.on_leave(self.received)
+            if self._on_leave is not None:
+                self._on_leave(self.received)
