@@ -24,7 +24,6 @@ from conveyor.checkpoint import store
 from conveyor.checkpoint.state import Buffers, State
 from conveyor.errors import UserError
 from conveyor.training.session import Session
-from conveyor.training.stopping import Reason
 from conveyor.world.world import World
 
 VARIABLE = "CONVEYOR_HANDOVER"
@@ -51,11 +50,14 @@ class Handover:
         self._buffers = [Buffers() for _ in range(GENERATIONS)]
         self._before: list[list[Any]] | None = None
         """Names, shapes and types of the tensors of the stage before this one."""
+        self._begun = True
+        """Whether the update after the last complete one has begun."""
 
     def after_update(self) -> None:
         """The weights are those of a new update; its events are still to come."""
         if self._folder is None:
             return
+        self._begun = False
         session, world = self._session, self._session.world
         copy = self._copies[session.update] = _Copy(progress=self._progress(due=True))
         for old in sorted(self._copies)[:-GENERATIONS]:
@@ -73,6 +75,7 @@ class Handover:
         """Log points, validation and checkpoint of the update are done."""
         if self._folder is not None:
             self._copies[self._session.update].progress = self._progress(due=False)
+            self._begun = self._session.update < self._session.spec.updates_total
 
     def write(self) -> None:
         """Leave what this worker holds to the next start, unless an update was half done."""
@@ -87,9 +90,7 @@ class Handover:
                     continue
                 copy.stages[0] = session.local_state()
             for stage, state in copy.stages.items():
-                # A worker that was told to stop between two updates had not begun the next.
-                begun = session.reason is not Reason.START_AGAIN
-                state.progress = {**copy.progress, "attempted": session.update + begun}
+                state.progress = {**copy.progress, "attempted": session.update + self._begun}
                 name = f"{world.rank}-{update}-{stage}of{world.depth}"
                 checkpoints.save(self._folder / name, state)
 
