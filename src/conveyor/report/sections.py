@@ -129,7 +129,8 @@ def tiles(run: Run, checkpoint: str | None = None) -> list[dict[str, str]]:
     if run.running and total and known["updates"] is not None:
         tile("Progress", f"{100 * known['updates'] / total:.0f} %", f"{known['updates']:.0f} of {total} updates")
     if known["seconds"] is not None:
-        updates = f"{known['updates']:.0f} updates, {known['epochs'] or 0:.4g} epochs" if known["updates"] else ""
+        done, epochs = round(known["updates"] or 0), round(known["epochs"] or 0, 2)
+        updates = f"{many(done, 'update')}, {many(epochs, 'epoch')}" if done else ""
         tile("Time", readable_time(known["seconds"]), updates)
     if "global_batch" in spec:
         parts = f"{spec.get('micro_batch')} x {spec.get('accumulation')} x {spec.get('replicas')}"
