@@ -94,38 +94,37 @@ class OpenVinoPerCoreEngine(Engine):
         self._model = _Model(source, threads, streams=threads)
         self._most = AT_ONCE if source.batch is None else 1
         self._lock = threading.Lock()
-        self._queues: dict[int, Any] = {}
+        self._requests: dict[int, list[Any]] = {}
         for part in even_parts(batch, threads, self._most):
-            self._queue(part.stop - part.start)
+            self._of_size(part.stop - part.start)
 
-    def _queue(self, size: int) -> Any:
-        import openvino
+    def _of_size(self, size: int) -> list[Any]:
+        """A request for each core. Without callbacks in Python: a thread of OpenVINO that waits for the interpreter to run
+        one, while the interpreter waits for that thread to end, would never end."""
 
-        def made() -> Any:
-            queue = openvino.AsyncInferQueue(self._model.compiled(size), self.threads)
-            queue.set_callback(_keep)
-            return queue
+        def made() -> list[Any]:
+            compiled = self._model.compiled(size)
+            return [compiled.create_infer_request() for _ in range(self.threads)]
 
-        return _kept(self._queues, size, made)
+        return list(_kept(self._requests, size, made))
 
     def _run(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        answers: dict[int, NDArray[np.float32]] = {}
+        parts = even_parts(len(images), self.threads, self._most)
+        answers = []
         with self._lock:
-            used = {}
-            for part in even_parts(len(images), self.threads, self._most):
-                queue = used[part.stop - part.start] = self._queue(part.stop - part.start)
-                queue.start_async([images[part]], (answers, part.start), share_inputs=True)
-            for queue in used.values():
-                queue.wait_all()
-        return np.concatenate([answers[start] for start in sorted(answers)])
+            for first in range(0, len(parts), self.threads):
+                running = []
+                for place, part in enumerate(parts[first : first + self.threads]):
+                    request = self._of_size(part.stop - part.start)[place]
+                    request.start_async([images[part]], share_inputs=True)
+                    running.append(request)
+                for request in running:
+                    request.wait()
+                    answers.append(np.array(request.get_output_tensor(0).data))
+        return np.concatenate(answers)
 
     def close(self) -> None:
-        self._queues.clear()
-
-
-def _keep(request: Any, place: tuple[dict[int, NDArray[np.float32]], int]) -> None:
-    answers, start = place
-    answers[start] = np.array(request.get_output_tensor(0).data)
+        self._requests.clear()
 
 
 def _kept(compiled: dict[int, Any], size: int, make: Any) -> Any:
