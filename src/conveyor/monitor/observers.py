@@ -15,7 +15,7 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -43,6 +43,12 @@ METRICS_FILE_VARIABLE = "CONVEYOR_METRICS_FILE"
 
 Spec = dict[str, Any]
 """`RunSpec.to_json()`: at least updates_total, updates_per_epoch, global_batch, epochs."""
+
+
+def append_log(folder: Path, lines: Sequence[str]) -> None:
+    """What was said outside the observers goes into the run's log too."""
+    with (folder / LOG).open("a", encoding="utf-8") as file:
+        file.write("".join(f"{line}\n" for line in lines))
 
 
 class Observer:

@@ -18,7 +18,7 @@ from conveyor.evaluate.mistakes import Answers, write_confusion
 from conveyor.evaluate.saved_checkpoints import validate_checkpoints
 from conveyor.evaluate.validator import Validation
 from conveyor.files import write_atomically
-from conveyor.monitor.observers import Observer
+from conveyor.monitor.observers import Observer, append_log
 from conveyor.monitor.progress import say
 from conveyor.run.averages import average_after_training
 from conveyor.run.examples import write_answers, write_training_images
@@ -74,9 +74,10 @@ def finish(
             observer.end(record)
         if result["reason"].to_be_continued and not session.spec.options.run.json_logs:
             cause = received.name if received is not None and result["reason"] is Reason.INTERRUPTED else "--max-time"
-            say(
-                f"{cause}: stopped after update {session.update}, saved; go on with conveyor restore --checkpoint-path {folder}"
-            )
+            where = f"go on with conveyor restore --checkpoint-path {folder}"
+            line = f"{cause}: stopped after update {session.update}, saved; {where}"
+            append_log(folder, [line])  # first: a launcher that is gone takes standard output with it
+            say(line)
     return result
 
 

@@ -14,7 +14,7 @@ from conveyor.files import remove_unfinished
 from conveyor.models import user_module as own_code
 from conveyor.monitor.callbacks import Callbacks, on_every_worker
 from conveyor.monitor.fault_tolerant import FaultTolerantObserver
-from conveyor.monitor.observers import LOG, make_observers
+from conveyor.monitor.observers import append_log, make_observers
 from conveyor.monitor.progress import say
 from conveyor.monitor.worker_profile import make_worker_profile
 from conveyor.numerics.gpu_arithmetic import gpu_arithmetic
@@ -84,7 +84,7 @@ def _run(
     handover = Handover(session, folder_here())
     events = Events(session, folder, observers, validation if during else None, peak, lock)
     if world.is_main:
-        announce(session, folder / LOG)
+        announce(session, folder)
     for observer in observers:
         # What is done again is recorded again.
         observer.start(spec.to_json(), session.update - session.events_due)
@@ -128,7 +128,7 @@ def _callbacks(names: Sequence[str]) -> list[Any]:
     return made
 
 
-def announce(session: Session, log: Path) -> None:
+def announce(session: Session, folder: Path) -> None:
     """The run in a few lines, before it starts; they stand in its log too."""
     options = session.spec.options
     if options.run.quiet or options.run.json_logs:
@@ -142,8 +142,7 @@ def announce(session: Session, log: Path) -> None:
     told = [line for line in lines if line]
     for line in told:
         say(line)
-    with log.open("a", encoding="utf-8") as file:
-        file.write("".join(f"{line}\n" for line in told))
+    append_log(folder, told)
 
 
 def _without_kernels() -> str:
