@@ -1,9 +1,12 @@
 """`conveyor restore` as a user types it."""
 
+import shutil
 from pathlib import Path
 
 from tests.commands.typed import SMALL, Command
 from tests.run.runs import assert_same_bits, checkpoint, names, train
+
+from conveyor.checkpoint import choice
 
 
 def test_train_then_restore_goes_on_to_a_later_end(conveyor: Command, tmp_path: Path) -> None:
@@ -35,6 +38,26 @@ def test_restore_of_an_older_checkpoint_branches_off(conveyor: Command, finished
     branch = finished.with_name("finished-from-2")
     assert names(finished) == before
     assert_same_bits(checkpoint(finished, 6), checkpoint(branch, 6))
+
+
+def test_restore_takes_the_words_that_choose_a_checkpoint(conveyor: Command, finished: Path, tmp_path: Path) -> None:
+    """As export, serve and the others do: an older one branches off, the last one goes on in place."""
+    run = tmp_path / "run"
+    shutil.copytree(finished, run)
+    (run / choice.BEST_FILE).unlink(missing_ok=True)
+    choice.write_best(run, 4, 77.77)
+    code, out, err = conveyor("restore", run, "--checkpoint", "best")
+    assert code == 0, err
+    assert f"goes on from {run / 'checkpoints' / '4'} in a folder of its own: {tmp_path / 'run-from-4'}" in out
+    assert_same_bits(checkpoint(run, 6), checkpoint(tmp_path / "run-from-4", 6))
+    code, out, err = conveyor("restore", run, "--checkpoint", "last", "--dry-run")
+    assert code == 0, err
+    for path, which, told in (
+        (run, "5", "does not hold a checkpoint 5: choose --checkpoint best, last or one of 2, 4, 6"),
+        (run / "checkpoints" / "4", "last", "is one checkpoint: leave out --checkpoint last"),
+    ):
+        code, _, err = conveyor("restore", path, "--checkpoint", which)
+        assert (code, told in err) == (2, True), err
 
 
 def test_restore_of_nothing_is_one_sentence(conveyor: Command, tmp_path: Path) -> None:

@@ -66,10 +66,11 @@ def test_a_picture_lies_as_its_exif_says(model: "conveyor.api.Classifier") -> No
     stored = io.BytesIO()
     turned.save(stored, "PNG", exif=exif)
     opened = Image.open(io.BytesIO(stored.getvalue()))
-    from_file, from_picture = model.predict(stored.getvalue()), model.predict(opened)
+    from_file, from_picture, lying = (model.predict(one) for one in (stored.getvalue(), opened, turned))
     assert isinstance(from_file, Prediction)
     assert isinstance(from_picture, Prediction)
-    assert from_picture.ranked == from_file.ranked != model.predict(turned)
+    assert isinstance(lying, Prediction)
+    assert from_picture.ranked == from_file.ranked != lying.ranked
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Weight files: strict, with a clear list; another class count on request; nothing executed."""
 
 import pickle
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ from safetensors.torch import save_file
 
 from conveyor import models
 from conveyor.errors import UserError
-from conveyor.models.weights import head_name, load_state, load_weights
+from conveyor.models.weights import head_name, load_state, load_weights, read_state
 
 
 def fresh(name: str = "cifar_resnet8", **options: object) -> torch.nn.Module:
@@ -129,6 +130,22 @@ def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
         with pytest.raises(UserError, match=told):
             load_weights(fresh(), tmp_path / name)
     assert not marker.exists()
+
+
+def test_a_small_file_does_not_fill_the_memory(tmp_path: Path) -> None:
+    """torch unpacks what somebody has packed again: a thousand times the file's size."""
+    torch.save({"a.weight": torch.zeros(1 << 20)}, tmp_path / "plain.pt")
+    assert read_state(tmp_path / "plain.pt")["a.weight"].numel() == 1 << 20
+    with (
+        zipfile.ZipFile(tmp_path / "plain.pt") as plain,
+        zipfile.ZipFile(tmp_path / "packed.pt", "w", zipfile.ZIP_DEFLATED) as packed,
+    ):
+        for member in plain.namelist():
+            packed.writestr(member, plain.read(member))
+    assert (tmp_path / "packed.pt").stat().st_size < 20_000
+    for outline in (False, True):
+        with pytest.raises(UserError, match="it would unpack to 4"):
+            read_state(tmp_path / "packed.pt", outline=outline)
 
 
 def test_a_note_when_the_makers_used_another_padding(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

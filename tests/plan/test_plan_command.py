@@ -138,6 +138,8 @@ def test_the_state_of_every_update_rule_is_counted() -> None:
         assert optimiser_copies(Options().replace(optimizer=name).optimizer) == copies
     assert set(expected) == set(specs()["optimizer"].about.choices or ())
     assert optimiser_copies(Options().replace(optimizer="muon", ema_decay=0.99).optimizer) == 4
+    for name in ("lars", "muon"):  # their filters keep a moment even without momentum
+        assert optimiser_copies(Options().replace(optimizer=name, momentum=0.0).optimizer) == 3
 
 
 def test_a_cluster_of_8_64_and_1024_devices(capsys: pytest.CaptureFixture[str]) -> None:

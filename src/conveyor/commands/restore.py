@@ -5,7 +5,7 @@ from pathlib import Path
 
 from conveyor.errors import UserError
 from conveyor.options import Options
-from conveyor.options.parser import add_options, add_run
+from conveyor.options.parser import add_checkpoint, add_options, add_run
 
 HELP = "Go on with a stored run, to its stored end, with its stored options."
 
@@ -14,6 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     from conveyor.commands.train import add_dry_run
 
     add_dry_run(parser)
+    add_checkpoint(parser)
     add_options(parser)
     add_run(parser, "The run to go on with (its newest complete checkpoint), or one checkpoint.")
 
@@ -25,8 +26,12 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(
             "say what to go on with: conveyor restore RUN (its newest complete checkpoint) or one checkpoint"
         )
+    from conveyor.checkpoint import choice
     from conveyor.commands.train import dry_run, execute
 
+    if arguments.checkpoint is not None:
+        found = choice.find(Path(path), arguments.checkpoint)
+        path = path if arguments.checkpoint == choice.LAST else found  # a last one that is damaged is passed over
     options = restored_options(Path(path), given)
     if arguments.dry_run:
         return dry_run(options, as_json=arguments.json, plot=arguments.plot, command="restore", named=given)

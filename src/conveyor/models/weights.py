@@ -1,6 +1,7 @@
 """Weights from files: our names, torchvision's, timm's and efficientnet_pytorch's, loaded strictly."""
 
 import logging
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -36,11 +37,21 @@ def read_state(path: str | Path, *, outline: bool = False) -> dict[str, Tensor]:
     try:
         if path.suffix == ".safetensors":
             return _shapes(path) if outline else _tensors(path)
+        _refuse_packed(path)
         content = torch.load(path, map_location="meta" if outline else "cpu", weights_only=True)
     except Exception as error:  # a damaged file can fail anywhere in the reader
         told = _first_line(error)
         raise UserError(f"{path} is no safetensors file or plain torch state dict ({told}).") from error
     return _unwrap(content, path)
+
+
+def _refuse_packed(path: Path) -> None:
+    """Refuse a zip file with more content than bytes: torch stores tensors unpacked, and reads packed ones into memory."""
+    if zipfile.is_zipfile(path):
+        with zipfile.ZipFile(path) as archive:
+            size = sum(member.file_size for member in archive.infolist())
+        if size > path.stat().st_size:
+            raise ValueError(f"it would unpack to {size} bytes, torch stores tensors unpacked")
 
 
 def _tensors(path: Path) -> dict[str, Tensor]:

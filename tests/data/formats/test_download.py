@@ -195,6 +195,9 @@ def test_an_archive_is_unpacked_without_trusting_its_names(
     copy = acquire.get("cifar10", tmp_path / "a" / "b" / "c")
     assert sorted(path.name for path in copy.folder.iterdir()) == sorted(known.files)
     assert (copy.folder / "test_batch.bin").read_bytes() == (tmp_path / "made" / "test_batch.bin").read_bytes()
+    monkeypatch.setattr(acquire, "LARGEST", 1000)  # a small archive may hold files that fill the disk
+    with pytest.raises(UserError, match=r"is damaged \(data_batch_1\.bin would have \d+ bytes\)"):
+        acquire.get("cifar10", tmp_path / "d")
 
 
 WORKER = """
