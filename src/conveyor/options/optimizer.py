@@ -16,7 +16,8 @@ class OptimizerOptions:
 
     optimizer: str = option(
         "momentum",
-        "Update rule; or the class of an optimiser like torch's, as MODULE:CLASS or FILE.py:CLASS (torch.optim:NAdam).",
+        "Update rule; or the class of an optimiser like torch's, as MODULE:CLASS or FILE.py:CLASS (torch.optim:NAdam), which "
+        "gets --momentum, --nesterov, --beta1, --beta2 and --optimizer-epsilon where it takes them.",
         choices=OPTIMIZERS,
         read=optimizer_name,
     )

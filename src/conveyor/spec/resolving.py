@@ -36,6 +36,8 @@ def resolve(
         options = without_updates(options)
     check_training(options)
     options.check()
+    if info is not None:
+        datasets.check_own(options.data)
     data = info or datasets.info(options.data)
     options, about, told = completed_subject(options, data, model_name)
     made_up = _generated_images(options, data)
