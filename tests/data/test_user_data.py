@@ -259,5 +259,4 @@ def test_what_cannot_be_done_with_objects_of_ones_own_is_refused(tmp_path: Path)
     with pytest.raises(UserError, match="needs a fold"):
         conveyor.train(data="digits", folds=2, run_dir=str(tmp_path / "run"))
     with pytest.raises(UserError, match="cuts a module of your own into stages"):
-        conveyor.train(data=data, model=nn.Linear(1, 1), layout="1x2", stages=2, run_dir=str(tmp_path / "run"))
-    assert not (tmp_path / "run").exists()
+        conveyor.train(data=data, model=nn.Linear(1, 1), layout="1x2", stages=2, micro_batch_size=2)

@@ -393,7 +393,7 @@ def test_what_is_no_optimiser_is_refused() -> None:
 def test_a_foreign_class_gets_the_options_that_it_takes() -> None:
     def arguments(name: str, **more: object) -> dict[str, object]:
         options = Options.from_mapping({"optimizer": f"torch.optim:{name}", **more})
-        (theirs, _), = make_optimizer(options, [("w", torch.zeros(2, requires_grad=True))])._theirs.values()  # type: ignore[attr-defined]
+        ((theirs, _),) = make_optimizer(options, [("w", torch.zeros(2, requires_grad=True))])._theirs.values()  # type: ignore[attr-defined]
         return dict(theirs.defaults)
 
     assert arguments("SGD")["momentum"] == 0.9

@@ -7,7 +7,9 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 from tests.exact import differences
 from tests.pipeline.test_exact import SPLITS, run_case
 
@@ -45,6 +47,7 @@ CHANCES: dict[str, list[Any]] = {
     "balanced_sampling": [True],
     "loss": ["bce"],
     "bce_threshold": [0.2],
+    "task": ["multi-label"],
     "focal_gamma": [1.5],
     "class_weights": ["balanced"],
     "mix_switch": [True],
@@ -100,6 +103,9 @@ def further_options(number: int) -> dict[str, Any]:
         options["optimizer"] = "adamw"
     if options.get("balanced_sampling"):
         options.pop("repeated_augmentation", None)
+    if options.get("task") == "multi-label":
+        options.pop("label_smoothing", None)
+        options.pop("balanced_sampling", None)
     if cifar:
         options["splits"] = draw.choice(SPLITS)
         if draw.random() < 0.3:
@@ -111,6 +117,22 @@ def further_options(number: int) -> dict[str, Any]:
     if draw.random() < 0.3:
         options["recompute"] = draw.choice([["block"], ["stage"]])
     return options
+
+
+def write_labels(folder: Path) -> Path:
+    """Images whose bright squares say which of three classes they have, in a list; some have none, some all."""
+    folder.mkdir()
+    draw = np.random.default_rng(0)
+    lines = ["path,labels,split"]
+    for number in range(60):
+        image = draw.integers(0, 60, (12, 12, 3)).astype(np.uint8)
+        present = [place for place in range(3) if draw.random() < 0.4]
+        for place in present:
+            image[2 * place : 2 * place + 6, 3:9, place] = 230
+        Image.fromarray(image).save(folder / f"{number}.png")
+        lines.append(f"{number}.png,{';'.join('abc'[one] for one in present)},{'val' if number >= 40 else 'train'}")
+    (folder / "images.csv").write_text("\n".join(lines))
+    return folder / "images.csv"
 
 
 def run(pool: Any, text: str, layout: str, folder: Path) -> Path:
@@ -178,6 +200,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "color_jitter": [0.4, 0.3, 0.2, 0.1], "focal_gamma": 2.0, "flip": "random", "train_crop": "pad",
     },
     "soft": {"teacher_temperature": 3.0, "augment": "randaugment", "mixup_alpha": 0.3},
+    "labels": {"task": "multi-label", "class_weights": "balanced", "focal_gamma": 1.0, "mixup_alpha": 0.3, "cutmix_lambda": 0.6},
     "hard": {"distillation": "hard", "teacher_share": 0.8, "updates_per_epoch": 2},
 }  # fmt: skip
 
@@ -189,6 +212,8 @@ def test_the_ingredients_of_recipes(pool: Any, name: str, tmp_path: Path) -> Non
     if name in ("soft", "hard"):
         taught = {**RECIPE, "updates": 2, "seed": 5}
         options["teacher"] = str(run(pool, json.dumps(taught), "1x1", tmp_path / "teacher"))
+    if name == "labels":
+        options |= {"data": "folder", "data_dir": str(write_labels(tmp_path / "images"))}
     text = json.dumps(options)
     expected = run(pool, text, "1x1", tmp_path / "1x1")
     for layout in ("2x1", "1x2"):

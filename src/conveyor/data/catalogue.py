@@ -198,7 +198,7 @@ def info(options: DataOptions) -> DatasetInfo:
         from conveyor.data.user_data import from_code  # imports torch
 
         check_own(options)
-        return from_code(name)[0].with_limits(options)
+        return from_code(name, options.multi_label)[0].with_limits(options)
     if name != "folder":
         found = _found(options)
         made_up = options.generated_data or options.synthetic_data
@@ -221,7 +221,9 @@ def check_own(options: DataOptions) -> None:
     asked = {"--folds": options.folds, "--group-by": options.group_by, "--exclude-images": options.exclude_images}
     given = [flag for flag, value in asked.items() if value is not None]
     if given:
-        raise UserError(f"{given[0]} cannot divide data of your own: give the (training, validation) that it would make")
+        raise UserError(
+            f"{given[0]} cannot divide data of your own: give the (training, validation) that it would make"
+        )
 
 
 def _found(options: DataOptions) -> DatasetInfo:

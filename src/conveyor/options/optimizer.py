@@ -72,9 +72,9 @@ class OptimizerOptions:
     )
     lars_exclude: tuple[str, ...] = option(("norm", "bias"), "No adaptation and no decay by LARS for these.")
     clip_norm: float | None = option(None, "Clip the gradient to this global norm.", above=0.0, aliases=("clip_grad",))
-    loss: str = option(
-        "cross-entropy",
-        "cross-entropy over the classes; bce: binary cross entropy of each class, its mean over the classes.",
+    loss: str | None = option(
+        None,
+        "cross-entropy over the classes; bce: binary cross entropy of each class, its mean over the classes. Default: by --task.",
         choices=("cross-entropy", "bce"),
     )
     bce_threshold: float | None = option(

@@ -44,6 +44,7 @@ def resolve(
     data = dataclasses.replace(data, validation_images=min(data.validation_images, made_up or data.validation_images))
     checks.check_data(options, data)
     checks.check_order(options)
+    checks.check_task(options, data)
     checks.check_targets(options)
     checks.check_trackers(options)
     topology, notes = Topology.from_options(options.batch)
