@@ -74,3 +74,26 @@ def test_a_killed_sweep_makes_the_trials_of_an_undisturbed_one(
     for path in whole.glob("trial-*/seed-*/checkpoints/*/model.safetensors"):
         assert (killed / path.relative_to(whole)).read_bytes() == path.read_bytes()
     assert (killed / "sweep.html").is_file()
+
+
+@pytest.mark.conformance
+def test_a_grid_over_runs_of_two_workers_gives_up_the_hopeless_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every point of the grid in turn; after three trials one that learns nothing is ended by its first validations."""
+    out = tmp_path / "grid"
+    options = {**OPTIONS, "layout": "2x1", "accumulation": 2, "micro_batch_size": 8, "epochs": 12}
+    search = {"learning_rate": [0.05, 0.1, 0.02, 0.0], "nesterov": [True]}
+    file = write(tmp_path / "grid.yml", options=options, search=search, method="grid", prune=True, out=str(out))
+    assert cli.main(["sweep", str(file)]) == 0
+    printed = capsys.readouterr().out
+    tried = [json.loads((out / f"trial-{number:04d}" / "seed-0.yml").read_text()) for number in range(4)]
+    assert [one.get("learning_rate", 0.1) for one in tried] == [0.05, 0.1, 0.02, 0.0]
+    for number in range(3):
+        run = out / f"trial-{number:04d}" / "seed-0"
+        assert json.loads((run / "spec.json").read_text())["layout"] == "2x1"
+        assert json.loads((run / "result.json").read_text())["reason"] == "done"
+    assert "trial 3: learning_rate 0.0, nesterov True: given up early" in printed
+    assert "given up early" in (out / "sweep.html").read_text()
+    assert cli.main(["sweep", str(file)]) == 0, "a finished sweep makes no further trial"
+    assert not (out / "trial-0004").exists()
