@@ -1,6 +1,5 @@
 """More random option sets on other layouts, and runs that go on elsewhere in the middle of an epoch: equal files."""
 
-import functools
 import json
 import random
 import shutil
@@ -48,6 +47,10 @@ CHANCES: dict[str, list[Any]] = {
     "loss": ["bce"],
     "bce_threshold": [0.2],
     "task": ["multi-label"],
+    "teacher": ["the run of the fixture"],
+    "distillation": ["hard"],
+    "teacher_temperature": [2.0],
+    "teacher_share": [0.3],
     "focal_gamma": [1.5],
     "class_weights": ["balanced"],
     "mix_switch": [True],
@@ -74,11 +77,12 @@ CHANCES: dict[str, list[Any]] = {
 def further_options(number: int) -> dict[str, Any]:
     """One of the option sets; the same number gives the same set."""
     draw = random.Random(f"further-{number}")
-    cifar = draw.random() < 0.7
+    cifar = draw.random() < 0.6
+    other = draw.choice(["efficientnet_cifar", "mobilenet_v2"])
     options = {
         **COMMON,
-        "model": draw.choice(["cifar_resnet8", "cifar_bottleneck11"]) if cifar else "efficientnet_cifar",
-        "norm": draw.choice(["batch", "batch", "group", "proxy"]),
+        "model": draw.choice(["cifar_resnet8", "cifar_bottleneck11"]) if cifar else other,
+        "norm": draw.choice(["batch", "batch", "group", "proxy"]) if cifar or other != "mobilenet_v2" else "batch",
         "norm_groups": 4,
         "image_size": 16,
         "micro_batch_size": draw.choice([2, 4, 5]),
@@ -101,11 +105,14 @@ def further_options(number: int) -> dict[str, Any]:
         options.pop("nesterov", None)
     if options["precision"] == "16.16" and ":" in options.get("optimizer", ""):
         options["optimizer"] = "adamw"
+    if ":" in options.get("optimizer", ""):
+        for name in ("muon_normalize", "lars_eta", "rmsprop_form"):
+            options.pop(name, None)
     if options.get("balanced_sampling"):
         options.pop("repeated_augmentation", None)
     if options.get("task") == "multi-label":
-        options.pop("label_smoothing", None)
-        options.pop("balanced_sampling", None)
+        for name in ("label_smoothing", "balanced_sampling", "teacher"):
+            options.pop(name, None)
     if cifar:
         options["splits"] = draw.choice(SPLITS)
         if draw.random() < 0.3:
@@ -113,9 +120,12 @@ def further_options(number: int) -> dict[str, Any]:
         if draw.random() < 0.3:
             options["survival"] = 0.6
     else:
-        options |= {"survival": 0.7, "dropout": 0.3, "squeeze_excite": draw.random() < 0.7}
+        options |= {"survival": 0.7, "dropout": 0.3}
+        options |= (
+            {"squeeze_excite": draw.random() < 0.7} if other == "efficientnet_cifar" else {"width_coefficient": 0.25}
+        )
     if draw.random() < 0.3:
-        options["recompute"] = draw.choice([["block"], ["stage"]])
+        options["recompute"] = draw.choice([["block"], ["stage"]]) if cifar or other != "mobilenet_v2" else ["features"]
     return options
 
 
@@ -141,26 +151,42 @@ def run(pool: Any, text: str, layout: str, folder: Path) -> Path:
     return folder
 
 
+class Whole:
+    """The runs of sets on one worker, and the teacher of those that have one."""
+
+    def __init__(self, pool: Any, folders: pytest.TempPathFactory) -> None:
+        self._pool, self._folders = pool, folders
+        self._made: dict[str, Path] = {}
+
+    def __call__(self, number: int) -> Path:
+        return self._run(f"further{number}", json.dumps(self.options(number)))
+
+    def options(self, number: int) -> dict[str, Any]:
+        options = further_options(number)
+        if "teacher" in options:
+            taught = {**RECIPE, "image_size": 16, "updates": 2, "seed": 5}
+            options["teacher"] = str(self._run("teacher", json.dumps(taught)))
+        return options
+
+    def _run(self, name: str, text: str) -> Path:
+        if name not in self._made:
+            self._made[name] = run(self._pool, text, "1x1", self._folders.mktemp(name) / "1x1")
+        return self._made[name]
+
+
 @pytest.fixture(scope="module")
-def whole(pool: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The run of a set on one worker."""
-
-    @functools.cache
-    def made(number: int) -> Path:
-        folder = tmp_path_factory.mktemp(f"further{number}") / "1x1"
-        return run(pool, json.dumps(further_options(number)), "1x1", folder)
-
-    return made
+def whole(pool: Any, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    return Whole(pool, tmp_path_factory)
 
 
-def check(pool: Any, whole: Any, number: int, layout: str, folder: Path) -> None:
-    text = json.dumps(further_options(number))
+def check(pool: Any, whole: Whole, number: int, layout: str, folder: Path) -> None:
+    text = json.dumps(whole.options(number))
     assert differences(run(pool, text, layout, folder / layout), whole(number)) == [], text
 
 
-def check_resumed(pool: Any, whole: Any, number: int, layout: str, folder: Path) -> None:
+def check_resumed(pool: Any, whole: Whole, number: int, layout: str, folder: Path) -> None:
     """The run goes on from update 3, in the middle of the first epoch, or 6, in that of the second."""
-    text = json.dumps({**further_options(number), "resume": "auto"})
+    text = json.dumps({**whole.options(number), "resume": "auto"})
     begun = Path(shutil.copytree(whole(number), folder / "begun"))
     for path in (begun / "checkpoints").iterdir():
         if not path.name.isdigit() or int(path.name) > 3 * (1 + number % 2):

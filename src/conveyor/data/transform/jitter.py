@@ -27,14 +27,15 @@ def jitter(images: Tensor, seed: int, epoch: int, samples: Tensor, given: Sequen
     orders = kinds[torch.isin(kinds, torch.tensor(used))].view(len(images), len(used))
     pixels = images.permute(0, 3, 1, 2).contiguous().to(torch.float32)  # planes: greys are sums over them
     piece = max(1, IN_CACHE // pixels[0].numel())  # images that stay in the cache from part to part
-    for order, where in (
-        (order, where)
-        for order in orders.unique(dim=0)
-        for where in (orders == order).all(dim=1).nonzero()[:, 0].split(piece)
-    ):
+    pieces = [
+        (one.tolist(), part)
+        for one in orders.unique(dim=0)
+        for part in (orders == one).all(dim=1).nonzero()[:, 0].split(piece)
+    ]
+    for order, where in pieces:
         there = where.to(images.device, non_blocking=True)
         taken = pixels.index_select(0, there)
-        for part in order.tolist():
+        for part in order:
             low, high = (-reach[3], reach[3]) if part == 3 else (max(0.0, 1 - reach[part]), 1 + reach[part])
             amount = (low + draws[where, part] * (high - low)).view(-1, 1, 1, 1).to(images.device, non_blocking=True)
             taken = change(taken, PARTS[part], amount)
