@@ -74,7 +74,7 @@ class Pictures:
 
     def count(self, one: Seen) -> None:
         sets = getattr(self._sets[one.split], "label_sets", None)
-        for label in (one.label,) if sets is None else sets[one.index]:
+        for label in (one.label,) if sets is None else sets[one.number]:
             self._counts[one.split, label] += 1
 
     def key(self, split: str, index: int) -> str:
