@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.data.formats.folders import SPLIT_FOLDERS
-from conveyor.data.formats.listing import Listing
+from conveyor.data.formats.listing import Listing, Pairs
 from conveyor.errors import UserError
 
 SUFFIXES = (".csv", ".parquet")
@@ -120,12 +120,7 @@ def _read(files: tuple[tuple[str, Path, int], ...], look: bool) -> Listing:
     if "train" not in names:
         raise UserError(f"{files[0][1]} has no images for training: its column split says {', '.join(names)}")
     classes = tuple(named) or in_order({name for value in labels["train"] for name in value})
-    number = {name: index for index, name in enumerate(classes)}
-    sets = {split: tuple(numbers(value, number, files[0][1]) for value in part) for split, part in labels.items()}
-    pairs = {
-        split: tuple((name, one[0] if one else -1) for name, one in zip(part, sets[split], strict=True))
-        for split, part in names.items()
-    }
+    pairs, sets = numbered(names, labels, classes, files[0][1])
     kept = {split: tuple(part) for split, part in groups.items()}
     return Listing(root, classes, pairs, label_sets=sets if several else {}, groups=kept)
 
@@ -162,7 +157,23 @@ def in_order(names: set[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: (0, int(name), name) if name.isdecimal() else (1, 0, name)))
 
 
-def numbers(names: tuple[str, ...], number: dict[str, int], path: Path) -> tuple[int, ...]:
+def numbered(
+    names: Mapping[str, Sequence[str]],
+    labels: Mapping[str, Sequence[tuple[str, ...]]],
+    classes: Sequence[str],
+    path: Path,
+) -> tuple[dict[str, Pairs], dict[str, tuple[tuple[int, ...], ...]]]:
+    """The `files` and `label_sets` of a `Listing`, by split."""
+    number = {name: index for index, name in enumerate(classes)}
+    sets = {split: tuple(_numbers(value, number, path) for value in part) for split, part in labels.items()}
+    pairs = {
+        split: tuple((name, one[0] if one else -1) for name, one in zip(part, sets[split], strict=True))
+        for split, part in names.items()
+    }
+    return pairs, sets
+
+
+def _numbers(names: tuple[str, ...], number: dict[str, int], path: Path) -> tuple[int, ...]:
     unknown = next((name for name in names if name not in number), None)
     if unknown is not None:
         raise UserError(f"the class {unknown!r} in {path.parent} has validation images only: training needs some too")
