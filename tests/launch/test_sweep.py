@@ -77,12 +77,13 @@ def test_a_killed_sweep_makes_the_trials_of_an_undisturbed_one(
 
 
 @pytest.mark.conformance
+@pytest.mark.timeout(1200)
 def test_a_grid_over_runs_of_two_workers_gives_up_the_hopeless_ones(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Every point of the grid in turn; after three trials one that learns nothing is ended by its first validations."""
     out = tmp_path / "grid"
-    options = {**OPTIONS, "layout": "2x1", "accumulation": 2, "micro_batch_size": 8, "epochs": 12}
+    options = {**OPTIONS, "layout": "2x1", "accumulation": 2, "micro_batch_size": 8, "epochs": 30}
     search = {"learning_rate": [0.05, 0.1, 0.02, 0.0], "nesterov": [True]}
     file = write(tmp_path / "grid.yml", options=options, search=search, method="grid", prune=True, out=str(out))
     assert cli.main(["sweep", str(file)]) == 0

@@ -1,7 +1,8 @@
 """Lists of images in CSV or parquet files: columns `path` and `label`, or `labels` for several classes. No torch here.
 
-Instead of labels, each class may have a column of its own with 1 where an image has it and 0 where not. Also `split` (train, validation, ...; without it --hold-out or --folds divide) and `group`. Paths are relative to the
-list's folder. A folder may have one list for each split: train.csv and validation.csv (or val, valid, test).
+Instead of labels, each class may have a column of its own with 1 where an image has it and 0 where not. Also `split`
+(train, validation, ...; without it --hold-out or --folds divide) and `group`. Paths are relative to the list's folder. A
+folder may have one list for each split: train.csv and validation.csv (or val, valid, test).
 """
 
 import csv
