@@ -16,6 +16,7 @@ from conveyor.data.open import open_dataset
 from conveyor.errors import UserError
 from conveyor.infer.load import load
 from conveyor.options import Options
+from conveyor.run.stored_options import check_past
 from conveyor.spec import resolve
 
 COMMON: dict[str, Any] = {
@@ -133,6 +134,14 @@ def test_a_figure_of_several_labels_needs_them() -> None:
         resolve(Options.from_mapping({"data": "digits", "best_by": "map"}))
     assert resolve(Options.from_mapping({"data": "digits", "task": "multi-label"})).best_by == "map"
     assert resolve(Options.from_mapping({"data": "digits"})).best_by == "accuracy"
+
+
+def test_what_follows_from_the_task_may_be_given_or_not() -> None:
+    check_past(Options.from_mapping({"loss": "cross-entropy", "best_by": "accuracy"}), Options())
+    with pytest.raises(UserError, match="--task"):
+        check_past(Options(), Options.from_mapping({"task": "multi-label"}))
+    with pytest.raises(UserError, match="--loss"):
+        check_past(Options(), Options.from_mapping({"loss": "bce"}))
 
 
 def test_arrays_of_ones_own(tmp_path: Path) -> None:

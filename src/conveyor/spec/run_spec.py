@@ -76,7 +76,7 @@ class RunSpec:
     @property
     def best_by(self) -> str:
         """The figure of validation that makes a checkpoint the best."""
-        return self.options.events.best_by or ("map" if self.options.data.multi_label else "accuracy")
+        return self.options.by_task()["best_by"]
 
     def dealt(self, lanes: int) -> Dealt:
         """Which groups of slots each of `lanes` lanes computes; computed once for a run."""

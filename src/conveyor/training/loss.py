@@ -66,11 +66,10 @@ class Loss:
                 "label smoothing over the other classes needs at least 2 classes: use --smoothing-form uniform"
             )
         taught = Distillation(chosen.distillation, chosen.teacher_temperature, chosen.teacher_share)
-        usual = "bce" if options.data.multi_label else "cross-entropy"
         return cls(
             chosen.label_smoothing,
             chosen.smoothing_form,
-            chosen.loss or usual,
+            options.by_task()["loss"],
             chosen.focal_gamma,
             chosen.bce_threshold,
             weights,
