@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from conveyor import cli
+from conveyor.commands.sweep import summary
 from conveyor.errors import UserError
 from conveyor.launch.sweep import Sweep
 
@@ -43,6 +44,26 @@ def write(path: Path, **changes: Any) -> Path:
 def test_a_mistake_is_found_before_the_first_run(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said.replace("_", "[-_]")):
         Sweep.read(write(tmp_path / "sweep.yml", **changes))
+
+
+def test_a_trial_that_was_given_up_is_not_among_the_finished_ones(tmp_path: Path) -> None:
+    import optuna
+
+    sweep = Sweep.read(write(tmp_path / "sweep.yml", search={"learning_rate": [0.1, 0.2, 0.3]}))
+    study = optuna.create_study(direction="maximize")
+    for number in range(3):
+        trial = study.ask()
+        sweep.value_of(trial, "learning_rate")
+        trial.report(50.0 + number, 1)
+        if number == 2:
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        else:
+            trial.set_user_attr("results", [60.0 + number])
+            study.tell(trial, 60.0 + number)
+    lines, context = summary(sweep, study)
+    assert [line.split()[0] for line in lines[1:3]] == ["1", "0"]
+    assert "1 given up early" in context["subtitle"]
+    assert len(context["comparison"]["rows"]) == 3
 
 
 def trials(out: Path) -> dict[str, Any]:
