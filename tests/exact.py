@@ -6,7 +6,7 @@ from pathlib import Path
 
 TENSORS = ("model.safetensors", "optimizer.safetensors", "averages.safetensors")
 TIMES = {"images_per_second", "update_seconds", "seconds", "data_wait", "memory_mib", "peak_share"}
-SHOWN = ("confusion.json", "calibration.json", "mistakes/*", "right/*", "augmented/*")
+SHOWN = ("confusion.json", "labels.json", "calibration.json", "mistakes/*", "right/*", "augmented/*")
 """What the report shows of the images: the same however the validation set was dealt to workers."""
 ELSEWHERE = {"layout", "timing", "stopping", "job", "restarts", "updates_repeated"}
 """Of a checkpoint's state: where it ran, how long that took, and what happened on the way."""

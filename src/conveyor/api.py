@@ -135,6 +135,10 @@ def train(
     with front.local("train", options, writes=is_main()) as given, contextlib.ExitStack() as shown:
         chosen, own_model, own_data = _options(model, data, config, given)
         own = own_model is not None or own_data is not None
+        if chosen.data.folds is not None and chosen.data.fold is None:
+            raise UserError(
+                f"folds={chosen.data.folds} needs a fold from 0 to {chosen.data.folds - 1}: one run trains one"
+            )
         if live.in_notebook() and not chosen.run.quiet:
             if chosen.run.run_dir is None:
                 name = time.strftime("runs/own-%Y%m%d-%H%M%S") if own else str(rundir.choose(resolve(chosen)))

@@ -61,7 +61,7 @@ def _dispatch(words: list[str]) -> int:
     if words[0] == "--print-completion":
         return _print_completion(words[1:])
     name = words[0]
-    if name.startswith("-") or not name.isidentifier() or not commands.exists(name):
+    if name.startswith("-") or not name.replace("-", "_").isidentifier() or not commands.exists(name):
         names = [each for group in commands.available().values() for each in group]
         raise UserError(f"there is no command {name!r}{did_you_mean(name, names)}; see conveyor --help")
     arguments = parser_of(name).parse_args(words[1:])

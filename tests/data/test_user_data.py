@@ -244,3 +244,19 @@ def test_only_the_first_samples_of_ones_own_data() -> None:
     _, train, _ = adopt((Pictures(10), None))
     assert len(first(train, 4)) == 4
     assert first(train, 10) is train
+
+
+def test_what_cannot_be_done_with_objects_of_ones_own_is_refused(tmp_path: Path) -> None:
+    images = np.zeros((8, 8, 8, 1), np.uint8)
+    data = ((images, np.arange(8) % 2), (images, np.arange(8) % 2))
+    (tmp_path / "pets.py").write_text(
+        "import numpy as np\nphotos = (np.zeros((8, 8, 8, 1), np.uint8), np.arange(8) % 2)\n"
+    )
+    for named in (data, f"{tmp_path}/pets.py:photos"):
+        for options in ({"folds": 2, "fold": 0}, {"group_by": "(.)"}, {"exclude_images": "some.txt"}):
+            with pytest.raises(UserError, match="cannot divide data of your own"):
+                conveyor.train(data=named, model="resnet8", run_dir=str(tmp_path / "run"), **options)
+    with pytest.raises(UserError, match="needs a fold"):
+        conveyor.train(data="digits", folds=2, run_dir=str(tmp_path / "run"))
+    with pytest.raises(UserError, match="cuts a module of your own into stages"):
+        conveyor.train(data=data, model=nn.Linear(1, 1), layout="1x2", stages=2, micro_batch_size=2)

@@ -14,7 +14,7 @@ from tests.data.photos import make_folder, picture
 import conveyor
 from conveyor.cli import main
 from conveyor.errors import UserError
-from conveyor.infer.predict import Prediction
+from conveyor.infer.predict import Prediction, probabilities
 
 Command = Callable[..., tuple[int, str, str]]
 CLASSES = ("ape", "bee", "cat")
@@ -164,3 +164,8 @@ def test_answers_in_another_precision(home: Path, conveyor: Command) -> None:
 def _many(found: Prediction | list[Prediction]) -> list[Prediction]:
     assert isinstance(found, list)
     return found
+
+
+def test_softmax_does_not_overflow() -> None:
+    rows = probabilities(np.array([[1000.0, 0.0], [-1000.0, -1000.0]], np.float32))
+    np.testing.assert_allclose(rows, [[1, 0], [0.5, 0.5]])

@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from conveyor import cli
+from conveyor.commands.sweep import summary
 from conveyor.errors import UserError
 from conveyor.launch.sweep import Sweep
 
@@ -45,6 +46,26 @@ def test_a_mistake_is_found_before_the_first_run(tmp_path: Path, changes: dict[s
         Sweep.read(write(tmp_path / "sweep.yml", **changes))
 
 
+def test_a_trial_that_was_given_up_is_not_among_the_finished_ones(tmp_path: Path) -> None:
+    import optuna
+
+    sweep = Sweep.read(write(tmp_path / "sweep.yml", search={"learning_rate": [0.1, 0.2, 0.3]}))
+    study = optuna.create_study(direction="maximize")
+    for number in range(3):
+        trial = study.ask()
+        sweep.value_of(trial, "learning_rate")
+        trial.report(50.0 + number, 1)
+        if number == 2:
+            study.tell(trial, state=optuna.trial.TrialState.PRUNED)
+        else:
+            trial.set_user_attr("results", [60.0 + number])
+            study.tell(trial, 60.0 + number)
+    lines, context = summary(sweep, study)
+    assert [line.split()[0] for line in lines[1:3]] == ["1", "0"]
+    assert "1 given up early" in context["subtitle"]
+    assert len(context["comparison"]["rows"]) == 3
+
+
 def trials(out: Path) -> dict[str, Any]:
     return {
         str(path.relative_to(out)): {k: v for k, v in json.loads(path.read_text()).items() if k != "run_dir"}
@@ -74,3 +95,27 @@ def test_a_killed_sweep_makes_the_trials_of_an_undisturbed_one(
     for path in whole.glob("trial-*/seed-*/checkpoints/*/model.safetensors"):
         assert (killed / path.relative_to(whole)).read_bytes() == path.read_bytes()
     assert (killed / "sweep.html").is_file()
+
+
+@pytest.mark.conformance
+@pytest.mark.timeout(1200)
+def test_a_grid_over_runs_of_two_workers_gives_up_the_hopeless_ones(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every point of the grid in turn; after three trials one that learns nothing is ended by its first validations."""
+    out = tmp_path / "grid"
+    options = {**OPTIONS, "layout": "2x1", "accumulation": 2, "micro_batch_size": 8, "epochs": 30}
+    search = {"learning_rate": [0.05, 0.1, 0.02, 0.0], "nesterov": [True]}
+    file = write(tmp_path / "grid.yml", options=options, search=search, method="grid", prune=True, out=str(out))
+    assert cli.main(["sweep", str(file)]) == 0
+    printed = capsys.readouterr().out
+    tried = [json.loads((out / f"trial-{number:04d}" / "seed-0.yml").read_text()) for number in range(4)]
+    assert [one.get("learning_rate", 0.1) for one in tried] == [0.05, 0.1, 0.02, 0.0]
+    for number in range(3):
+        run = out / f"trial-{number:04d}" / "seed-0"
+        assert json.loads((run / "spec.json").read_text())["layout"] == "2x1"
+        assert json.loads((run / "result.json").read_text())["reason"] == "done"
+    assert "trial 3: learning_rate 0.0, nesterov True: given up early" in printed
+    assert "given up early" in (out / "sweep.html").read_text()
+    assert cli.main(["sweep", str(file)]) == 0, "a finished sweep makes no further trial"
+    assert not (out / "trial-0004").exists()

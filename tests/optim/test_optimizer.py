@@ -388,3 +388,24 @@ def test_what_is_no_optimiser_is_refused() -> None:
         make("torch.optim:LBFGS").step([torch.zeros(2)], 0.1, 0)
     with pytest.raises(UserError, match="float32"):
         make("torch.optim:Adam", precision="16.16")
+
+
+def test_a_foreign_class_gets_the_options_that_it_takes() -> None:
+    def arguments(name: str, **more: object) -> dict[str, object]:
+        options = Options.from_mapping({"optimizer": f"torch.optim:{name}", **more})
+        ((theirs, _),) = make_optimizer(options, [("w", torch.zeros(2, requires_grad=True))])._theirs.values()  # type: ignore[attr-defined]
+        return dict(theirs.defaults)
+
+    assert arguments("SGD")["momentum"] == 0.9
+    assert arguments("SGD", optimizer_arguments=["momentum=0.5"])["momentum"] == 0.5
+    changed = arguments("SGD", momentum=0.8, nesterov=True)
+    assert (changed["momentum"], changed["nesterov"]) == (0.8, True)
+    adam = arguments("Adam", beta1=0.8, beta2=0.95, optimizer_epsilon=1e-5)
+    assert (adam["betas"], adam["eps"]) == ((0.8, 0.95), 1e-5)
+    for name, more in (
+        ("Adam", {"momentum": 0.8}), ("Adam", {"nesterov": True}), ("SGD", {"lars_eta": 0.1}), ("SGD", {"beta1": 0.8}),
+    ):  # fmt: skip
+        with pytest.raises(UserError, match="no such argument"):
+            arguments(name, **more)
+    with pytest.raises(UserError, match="already has momentum"):
+        arguments("SGD", momentum=0.8, optimizer_arguments=["momentum=0.5"])

@@ -1,13 +1,14 @@
 """More random option sets on other layouts, and runs that go on elsewhere in the middle of an epoch: equal files."""
 
-import functools
 import json
 import random
 import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 from tests.exact import differences
 from tests.pipeline.test_exact import SPLITS, run_case
 
@@ -45,6 +46,11 @@ CHANCES: dict[str, list[Any]] = {
     "balanced_sampling": [True],
     "loss": ["bce"],
     "bce_threshold": [0.2],
+    "task": ["multi-label"],
+    "teacher": ["the run of the fixture"],
+    "distillation": ["hard"],
+    "teacher_temperature": [2.0],
+    "teacher_share": [0.3],
     "focal_gamma": [1.5],
     "class_weights": ["balanced"],
     "mix_switch": [True],
@@ -71,11 +77,12 @@ CHANCES: dict[str, list[Any]] = {
 def further_options(number: int) -> dict[str, Any]:
     """One of the option sets; the same number gives the same set."""
     draw = random.Random(f"further-{number}")
-    cifar = draw.random() < 0.7
+    cifar = draw.random() < 0.6
+    other = draw.choice(["efficientnet_cifar", "mobilenet_v2"])
     options = {
         **COMMON,
-        "model": draw.choice(["cifar_resnet8", "cifar_bottleneck11"]) if cifar else "efficientnet_cifar",
-        "norm": draw.choice(["batch", "batch", "group", "proxy"]),
+        "model": draw.choice(["cifar_resnet8", "cifar_bottleneck11"]) if cifar else other,
+        "norm": draw.choice(["batch", "batch", "group", "proxy"]) if cifar or other != "mobilenet_v2" else "batch",
         "norm_groups": 4,
         "image_size": 16,
         "micro_batch_size": draw.choice([2, 4, 5]),
@@ -98,8 +105,14 @@ def further_options(number: int) -> dict[str, Any]:
         options.pop("nesterov", None)
     if options["precision"] == "16.16" and ":" in options.get("optimizer", ""):
         options["optimizer"] = "adamw"
+    if ":" in options.get("optimizer", ""):
+        for name in ("muon_normalize", "lars_eta", "rmsprop_form"):
+            options.pop(name, None)
     if options.get("balanced_sampling"):
         options.pop("repeated_augmentation", None)
+    if options.get("task") == "multi-label":
+        for name in ("label_smoothing", "balanced_sampling", "teacher"):
+            options.pop(name, None)
     if cifar:
         options["splits"] = draw.choice(SPLITS)
         if draw.random() < 0.3:
@@ -107,10 +120,29 @@ def further_options(number: int) -> dict[str, Any]:
         if draw.random() < 0.3:
             options["survival"] = 0.6
     else:
-        options |= {"survival": 0.7, "dropout": 0.3, "squeeze_excite": draw.random() < 0.7}
+        options |= {"survival": 0.7, "dropout": 0.3}
+        options |= (
+            {"squeeze_excite": draw.random() < 0.7} if other == "efficientnet_cifar" else {"width_coefficient": 0.25}
+        )
     if draw.random() < 0.3:
-        options["recompute"] = draw.choice([["block"], ["stage"]])
+        options["recompute"] = draw.choice([["block"], ["stage"]]) if cifar or other != "mobilenet_v2" else ["features"]
     return options
+
+
+def write_labels(folder: Path) -> Path:
+    """Images whose bright squares say which of three classes they have, in a list; some have none, some all."""
+    folder.mkdir()
+    draw = np.random.default_rng(0)
+    lines = ["path,labels,split"]
+    for number in range(60):
+        image = draw.integers(0, 60, (12, 12, 3)).astype(np.uint8)
+        present = [place for place in range(3) if draw.random() < 0.4]
+        for place in present:
+            image[2 * place : 2 * place + 6, 3:9, place] = 230
+        Image.fromarray(image).save(folder / f"{number}.png")
+        lines.append(f"{number}.png,{';'.join('abc'[one] for one in present)},{'val' if number >= 40 else 'train'}")
+    (folder / "images.csv").write_text("\n".join(lines))
+    return folder / "images.csv"
 
 
 def run(pool: Any, text: str, layout: str, folder: Path) -> Path:
@@ -119,26 +151,42 @@ def run(pool: Any, text: str, layout: str, folder: Path) -> Path:
     return folder
 
 
+class Whole:
+    """The runs of sets on one worker, and the teacher of those that have one."""
+
+    def __init__(self, pool: Any, folders: pytest.TempPathFactory) -> None:
+        self._pool, self._folders = pool, folders
+        self._made: dict[str, Path] = {}
+
+    def __call__(self, number: int) -> Path:
+        return self._run(f"further{number}", json.dumps(self.options(number)))
+
+    def options(self, number: int) -> dict[str, Any]:
+        options = further_options(number)
+        if "teacher" in options:
+            taught = {**RECIPE, "image_size": 16, "updates": 2, "seed": 5}
+            options["teacher"] = str(self._run("teacher", json.dumps(taught)))
+        return options
+
+    def _run(self, name: str, text: str) -> Path:
+        if name not in self._made:
+            self._made[name] = run(self._pool, text, "1x1", self._folders.mktemp(name) / "1x1")
+        return self._made[name]
+
+
 @pytest.fixture(scope="module")
-def whole(pool: Any, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The run of a set on one worker."""
-
-    @functools.cache
-    def made(number: int) -> Path:
-        folder = tmp_path_factory.mktemp(f"further{number}") / "1x1"
-        return run(pool, json.dumps(further_options(number)), "1x1", folder)
-
-    return made
+def whole(pool: Any, tmp_path_factory: pytest.TempPathFactory) -> Whole:
+    return Whole(pool, tmp_path_factory)
 
 
-def check(pool: Any, whole: Any, number: int, layout: str, folder: Path) -> None:
-    text = json.dumps(further_options(number))
+def check(pool: Any, whole: Whole, number: int, layout: str, folder: Path) -> None:
+    text = json.dumps(whole.options(number))
     assert differences(run(pool, text, layout, folder / layout), whole(number)) == [], text
 
 
-def check_resumed(pool: Any, whole: Any, number: int, layout: str, folder: Path) -> None:
+def check_resumed(pool: Any, whole: Whole, number: int, layout: str, folder: Path) -> None:
     """The run goes on from update 3, in the middle of the first epoch, or 6, in that of the second."""
-    text = json.dumps({**further_options(number), "resume": "auto"})
+    text = json.dumps({**whole.options(number), "resume": "auto"})
     begun = Path(shutil.copytree(whole(number), folder / "begun"))
     for path in (begun / "checkpoints").iterdir():
         if not path.name.isdigit() or int(path.name) > 3 * (1 + number % 2):
@@ -178,6 +226,7 @@ RECIPES: dict[str, dict[str, Any]] = {
         "color_jitter": [0.4, 0.3, 0.2, 0.1], "focal_gamma": 2.0, "flip": "random", "train_crop": "pad",
     },
     "soft": {"teacher_temperature": 3.0, "augment": "randaugment", "mixup_alpha": 0.3},
+    "labels": {"task": "multi-label", "class_weights": "balanced", "focal_gamma": 1.0, "mixup_alpha": 0.3, "cutmix_lambda": 0.6},
     "hard": {"distillation": "hard", "teacher_share": 0.8, "updates_per_epoch": 2},
 }  # fmt: skip
 
@@ -189,6 +238,8 @@ def test_the_ingredients_of_recipes(pool: Any, name: str, tmp_path: Path) -> Non
     if name in ("soft", "hard"):
         taught = {**RECIPE, "updates": 2, "seed": 5}
         options["teacher"] = str(run(pool, json.dumps(taught), "1x1", tmp_path / "teacher"))
+    if name == "labels":
+        options |= {"data": "folder", "data_dir": str(write_labels(tmp_path / "images"))}
     text = json.dumps(options)
     expected = run(pool, text, "1x1", tmp_path / "1x1")
     for layout in ("2x1", "1x2"):

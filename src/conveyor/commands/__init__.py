@@ -7,7 +7,7 @@ from types import ModuleType
 NAMES = {
     "Train": ("train", "restore", "validate", "average", "sweep"),
     "Use": ("predict", "export", "serve", "request"),
-    "Look": ("runs", "report", "compare", "options", "plan", "models", "configs", "devices"),
+    "Look": ("runs", "report", "compare", "options", "plan", "batch-find", "models", "configs", "devices"),
     "Tools": ("data", "launch", "bench"),
 }
 """Sub-commands by the heading under which `conveyor --help` lists them."""
@@ -20,9 +20,9 @@ def available() -> dict[str, tuple[str, ...]]:
 
 
 def exists(name: str) -> bool:
-    return importlib.util.find_spec(f"conveyor.commands.{name}") is not None
+    return importlib.util.find_spec(f"conveyor.commands.{name.replace('-', '_')}") is not None
 
 
 def load(name: str) -> ModuleType:
     """The module of a sub-command: it has `HELP`, `add_arguments(parser)` and `run(arguments) -> int`."""
-    return importlib.import_module(f"conveyor.commands.{name}")
+    return importlib.import_module(f"conveyor.commands.{name.replace('-', '_')}")

@@ -89,6 +89,8 @@ def _calibrated(loaded: "Loaded", arguments: argparse.Namespace) -> "Loaded":
     from conveyor.infer.engines.engine import open_named
 
     wanted = arguments.abstain
+    if loaded.thresholds is not None:
+        raise UserError("--calibrate and --abstain are for one label per image: a multi-label model has its thresholds")
     if wanted is not None and not 0 < wanted <= 100:
         raise UserError(f"--abstain {wanted:g}: give a share of right answers, above 0 and up to 100 %")
     engine = open_named(loaded.source(), "torch", batch=BATCH, threads=usable_cores())

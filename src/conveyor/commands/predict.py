@@ -69,7 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
         from conveyor.files import write_atomically
 
         try:
-            write_atomically(Path(arguments.csv), _csv(kept, min(arguments.top, loaded.num_classes)))
+            several = loaded.thresholds is not None
+            write_atomically(Path(arguments.csv), _csv(kept, min(arguments.top, loaded.num_classes), several=several))
         except OSError as error:
             raise UserError(f"cannot write {arguments.csv}: {error.strerror}") from None
         print(f"written to {arguments.csv}")
@@ -131,7 +132,9 @@ def _answers(
         opened = fitted.open(batch=batch, threads=threads)
     try:
         with track(len(pictures), "Predict", quiet=quiet) as bar:
-            for one in predictions(pictures, loaded.preprocessing, loaded.label, opened, batch, loaded.abstain_below):
+            for one in predictions(
+                pictures, loaded.preprocessing, loaded.label, opened, batch, loaded.abstain_below, loaded.thresholds
+            ):
                 bar.advance()
                 yield one
     finally:
@@ -150,25 +153,37 @@ def _printed(found: "Iterator[Prediction]", loaded: "Loaded", names: list[str], 
     file_width = max(len("file"), *(len(name) for name in names))
     label_width = max(len("label"), *(len(loaded.label(index)) for index in range(loaded.num_classes)))
     columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
-    say(f"{'file':<{file_width}}  {'label':<{label_width}}  {'%':>6}{'  next' if top > 1 else ''}"[:columns])
+    if loaded.thresholds is not None:
+        say(f"{'file':<{file_width}}  labels above their thresholds, %"[:columns])
+    else:
+        say(f"{'file':<{file_width}}  {'label':<{label_width}}  {'%':>6}{'  next' if top > 1 else ''}"[:columns])
     for one in found:
         if not one.error:
             others = ", ".join(f"{label} {100 * probability:.1f}" for label, probability in one.top(top)[1:])
             label = f"({one.label}?)" if one.abstains else one.label
+            if one.labels is not None:
+                known = one.probabilities
+                named = ", ".join(f"{label} {100 * known[label]:.1f}" for label in one.labels)
+                say(f"{one.file:<{file_width}}  {named or '(none)'}"[:columns])
+                yield one
+                continue
             line = f"{one.file:<{file_width}}  {label:<{label_width}}  {100 * one.probability:>6.2f}  {others}"
             say(line.rstrip()[:columns])
         yield one
 
 
-def _csv(rows: list[dict[str, object]], top: int) -> str:
-    """One line for each file: the best classes and their probabilities, or the error."""
+def _csv(rows: list[dict[str, object]], top: int, *, several: bool) -> str:
+    """One line for each file: with `several` the labels (a;b), the best classes and their probabilities, or the error."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     ranks = [f"{kind}{'' if rank == 0 else f'_{rank + 1}'}" for rank in range(top) for kind in ("label", "probability")]
-    writer.writerow(["file", *ranks, "error"])
+    writer.writerow(["file", *(["labels"] if several else []), *ranks, "error"])
     for row in rows:
         classes = row.get("top", [])
         assert isinstance(classes, list)
         values = [value for one in classes for value in (one["label"], one["probability"])]
-        writer.writerow([row["file"], *(values or [""] * len(ranks)), row.get("error", "")])
+        named = row.get("labels", [])
+        assert isinstance(named, list)
+        labels = [";".join(one["label"] for one in named)] if several else []
+        writer.writerow([row["file"], *labels, *(values or [""] * len(ranks)), row.get("error", "")])
     return text.getvalue()

@@ -41,8 +41,10 @@ def summary(sweep: Any, study: Any) -> tuple[list[str], dict[str, Any]]:
     from conveyor.report import cells
 
     trials = study.get_trials(deepcopy=False)
-    done = sorted((one for one in trials if one.value is not None), key=lambda one: (-one.value, one.number))
-    pruned = [one for one in trials if one.value is None]
+    # A trial that was given up has a value, too: that of its last validation.
+    finished = [one for one in trials if "results" in one.user_attrs]
+    done = sorted(finished, key=lambda one: (-one.value, one.number))
+    pruned = [one for one in trials if one not in finished]
     head = ["trial", *sweep.search, sweep.metric, "deviation", "best is better"]
     verdicts: list[str] = []
     rows, said = [], ["  ".join(f"{title:>14}" for title in head)]

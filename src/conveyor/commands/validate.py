@@ -162,13 +162,15 @@ def table(records: Sequence[Mapping[str, Any]]) -> str:
     """One line per validation."""
     width = max(10, *(len(str(record["name"])) for record in records))
     # Among five classes or fewer the right one is always one of five.
-    top5 = any("accuracy_top5" in record for record in records)
-    fifth = f"{'top-5 %':>8}  " if top5 else ""
+    titles = {"accuracy_top5": "top-5 %", "map": "mAP %", "f1": "F1 %", "f1_micro": "micro F1"}
+    several = any("map" in record for record in records)
+    further = [name for name in titles if any(name in record for record in records) and (several or name != "f1")]
+    fifth = "".join(f"{titles[name]:>8}  " for name in further)
     lines = [f"{'checkpoint':<{width}}  {'epoch':>7}  {'top-1 %':>8}  {fifth}{'loss':>8}  {'images':>8}  {'img/s':>9}"]
     for record in records:
         lines.append(
             f"{record['name']:<{width}}  {record['epoch']:>7.2f}  {record['accuracy']:>8.2f}  "
-            + (f"{record['accuracy_top5']:>8.2f}  " if "accuracy_top5" in record else "")
+            + "".join(f"{record[name]:>8.2f}  " for name in further if name in record)
             + f"{record['loss']:>8.4f}  {record['images']:>8}  {record['images_per_second']:>9.1f}"
             + (
                 f"  latency {record['latency_avg_ms']:.2f} ms, 99 %: {record['latency_p99_ms']:.2f} ms"

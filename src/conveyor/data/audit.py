@@ -73,7 +73,9 @@ class Pictures:
         return ((split, index) for split, part in self._sets.items() for index in range(len(part)))
 
     def count(self, one: Seen) -> None:
-        self._counts[one.split, one.label] += 1
+        sets = getattr(self._sets[one.split], "label_sets", None)
+        for label in (one.label,) if sets is None else sets[one.number]:
+            self._counts[one.split, label] += 1
 
     def key(self, split: str, index: int) -> str:
         return str(self._sets[split].key(index))
@@ -97,7 +99,8 @@ class Pictures:
         part, label, problem = self._sets[split], -1, None
         try:
             if isinstance(part, MemoryDataset):
-                label, data = int(part.labels[index]), part.images[index].numpy().tobytes()
+                label = int(part.labels[index] if part.labels.dim() == 1 else part.labels[index].argmax())
+                data = part.images[index].numpy().tobytes()
             else:
                 fetched = part.fetch(index)
                 label, data, problem = fetched.label, fetched.data, check_image(fetched.data)

@@ -14,7 +14,7 @@ PADDING_LABEL = -100
 
 @dataclasses.dataclass(slots=True)
 class RawBatch:
-    """What a data set returns: `images` uint8 [B, H, W, C] and `labels` int64 [B]."""
+    """What a data set returns: `images` uint8 [B, H, W, C] and `labels` int64 [B]; of multi-label sets [B, C], 0 and 1."""
 
     images: Tensor
     labels: Tensor
@@ -27,7 +27,7 @@ class Batch:
     images: Tensor
     """uint8 [B, H, W, C] contiguous; float32 of the same layout when `prepared`."""
     labels: Tensor
-    """int64 [B]; `PADDING_LABEL` from `num_valid` on."""
+    """int64 [B], or [B, C] of a multi-label set; `PADDING_LABEL` from `num_valid` on."""
     samples: Tensor
     """int64 [B]: the samples' numbers in the data set, the key of everything random about them."""
     update: int

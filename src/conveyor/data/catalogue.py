@@ -197,11 +197,8 @@ def info(options: DataOptions) -> DatasetInfo:
     if is_code(name):
         from conveyor.data.user_data import from_code  # imports torch
 
-        if options.folds:
-            raise UserError(
-                f"--folds {options.folds} cannot divide data of your own: give (training, validation) of each fold"
-            )
-        return from_code(name)[0].with_limits(options)
+        check_own(options)
+        return from_code(name, options.multi_label)[0].with_limits(options)
     if name != "folder":
         found = _found(options)
         made_up = options.generated_data or options.synthetic_data
@@ -217,6 +214,16 @@ def info(options: DataOptions) -> DatasetInfo:
     return _as_on_disk(
         dataclasses.replace(_PHOTOGRAPHS, name="folder", title=f"images in {folder.name}"), folder, options
     ).with_limits(options)
+
+
+def check_own(options: DataOptions) -> None:
+    """Refuse to divide data of the user's own: its images have no names."""
+    asked = {"--folds": options.folds, "--group-by": options.group_by, "--exclude-images": options.exclude_images}
+    given = [flag for flag, value in asked.items() if value is not None]
+    if given:
+        raise UserError(
+            f"{given[0]} cannot divide data of your own: give the (training, validation) that it would make"
+        )
 
 
 def _found(options: DataOptions) -> DatasetInfo:

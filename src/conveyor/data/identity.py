@@ -105,4 +105,6 @@ def _fingerprint(options: DataOptions, info: DatasetInfo) -> str:
             listing = divide.listing(folder, options, catalogue.hold_out(options, info))
             for relative, label in listing.files.get(split, ()):
                 digest.update(f"{relative}\0{label}\n".encode("utf-8", "surrogateescape"))
+            if options.multi_label:
+                digest.update(repr(listing.label_sets.get(split)).encode())
     return digest.hexdigest()

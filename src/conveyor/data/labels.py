@@ -14,7 +14,7 @@ BALANCED = "balanced"
 
 
 def labels_of(dataset: Dataset) -> Indices:
-    """int64 [N]; a set that does not know its labels is read once."""
+    """int64 [N], of multi-label sets [N, C]; a set that does not know its labels is read once."""
     known = getattr(dataset, "labels", None)
     count = len(dataset)
     if known is None:
@@ -23,7 +23,8 @@ def labels_of(dataset: Dataset) -> Indices:
             [dataset.read(np.arange(first, min(first + step, count)), 0).labels for first in range(0, count, step)]
         )
     # A generated set has the labels of a few images that stand for all.
-    return np.resize(np.asarray(known, dtype=np.int64), count)
+    found = np.asarray(known, dtype=np.int64)
+    return np.resize(found, (count, *found.shape[1:]))
 
 
 def class_weights(choice: str, dataset: Dataset, names: Sequence[str], num_classes: int) -> list[float]:
@@ -33,7 +34,8 @@ def class_weights(choice: str, dataset: Dataset, names: Sequence[str], num_class
     """
     if choice != BALANCED:
         return read_weights(Path(choice), names, num_classes)
-    counts = np.bincount(labels_of(dataset), minlength=num_classes)
+    labels = labels_of(dataset)
+    counts = np.bincount(labels, minlength=num_classes) if labels.ndim == 1 else labels.sum(axis=0)
     share = counts.sum() / np.count_nonzero(counts)
     return [float(share / count) if count else 1.0 for count in counts]
 

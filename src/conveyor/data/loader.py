@@ -142,7 +142,8 @@ class _Assembly:
         self._images = torch.empty(job.batch, *shape, dtype=torch.uint8)
         if valid < job.batch:
             self._images[valid:] = 0
-        self._labels = torch.full((job.batch,), PADDING_LABEL, dtype=torch.int64)
+        columns = (dataset.num_classes,) if getattr(dataset, "multi_label", False) else ()
+        self._labels = torch.full((job.batch, *columns), PADDING_LABEL, dtype=torch.int64)
 
     def read(self, start: int, stop: int) -> None:
         job = self._job

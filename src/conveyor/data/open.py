@@ -51,9 +51,9 @@ def open_dataset(options: Options, split: str, image_size: int | None = None, ch
     if options.data.generated_data:
         return GeneratedDataset(
             info, count, size if info.kind == "files" else info.image_size, info.channels, options.run.seed
-        )
+        ).with_sets(options.data.multi_label)
     if catalogue.is_code(info.name):
-        _, train, validation = from_code(info.name)
+        _, train, validation = from_code(info.name, options.data.multi_label)
         part = train if split == "train" else validation
         if part is None:
             raise UserError(f"{info.name} has no images to validate on: give (training, validation)")
@@ -61,7 +61,7 @@ def open_dataset(options: Options, split: str, image_size: int | None = None, ch
     if info.name in _openers:
         return _openers[info.name](options, split, size, depth)
     if info.kind == "memory":
-        return _open_memory(info, options, split).limited(count)
+        return _open_memory(info, options, split).limited(count).with_sets(options.data.multi_label)
     if info.kind == "files":
         return _open_files(info, options, split, size, depth, count)
     raise UserError(f"the data set {info.name} is known but cannot be opened: register an opener for it")
@@ -106,6 +106,7 @@ def _open_files(
         class_names=info.class_names,
         seed=options.run.seed,
         count=count,
+        multi_label=options.data.multi_label,
     )
 
 
@@ -119,8 +120,8 @@ def open_store(
     records = None if divide.is_listed(folder) else tfrecord_dataset.find_folder(folder)
     if records is None:
         listing = divide.listing(folder, options, hold_out)
-        if any(len(classes) != 1 for classes in listing.label_sets.get(split, ())):
-            raise UserError(f"some images of {folder} have several classes or none: a column label has one for each")
+        if not options.multi_label and any(len(classes) != 1 for classes in listing.label_sets.get(split, ())):
+            raise UserError(f"some images of {folder} have several classes or none: add --task multi-label")
         if listing.packs:
             return PackedStore(listing, split)
         return FolderStore(listing, split, read_boxes(folder / CSV_NAME) if boxes else None)

@@ -23,18 +23,18 @@ OwnData: TypeAlias = Any
 
 
 def adopt(
-    dataset: OwnData, num_classes: int | None = None, name: str = "own"
+    dataset: OwnData, num_classes: int | None = None, name: str = "own", *, multi_label: bool = False
 ) -> tuple[DatasetInfo, Dataset, Dataset | None]:
     """The numbers of the caller's data and its two parts in the form that the feed reads.
 
-    Arrays are uint8 images [N, H, W, C] or [N, H, W] and integer labels [N]. A map-style data set yields (image, label)
+    Arrays are uint8 images [N, H, W, C] or [N, H, W] and integer labels [N], multi-label ones 0 and 1 [N, C]. A map-style data set yields (image, label)
     with an image as uint8 [H, W, C] array, tensor [C, H, W], or PIL image, all of one size.
     """
     parts = (
         dataset if isinstance(dataset, tuple) and len(dataset) == 2 and not _is_array(dataset[0]) else (dataset, None)
     )
-    train = _one(parts[0], num_classes)
-    validation = _one(parts[1], num_classes) if parts[1] is not None else None
+    train = _one(parts[0], num_classes, multi_label)
+    validation = _one(parts[1], num_classes, multi_label) if parts[1] is not None else None
     height, width, channels = train.shape(0)
     if height != width:
         raise UserError(
@@ -55,7 +55,7 @@ def adopt(
 
 
 @functools.cache
-def from_code(name: str) -> tuple[DatasetInfo, Dataset, Dataset | None]:
+def from_code(name: str, multi_label: bool = False) -> tuple[DatasetInfo, Dataset, Dataset | None]:
     """The data that `FILE.py:NAME` names: such data, or a function without arguments that returns them."""
     found = user_module.attribute(name, "data set")
     if found is None:
@@ -65,7 +65,7 @@ def from_code(name: str) -> tuple[DatasetInfo, Dataset, Dataset | None]:
         )
     if callable(found) and not hasattr(found, "__getitem__"):
         found = found()
-    return adopt(found, name=name)
+    return adopt(found, name=name, multi_label=multi_label)
 
 
 def first(dataset: Dataset, count: int) -> Dataset:
@@ -80,7 +80,19 @@ def first(dataset: Dataset, count: int) -> Dataset:
     return dataset.limited(count)
 
 
-def _one(part: Any, num_classes: int | None) -> Dataset:
+def _one(part: Any, num_classes: int | None, multi_label: bool) -> Dataset:
+    found = _opened(part, num_classes)
+    if isinstance(found, MemoryDataset):
+        found = found.with_sets(multi_label)
+    if multi_label != getattr(found, "multi_label", False):
+        raise UserError(
+            "labels of 0 and 1 for each class need --task multi-label, and it needs them: an array [N, C], or a data set "
+            "with multi_label = True whose read() gives [B, C]"
+        )
+    return found
+
+
+def _opened(part: Any, num_classes: int | None) -> Dataset:
     if hasattr(part, "read") and hasattr(part, "shape") and hasattr(part, "num_classes"):
         found: Dataset = part
         return found
@@ -89,14 +101,15 @@ def _one(part: Any, num_classes: int | None) -> Dataset:
         if images.dtype != np.uint8:
             raise UserError(f"images must be 8-bit values (uint8, 0 to 255), not {images.dtype}: convert them first")
         images = images[..., None] if images.ndim == 3 else images
-        if images.ndim != 4 or labels.shape != images.shape[:1] or not len(images):
+        if images.ndim != 4 or labels.shape[:1] != images.shape[:1] or labels.ndim > 2 or not len(images):
             raise UserError(
                 f"images {images.shape} and labels {labels.shape} do not belong together: give [N, H, W, C] or [N, H, W] "
                 "images and one label for each"
             )
         if labels.dtype.kind not in "iufb" or not np.array_equal(labels, labels.astype(np.int64)):
             raise UserError("labels must be the numbers of classes (0, 1, 2, ...), not fractions or names")
-        return MemoryDataset(images, labels, num_classes or int(labels.max()) + 1)
+        count = labels.shape[1] if labels.ndim == 2 else num_classes or int(labels.max()) + 1
+        return MemoryDataset(images, labels, count)
     if hasattr(part, "__len__") and hasattr(part, "__getitem__"):
         return MapDataset(part, num_classes)
     raise UserError(

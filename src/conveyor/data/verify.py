@@ -2,21 +2,24 @@
 
 import dataclasses
 import hashlib
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import simplejpeg
 
 from conveyor.data import catalogue
-from conveyor.data.formats import folders, locate, tfrecord_dataset
+from conveyor.data.formats import folders, lists, locate, packed, tfrecord_dataset
 from conveyor.data.formats.idx import read_maybe_zipped
+from conveyor.data.formats.listing import Listing
 from conveyor.data.formats.locate import Copy
 from conveyor.data.formats.sources import SOURCES
-from conveyor.data.formats.stores import FolderStore, RecordStore
+from conveyor.data.formats.stores import FolderStore, PackedStore, RecordStore
 from conveyor.data.formats.tfrecord import index_of
 from conveyor.data.open import read_copy
 from conveyor.data.photo import jpeg
 from conveyor.data.photo.decode import BadImageError, Encoded
+from conveyor.data.photo.encoded import Store
 from conveyor.errors import UserError
 from conveyor.monitor.progress import track
 
@@ -38,9 +41,11 @@ class Report:
 
 
 def verify(folder: Path, *, decode: bool = True, threads: int = 4) -> Report:
-    """Check everything in `folder`: one of the small sets, TFRecord files or class folders, whichever it holds."""
+    """Check everything in `folder`: a small set, TFRecord files, class folders, a list or packed files, whichever it holds."""
+    if listed := lists.find(folder):
+        return _verify_listing("list", folder, lambda: lists.read(listed, look=False), decode, threads)
     if not folder.is_dir():
-        raise UserError(f"{folder} is not a folder: name the one that holds the data")
+        raise UserError(f"{folder} is not a folder or a list of images: name the one that holds the data")
     for source in SOURCES.values():
         copy = locate.copy_below(source, folder)
         if copy is not None and (source.name != "fashion-mnist" or "fashion" in str(copy.folder).lower()):
@@ -48,7 +53,9 @@ def verify(folder: Path, *, decode: bool = True, threads: int = 4) -> Report:
     records = tfrecord_dataset.find_folder(folder)
     if records is not None:
         return _verify_records(records, decode, threads)
-    return _verify_folders(folder, decode, threads)
+    if packs := packed.find(folder):
+        return _verify_listing("packed", folder, lambda: packed.read(packs), decode, threads)
+    return _verify_listing("folder", folder, lambda: folders.scan(folder, empty_classes=True), decode, threads)
 
 
 def check_image(data: bytes) -> str | None:
@@ -112,23 +119,30 @@ def _verify_copy(copy: Copy) -> Report:
     return report
 
 
-def _verify_folders(folder: Path, decode: bool, threads: int) -> Report:
-    listing = folders.scan(folder, empty_classes=True)
-    report = Report("folder", folder, classes=len(listing.classes))
+def _verify_listing(name: str, folder: Path, read: Callable[[], Listing], decode: bool, threads: int) -> Report:
+    try:
+        listing = read()
+    except UserError as error:
+        if name == "folder":
+            raise
+        return Report(name, folder, problems=[str(error)])
+    report = Report(name, folder, classes=len(listing.classes))
+    kind = PackedStore if listing.packs else FolderStore
     for split in listing.files:
-        store = FolderStore(listing, split) if listing.count(split) else None
+        store = kind(listing, split) if listing.count(split) else None
         report.images[split] = listing.count(split)
         if store is None:
             report.problems.append(f"{folder}: no images for {split}")
             continue
         report.files += len(store)
         labels = {label for _, label in listing.files[split]}
+        labels |= {label for classes in listing.label_sets.get(split, ()) for label in classes}
         report.problems += [
             f"{folder}: no images of class {name} in {split}"
             for number, name in enumerate(listing.classes)
             if number not in labels
         ]
-        if decode:
+        if decode or name != "folder":
             report.problems += _all(store, len(listing.classes), decode, threads, split)
     return report
 
@@ -157,18 +171,18 @@ def _verify_records(folder: Path, decode: bool, threads: int) -> Report:
     return report
 
 
-def _check(store: FolderStore | RecordStore, index: int, classes: int, decode: bool) -> str | None:
+def _check(store: Store, index: int, classes: int, decode: bool) -> str | None:
     try:
-        data, label, _ = store.fetch(index)
+        data, label, _, several = store.fetch(index)
     except UserError as error:
         return str(error)
-    if classes and not 0 <= label < classes:
+    if classes and several is None and not 0 <= label < classes:
         return f"{store.name(index)}: class {label} of {classes}"
     problem = check_image(data) if decode else None
     return f"{store.name(index)}: {problem}" if problem else None
 
 
-def _all(store: FolderStore | RecordStore, classes: int, decode: bool, threads: int, label: str) -> list[str]:
+def _all(store: Store, classes: int, decode: bool, threads: int, label: str) -> list[str]:
     """The problems of the samples of `store`, in order, several checked at a time."""
     found = []
     with ThreadPoolExecutor(threads) as pool, track(len(store), f"Verify {label}") as bar:

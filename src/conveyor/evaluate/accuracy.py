@@ -13,6 +13,7 @@ from conveyor.data.batch import Batch, Target
 from conveyor.errors import UserError
 from conveyor.evaluate import calibration
 from conveyor.evaluate.answers import AllAnswers
+from conveyor.evaluate.multi_label import MultiLabel, measured
 from conveyor.measure.latency import Latency
 from conveyor.models.clone import evaluating
 from conveyor.numerics import finite
@@ -41,11 +42,22 @@ class Accuracy:
     """int64 [bins, 3], see `calibration.counted`."""
     per_class: Tensor | None = field(default=None, compare=False)
     """int64 [3, C]: images of each class, answers that name it, and right ones."""
+    multi_label: MultiLabel | None = field(default=None, compare=False)
+    """Of images with several classes; `top1` is then the share whose surest class is one of theirs."""
+
+    @property
+    def thresholds(self) -> tuple[float, ...] | None:
+        """See `MultiLabel`."""
+        return None if self.multi_label is None else self.multi_label.thresholds
 
     @property
     def is_finite(self) -> bool:
         """Whether the loss is finite; otherwise the figures would read as an accuracy of 0 %."""
         return math.isfinite(self.loss)
+
+    @property
+    def _has_top5(self) -> bool:
+        return self.multi_label is None and (self.confusion is None or len(self.confusion) > 5)
 
     def record(self, name: str, update: int, epoch: float) -> dict[str, Any]:
         """The fields of `monitor.records` for a validation."""
@@ -54,7 +66,8 @@ class Accuracy:
             "update": update,
             "epoch": epoch,
             "accuracy": self.top1,
-            **({} if self.confusion is not None and len(self.confusion) <= 5 else {"accuracy_top5": self.top5}),
+            **({"accuracy_top5": self.top5} if self._has_top5 else {}),
+            **({} if self.multi_label is None else self.multi_label.scores()),
             "loss": self.loss,
             **({} if self.per_class is None else macro_scores(self.per_class)),
             **(
@@ -102,16 +115,20 @@ def validate(
 ) -> Accuracy:
     """Run `feed` (this worker's share of `num_batches`) through `model` in evaluation mode and sum over all workers.
 
-    `on_batch(batch, logits)` sees each batch's valid part, to collect mistakes; `answers` gets those of all workers.
+    `on_batch(batch, logits)` sees each batch's valid part, to collect mistakes; `answers` gets those of all workers, and
+    with several labels for each image the figures follow from them.
     """
+    several = answers is not None and answers.labels.dim() == 2
     # One row for each batch of the whole set: the sum does not depend on which worker counted which batch.
     totals = torch.zeros(num_batches, TALLY, dtype=torch.float64, device=world.device)
     confusion = torch.zeros(
-        num_classes**2 if num_classes <= CONFUSION_CLASSES else 0, dtype=torch.int64, device=world.device
+        num_classes**2 if num_classes <= CONFUSION_CLASSES and not several else 0,
+        dtype=torch.int64,
+        device=world.device,
     )
     confident = torch.zeros(calibration.BINS, 3, dtype=torch.int64, device=world.device)
     per_class = torch.zeros(3, num_classes, dtype=torch.int64, device=world.device)
-    criterion, latencies = Loss(), []
+    criterion, latencies = Loss(kind="bce" if several else "cross-entropy"), []
     started = time.perf_counter()
     with evaluating(model):
         for batch in feed:
@@ -129,12 +146,13 @@ def validate(
             labels = target.labels[: batch.num_valid]
             totals[batch.slot] = tally(criterion(logits, Target(labels)), logits, labels)
             if confusion.numel():
-                found = torch.bincount(labels * num_classes + logits.argmax(dim=1), minlength=num_classes**2)
-                confusion += found.to(confusion.device)
-            confidence, answer = logits.softmax(dim=1).max(dim=1)
-            confident += calibration.counted(confidence, answer == labels).to(confident.device)
-            for row, chosen in enumerate((labels, answer, answer[answer == labels])):
-                per_class[row] += torch.bincount(chosen, minlength=num_classes).to(per_class.device)
+                pairs = torch.bincount(labels * num_classes + logits.argmax(dim=1), minlength=num_classes**2)
+                confusion += pairs.to(confusion.device)
+            if not several:
+                confidence, answer = logits.softmax(dim=1).max(dim=1)
+                confident += calibration.counted(confidence, answer == labels).to(confident.device)
+                for row, chosen in enumerate((labels, answer, answer[answer == labels])):
+                    per_class[row] += torch.bincount(chosen, minlength=num_classes).to(per_class.device)
             if answers is not None:
                 answers.see(batch, logits)
             if on_batch is not None:
@@ -142,6 +160,7 @@ def validate(
     world.sum_over_all([totals, confusion, confident, per_class])
     if answers is not None:
         answers.gather(world)
+    found = measured(answers.logits, answers.labels) if several and answers is not None else None
     sums = totals.sum(0).tolist()
     images_seen = round(sums[SAMPLES])
     share = 100.0 / max(1, images_seen)
@@ -153,6 +172,7 @@ def validate(
         seconds=time.perf_counter() - started,
         latencies=tuple(latencies),
         confusion=confusion.view(num_classes, num_classes).cpu() if confusion.numel() else None,
-        calibration=confident.cpu(),
-        per_class=per_class.cpu(),
+        calibration=None if several else confident.cpu(),
+        per_class=per_class.cpu() if found is None else found.counts,
+        multi_label=found,
     )

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,11 @@ SUFFIXES = (".csv", ".parquet")
 
 
 class AllAnswers:
-    """Logits [N, C] and labels [N] of one validation, rows in the order of the data set."""
+    """Logits [N, C] and labels [N], or [N, C] of several for each image, of one validation, in the order of the data set."""
 
-    def __init__(self, images: int, num_classes: int, device: torch.device) -> None:
+    def __init__(self, images: int, num_classes: int, device: torch.device, *, multi_label: bool = False) -> None:
         self.logits = torch.zeros(images, num_classes, device=device)
-        self.labels = torch.zeros(images, dtype=torch.int64, device=device)
+        self.labels = torch.zeros(images, *([num_classes] if multi_label else []), dtype=torch.int64, device=device)
 
     def see(self, batch: Batch, logits: Tensor) -> None:
         """Keep the valid part of a batch."""
@@ -42,15 +43,30 @@ def check_target(path: str) -> None:
         _pyarrow()
 
 
-def write_answers(path: Path, answers: AllAnswers, dataset: Dataset) -> None:
+def write_answers(path: Path, answers: AllAnswers, dataset: Dataset, thresholds: Sequence[float] | None = None) -> None:
     """A row for each image: path, label, answer, its confidence (softmax), the label's own, whether it is right, the second.
 
-    A parquet file also has all probabilities, in the order of the classes.
+    A parquet file also has all probabilities, in the order of the classes. With several labels for each image (`thresholds`):
+    path, labels, answers (those above their thresholds) and whether they are the same.
     """
     name = getattr(dataset, "key", lambda index: f"validation/{index}")
     classes = dataset.class_names or [str(number) for number in range(answers.logits.shape[1])]
-    probabilities = answers.logits.cpu().double().softmax(dim=1)
-    labels = answers.labels.cpu()
+    logits, labels = answers.logits.cpu().double(), answers.labels.cpu()
+    if thresholds is not None:
+        probabilities = logits.sigmoid()
+        named = (probabilities >= torch.tensor(thresholds, dtype=torch.float64)).long()
+        several = [[";".join(classes[c] for c in row.nonzero().flatten()) for row in part] for part in (labels, named)]
+        _write(
+            path,
+            [
+                {"path": name(index), "labels": own, "answers": answer, "right": int(own == answer)}
+                for index, (own, answer) in enumerate(zip(*several, strict=True))
+            ],
+            classes,
+            probabilities,
+        )
+        return
+    probabilities = logits.softmax(dim=1)
     best = probabilities.topk(min(2, probabilities.shape[1]), dim=1)
     own = probabilities.gather(1, labels.unsqueeze(1)).squeeze(1)
     rows: list[dict[str, Any]] = [
@@ -67,6 +83,10 @@ def write_answers(path: Path, answers: AllAnswers, dataset: Dataset) -> None:
             zip(labels.tolist(), best.indices.tolist(), best.values[:, 0].tolist(), own.tolist(), strict=True)
         )
     ]
+    _write(path, rows, classes, probabilities)
+
+
+def _write(path: Path, rows: list[dict[str, Any]], classes: Sequence[str], probabilities: Tensor) -> None:
     make_parent(path)
     if path.suffix.lower() == ".csv":
         text = io.StringIO()

@@ -46,6 +46,8 @@ class Answers:
     def see(self, batch: Batch, logits: Tensor) -> None:
         """Collect from the valid part of a batch."""
         labels = batch.labels[: batch.num_valid].cpu()
+        if labels.dim() == 2:
+            return  # of several labels some may be right
         confidence, answer = (one.cpu() for one in logits.softmax(dim=1).max(dim=1))
         wrong = answer != labels
         looked_at = wrong.nonzero().flatten().tolist()

@@ -47,7 +47,7 @@ def validate_checkpoints(
     for record, state in records(paths, validation):
         if record["update"] >= 0:
             session.last_accuracy = record["accuracy"]
-            by = session.spec.options.events.best_by
+            by = session.spec.best_by
             session.stopping.judge(record["accuracy"], state.update, score(record, by))
             if session.world.is_main:
                 choice.write_best(folder, state.update, record["accuracy"], by, score(record, by))

@@ -45,7 +45,9 @@ class Validation:
         self.answers = Answers()
         """Of the last measurement."""
         self.all_answers: AllAnswers | None = None
-        """Of the last measurement, where `--answers` asks for them."""
+        """Of the last measurement, where `--answers` or several labels for each image ask for them."""
+        self.thresholds: tuple[float, ...] | None = None
+        """Of the last measurement of a multi-label model."""
         self.during_training: tuple[Accuracy, Answers] | None = None
         """Of the last one that training asked for."""
 
@@ -112,8 +114,9 @@ class Validation:
         )
         quiet = options.run.quiet or not world.is_main
         self.answers = Answers()
-        if options.events.answers is not None:
-            self.all_answers = AllAnswers(len(self._dataset), self._spec.num_classes, world.device)
+        several = options.data.multi_label
+        if options.events.answers is not None or several:
+            self.all_answers = AllAnswers(len(self._dataset), self._spec.num_classes, world.device, multi_label=several)
         with feed, track(len(feed) * self._spec.validation_batch, "Validate", quiet=quiet) as bar:
 
             def seen(batch: Batch, logits: Tensor) -> None:
@@ -121,7 +124,7 @@ class Validation:
                 self.answers.see(batch, logits)
 
             views = options.events.validation_views
-            return validate(
+            found = validate(
                 model if views == "one" else Views(model, views),
                 feed,
                 self._prepare,
@@ -132,6 +135,8 @@ class Validation:
                 on_batch=seen,
                 answers=self.all_answers,
             )
+            self.thresholds = found.thresholds
+            return found
 
     def _loaded(self, tensors: dict[str, Tensor]) -> nn.Module:
         """A second model for weights that are not the ones in training; made once."""

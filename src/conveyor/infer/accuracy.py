@@ -100,9 +100,10 @@ def answers(engine: Engine, parts: Iterable[Sample]) -> tuple[NDArray[np.float32
 
 
 def top1(engine: Engine, data: Sample, batch: int = 32) -> float:
-    """Percent of the images whose largest logit is the label's."""
+    """Percent of the images whose largest logit is the label's, or one of the labels'."""
     right = 0
     for number, images in enumerate(batches(data.images, batch)):
         labels = data.labels[number * batch : number * batch + len(images)]
-        right += int((engine(images).argmax(axis=1) == labels).sum())
+        best = engine(images).argmax(axis=1)
+        right += int((best == labels).sum() if labels.ndim == 1 else labels[np.arange(len(labels)), best].sum())
     return 100 * right / len(data)

@@ -33,7 +33,7 @@ class Classifier(nn.Module):
         self.label = loaded.label
         self.preprocessing = loaded.preprocessing
         self.spec = loaded.spec
-        self.abstain_below = loaded.abstain_below
+        self.abstain_below, self.thresholds = loaded.abstain_below, loaded.thresholds
         self.eval()
 
     @property
@@ -59,7 +59,14 @@ class Classifier(nn.Module):
         """
         single, pictures = _pictures(images)
         found = list(
-            predictions(pictures, self.preprocessing, self.label, self._logits, abstain_below=self.abstain_below)
+            predictions(
+                pictures,
+                self.preprocessing,
+                self.label,
+                self._logits,
+                abstain_below=self.abstain_below,
+                thresholds=self.thresholds,
+            )
         )
         if not single:
             return found

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
 _logger = logging.getLogger(__name__)
+USUAL_THRESHOLD = 0.5
+"""Of each class of a multi-label model that was never validated."""
 
 
 def load(path: str | Path, checkpoint: str | int | None = None, own: "nn.Module | None" = None) -> Loaded:
@@ -55,6 +57,13 @@ def load(path: str | Path, checkpoint: str | int | None = None, own: "nn.Module 
     }
     names = state.progress.get("class_names")
     known = [str(name) for name in names] if isinstance(names, list) else ()
+    if options.data.multi_label:
+        thresholds = state.progress.get("thresholds")
+        if thresholds is None:
+            _logger.warning(
+                "%s was saved before a validation chose thresholds: every class has %g", found, USUAL_THRESHOLD
+            )
+        spec["thresholds"] = thresholds
     loaded = from_weights(options, tensors, spec, known, own)
     return dataclasses.replace(loaded, data_dir=options.data.data_dir)
 
@@ -129,8 +138,10 @@ def _loaded(
     known = (tuple(class_names), info.class_names)
     names = next((names for names in known if len(names) == about.num_classes), ())
     plain = {name: value for name, value in _plain(options).items() if name not in ("run_dir", "data_dir")}
+    thresholds = spec.get("thresholds") or [USUAL_THRESHOLD] * about.num_classes
     described = {
         **spec,
+        **({"thresholds": thresholds} if options.data.multi_label else {}),
         "num_classes": about.num_classes,
         "model": options.model.model,
         "format": "torch",

@@ -62,6 +62,12 @@ class Loaded:
         """The confidence below which the model gives no answer; 0: it always does."""
         return float(self.spec.get("abstain_below", 0.0))
 
+    @property
+    def thresholds(self) -> tuple[float, ...] | None:
+        """Of a multi-label model: the probability (sigmoid of the logit) from which on it names each class."""
+        known = self.spec.get("thresholds")
+        return None if known is None else tuple(float(one) for one in known)
+
     def source(self) -> Source:
         """What engines are made from; the same object each time, so that a conversion is made once."""
         return self._source

@@ -46,6 +46,9 @@ def read(folder: Path) -> dict[str, Any]:
             raise ValueError("not an export of this program")
         if not 0 < float(document.get("temperature", 1)) < 1e6 or not 0 <= float(document.get("abstain_below", 0)) <= 1:
             raise ValueError("its temperature or abstain_below is none")
+        thresholds = document.get("thresholds") or [0.5] * int(document["num_classes"])
+        if len(thresholds) != int(document["num_classes"]) or not all(0 <= float(one) <= 1 for one in thresholds):
+            raise ValueError("its thresholds are none")
         if not isinstance(document["preprocessing"], dict) or not isinstance(labels, list):
             raise ValueError("not an export of this program")
     except FileNotFoundError:

@@ -37,6 +37,8 @@ class Prediction:
     error: str = ""
     abstains: bool = False
     """The model is less sure than `abstain_below` of its export: the label is its guess, not its answer."""
+    labels: tuple[str, ...] | None = None
+    """Of a multi-label model: all classes above their thresholds, the most probable first."""
 
     @property
     def probabilities(self) -> dict[str, float]:
@@ -51,6 +53,10 @@ class Prediction:
         if self.error:
             return {"file": self.file, "error": self.error}
         top = [{"label": label, "probability": probability} for label, probability in self.top(count)]
+        if self.labels is not None:
+            known = self.probabilities
+            named = [{"label": label, "probability": known[label]} for label in self.labels]
+            return {"file": self.file, "labels": named, "top": top}
         found = {"file": self.file, "label": self.label, "probability": self.probability, "top": top}
         return {**found, "abstains": True} if self.abstains else found
 
@@ -84,8 +90,11 @@ def predictions(
     run: Callable[[NDArray[np.uint8]], Logits],
     batch: int = BATCH,
     abstain_below: float = 0.0,
+    thresholds: Sequence[float] | None = None,
 ) -> Iterator[Prediction]:
     """One result for each (name, picture), in their order; `run` gives logits [N, classes] of uint8 [N, H, W, C].
+
+    `thresholds` are those of a multi-label model, whose probabilities are sigmoids.
 
     A picture that cannot be read is a result with an `error`; the others are answered all the same.
     """
@@ -94,12 +103,12 @@ def predictions(
             part = pictures[start : start + batch]
             read = list(readers.map(lambda one: _read(one[1], preprocessing), part))
             pixels = [one for one in read if isinstance(one, np.ndarray)]
-            rows = iter(_probabilities(run(np.stack(pixels))) if pixels else ())
+            rows = iter(probabilities(run(np.stack(pixels)), several=thresholds is not None) if pixels else ())
             for (name, _), one in zip(part, read, strict=True):
                 yield (
                     Prediction(name, error=one)
                     if isinstance(one, str)
-                    else _named(name, next(rows), label, abstain_below)
+                    else _named(name, next(rows), label, abstain_below, thresholds)
                 )
 
 
@@ -136,12 +145,27 @@ def images_of(array: NDArray[Any]) -> list[NDArray[np.uint8]]:
     return list(many)
 
 
-def _probabilities(logits: Logits) -> NDArray[np.float64]:
+def probabilities(logits: Logits, *, several: bool = False) -> NDArray[np.float64]:
+    """softmax of each row, or with `several` labels for each image 1 / (1 + exp(-x)) of each logit."""
+    if several:
+        return np.asarray(0.5 * (1 + np.tanh(0.5 * logits.astype(np.float64))))
     powers = np.exp(logits.astype(np.float64) - logits.max(1, keepdims=True))
     return np.asarray(powers / powers.sum(1, keepdims=True))
 
 
-def _named(name: str, row: NDArray[np.float64], label: Callable[[int], str], abstain_below: float) -> Prediction:
+def above(row: NDArray[np.floating[Any]], thresholds: Sequence[float]) -> list[int]:
+    """The classes that are at least as probable as their thresholds, the most probable first."""
+    return [int(index) for index in np.argsort(-row, kind="stable") if row[index] >= thresholds[index]]
+
+
+def _named(
+    name: str,
+    row: NDArray[np.float64],
+    label: Callable[[int], str],
+    abstain_below: float,
+    thresholds: Sequence[float] | None,
+) -> Prediction:
     order = np.argsort(-row, kind="stable")
     ranked = tuple((label(int(index)), float(row[index])) for index in order)
-    return Prediction(name, *ranked[0], ranked, abstains=ranked[0][1] < abstain_below)
+    labels = None if thresholds is None else tuple(label(index) for index in above(row, thresholds))
+    return Prediction(name, *ranked[0], ranked, abstains=ranked[0][1] < abstain_below, labels=labels)

@@ -25,6 +25,8 @@ def records(options: Options, wanted: AskedPrecision, say: Callable[[str], None]
     """One record for each checkpoint that the options name (or for their weights), as other validations have them."""
     found = []
     for loaded in _models(options):
+        if loaded.thresholds is not None:
+            raise UserError(f"{loaded.name} is a multi-label model: validate it without --infer-precision")
         if loaded.module is None:
             raise UserError(f"{loaded.name} is an export, and exports are not validated: validate the run it came from")
         threads = options.layout.threads or usable_cores()

@@ -105,7 +105,8 @@ def run(sweep: Sweep, say: Callable[[str], None]) -> Any:
         if open_trial is None and len(known) >= (len(grid) or sweep.trials):
             return study
         if open_trial is not None:
-            trial = optuna.trial.Trial(study, open_trial._trial_id)
+            where = storage.get_study_id_from_name(study.study_name), open_trial.number
+            trial = optuna.trial.Trial(study, storage.get_trial_id_from_study_id_trial_number(*where))
         else:
             if grid:
                 study.enqueue_trial({n: json.dumps(v) for n, v in zip(sweep.search, grid[len(known)], strict=True)})

@@ -175,7 +175,12 @@ def validation_line(record: Record) -> str:
     elif "name" in record:
         parts.append(str(record["name"]))
     parts.append(f"accuracy {number(record, 'accuracy'):.2f} %")
-    forms = {"accuracy_top5": "(top-5 {:.2f} %)", "loss": "loss {:.4f}"}
+    forms = {
+        "accuracy_top5": "(top-5 {:.2f} %)",
+        "map": "mAP {:.2f} %",
+        "f1_micro": "F1 {:.2f} %",
+        "loss": "loss {:.4f}",
+    }
     parts += [form.format(number(record, name)) for name, form in forms.items() if name in record]
     if "images" in record:
         parts.append(

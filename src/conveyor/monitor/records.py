@@ -24,6 +24,8 @@ A record is a plain `dict[str, float | int | str]`. Keys that do not apply are l
 `validation` records:
     name, update, epoch, accuracy (top-1 percent), accuracy_top5 (percent), loss, images, seconds, images_per_second,
     precision, recall, f1 (percent, means over the classes), ece (expected calibration error, percent),
+    of multi-label models map (mean average precision, percent) and f1_micro (percent); accuracy is then the share of the
+    images whose surest class is one of theirs, or which have none and no class has half a probability,
     and with latencies: latency_avg_ms, latency_p50_ms, latency_p99_ms, latency_p999_ms, latency_max_ms
 
 `end` records:

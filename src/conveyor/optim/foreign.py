@@ -6,7 +6,7 @@ draws nothing at random; that is the class's matter, so the run says it.
 """
 
 import inspect
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -23,6 +23,14 @@ NUMBER = "#"
 """Ends the kind of a state that the class keeps as a plain number, not as a tensor."""
 
 
+OF_RULES = {
+    "momentum": "momentum", "nesterov": "nesterov", "beta1": "betas", "beta2": "betas", "optimizer_epsilon": "eps",
+    "momentum_form": "", "rmsprop_decay": "", "rmsprop_decay_per_sample": "", "rmsprop_form": "", "lars_eta": "",
+    "muon_normalize": "",
+}  # fmt: skip
+"""Options of our rules, and the arguments of a class that mean the same."""
+
+
 def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
     """The class that MODULE:CLASS names; torch's own need no permission to be imported."""
     module, _, attribute = name.rpartition(":")
@@ -30,6 +38,23 @@ def optimizer_class(name: str) -> type[torch.optim.Optimizer]:
     if not (isinstance(found, type) and hasattr(found, "step")):
         raise UserError(f"--optimizer {name}: there is no class of that name with a step(), as in torch.optim")
     return found
+
+
+def _arguments(chosen: OptimizerOptions, takes: Collection[str]) -> dict[str, Any]:
+    """The arguments of the class: `--optimizer-arguments`, and our options of the same meaning where it has them.
+
+    Momentum and Nesterov's form are always ours; betas and epsilon are the class's own unless they were changed.
+    """
+    typed: dict[str, Any] = dict(named_number(pair) for pair in chosen.optimizer_arguments)
+    given, usual = {}, OptimizerOptions()
+    changed = {name for name in OF_RULES if getattr(chosen, name) != getattr(usual, name)}
+    for name, argument in OF_RULES.items():
+        if name in changed and (argument not in takes or argument in typed):
+            why = f"already has {argument}" if argument in typed else "has no such argument"
+            raise UserError(f"--{name.replace('_', '-')}: {chosen.optimizer} {why}; see --optimizer-arguments")
+        if argument in takes and (argument == name or name in changed):
+            given[argument] = (chosen.beta1, chosen.beta2) if argument == "betas" else getattr(chosen, name)
+    return given | typed
 
 
 class ForeignOptimizer(Optimizer):
@@ -48,7 +73,7 @@ class ForeignOptimizer(Optimizer):
         super().__init__(parameters, groups, factors=factors)
         made = optimizer_class(chosen.optimizer)
         takes = inspect.signature(made).parameters
-        given = dict(named_number(pair) for pair in chosen.optimizer_arguments)
+        given = _arguments(chosen, takes)
         self._theirs: dict[int, tuple[torch.optim.Optimizer, list[nn.Parameter]]] = {}
         for group in self._groups:
             own = [nn.Parameter(weight, requires_grad=True) for weight in group.weights]  # shares the memory

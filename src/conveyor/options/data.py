@@ -22,6 +22,13 @@ class DataOptions:
         "Folder with the data, or a CSV or parquet list with columns path and label; the variable DATA_DIR is used when "
         "this is not given.",
     )
+    task: str = option(
+        "one-label",
+        "one-label: each image has one class; multi-label: any number of them, from the column labels of a list (a;b, or a "
+        "list in parquet) or its columns of 0 and 1: binary cross entropy, mean average precision, and a threshold for each "
+        "class, chosen on the validation images.",
+        choices=("one-label", "multi-label"),
+    )
     hold_out: float = option(
         0.1,
         "Of class folders and lists without a validation set: the share of each class to validate on; 1: all of it.",
@@ -172,3 +179,8 @@ class DataOptions:
         choices=("fixed", "exponential"),
     )
     mix_on: str = option("device", "Where mixup and cutmix are done.", choices=("device", "host"), changes_result=False)
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether labels are rows of 0 and 1, [B, C], and answers are sigmoids."""
+        return self.task == "multi-label"

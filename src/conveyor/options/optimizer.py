@@ -16,7 +16,8 @@ class OptimizerOptions:
 
     optimizer: str = option(
         "momentum",
-        "Update rule; or the class of an optimiser like torch's, as MODULE:CLASS or FILE.py:CLASS (torch.optim:NAdam).",
+        "Update rule; or the class of an optimiser like torch's, as MODULE:CLASS or FILE.py:CLASS (torch.optim:NAdam), which "
+        "gets --momentum, --nesterov, --beta1, --beta2 and --optimizer-epsilon where it takes them.",
         choices=OPTIMIZERS,
         read=optimizer_name,
     )
@@ -71,9 +72,9 @@ class OptimizerOptions:
     )
     lars_exclude: tuple[str, ...] = option(("norm", "bias"), "No adaptation and no decay by LARS for these.")
     clip_norm: float | None = option(None, "Clip the gradient to this global norm.", above=0.0, aliases=("clip_grad",))
-    loss: str = option(
-        "cross-entropy",
-        "cross-entropy over the classes; bce: binary cross entropy of each class, its mean over the classes.",
+    loss: str | None = option(
+        None,
+        "cross-entropy over the classes; bce: binary cross entropy of each class, its mean over the classes. Default: by --task.",
         choices=("cross-entropy", "bce"),
     )
     bce_threshold: float | None = option(

@@ -70,6 +70,14 @@ class Options:
         """All options by name."""
         return {spec.name: getattr(getattr(self, spec.section), spec.name) for spec in specs().values()}
 
+    def by_task(self) -> dict[str, str]:
+        """Options whose default follows from --task."""
+        several = self.data.multi_label
+        return {
+            "loss": self.optimizer.loss or ("bce" if several else "cross-entropy"),
+            "best_by": self.events.best_by or ("map" if several else "accuracy"),
+        }
+
     def changed(self) -> dict[str, Any]:
         """The options that differ from the defaults."""
         return {name: value for name, value in self.flat().items() if value != specs()[name].default}

@@ -7,7 +7,7 @@ from conveyor import hooks
 from conveyor.options.field import option
 from conveyor.options.units import seconds
 
-METRICS = ("accuracy", "accuracy_top5", "loss", "f1", "precision", "recall", "ece")
+METRICS = ("accuracy", "accuracy_top5", "loss", "f1", "precision", "recall", "ece", "map", "f1_micro")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,10 +93,11 @@ class EventOptions:
         metavar="FILE",
         changes_result=False,
     )
-    best_by: str = option(
-        "accuracy",
+    best_by: str | None = option(
+        None,
         "What makes a checkpoint the best, and what --patience watches: a figure of validation. F1, precision and recall are "
-        "means over classes, ece is the calibration error; the least loss and ece are best, else the largest.",
+        "means over classes, ece is the calibration error; the least loss and ece are best, else the largest. Default: "
+        "accuracy, or with --task multi-label map, the mean average precision.",
         choices=METRICS,
     )
     disable_metrics: bool = option(

@@ -184,8 +184,8 @@ class TrainOptions(DataOptions, total=False):
     """No adaptation and no decay by LARS for these. [norm bias]"""
     clip_norm: float | None
     """Clip the gradient to this global norm."""
-    loss: Literal["cross-entropy", "bce"]
-    """cross-entropy over the classes. [cross-entropy]"""
+    loss: Literal["cross-entropy", "bce"] | None
+    """cross-entropy over the classes."""
     bce_threshold: float | None
     """With --loss bce."""
     focal_gamma: float
@@ -298,8 +298,8 @@ class TrainOptions(DataOptions, total=False):
     """After training, average all checkpoints exponentially with these decays."""
     answers: str | None
     """With validate."""
-    best_by: Literal["accuracy", "accuracy_top5", "loss", "f1", "precision", "recall", "ece"]
-    """What makes a checkpoint the best, and what --patience watches. [accuracy]"""
+    best_by: Literal["accuracy", "accuracy_top5", "loss", "f1", "precision", "recall", "ece", "map", "f1_micro"] | None
+    """What makes a checkpoint the best, and what --patience watches."""
     disable_metrics: bool
     """No loss and accuracy in training, for peak throughput."""
     seed: int

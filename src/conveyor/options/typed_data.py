@@ -13,6 +13,8 @@ class DataOptions(TypedDict, total=False):
 
     data_dir: str | Path | None
     """Folder with the data, or a CSV or parquet list with columns path and label."""
+    task: Literal["one-label", "multi-label"]
+    """one-label: each image has one class. [one-label]"""
     hold_out: float
     """Of class folders and lists without a validation set. [0.1]"""
     folds: int | None

@@ -19,7 +19,7 @@ RAMP = ("#25317e", "#f0b43c", "#e2331f")
 
 def sheets(run: Run, budget: int) -> dict[str, Any]:
     """Lists of images for the template within `budget` bytes; those with heat maps come first."""
-    names = run.confusion.classes if run.confusion else []
+    names = run.confusion.classes if run.confusion else run.labels.get("classes", [])
     left = budget
     made: dict[str, Any] = {"mapped": [], "right": [], "augmented": [], "mistakes": []}
     mapped = [one for one in run.mistakes if one.heat]

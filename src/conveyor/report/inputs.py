@@ -10,6 +10,8 @@ timing.json       {"data": seconds, "forward": ..., "backward": ..., "wait": ...
                   "other") are shown as well
 confusion.json    of the last validation: {"classes": [names], "update": n, "matrix": [[count]]}, rows true, columns predicted;
                   or for many classes {"classes": [names], "counts": [[true, predicted, count], ...]} without the zeros
+labels.json       of a multi-label model: {"classes": [names], "update": n, "thresholds": [0..1], "average_precision": [0..1 or
+                  null], "counts": [[images, answers, right answers], ...]}, a value or row for each class
 calibration.json  {"update": n, "bins": [[images, right answers, sum of confidences], ...]}, bins of equal width over 0..1
 mistakes/         `mistakes.json`, a list of {"file": "0001.png", "label": class number, "predicted": class number,
                   "confidence": 0..1, "sample": image number, "heat": [[0..100]] (may be missing)}, most confident first,
@@ -111,6 +113,7 @@ class Run:
     validations: list[Row] = field(default_factory=list)
     timing: dict[str, float] = field(default_factory=dict)
     confusion: Confusion | None = None
+    labels: dict[str, Any] = field(default_factory=dict)
     calibration: Calibration | None = None
     mistakes: list[Example] = field(default_factory=list)
     right: list[Example] = field(default_factory=list)
@@ -147,6 +150,7 @@ def read_run(folder: str | Path) -> Run:
         validations=read_rows(path / "validation.csv"),
         timing={str(key): float(value) for key, value in _json(path / "timing.json", {}).items()},
         confusion=_confusion(_json(path / "confusion.json", None)),
+        labels=_json(path / "labels.json", {}),
         calibration=_calibration(_json(path / "calibration.json", None)),
         mistakes=_examples(path / "mistakes"),
         right=_examples(path / "right"),
@@ -229,7 +233,7 @@ def _examples(folder: Path) -> list[Example]:
     return [
         Example(
             folder / Path(entry["file"]).name,
-            [(int(label), float(share)) for label, share in entry.get("labels") or [(entry["label"], 1.0)]],
+            [(int(label), float(share)) for label, share in entry.get("labels", [(entry.get("label"), 1.0)])],
             int(entry.get("predicted", -1)),
             float(entry.get("confidence", 0.0)),
             entry.get("heat", []),

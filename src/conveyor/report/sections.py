@@ -44,7 +44,7 @@ def of_run(run: Run, image_budget: int, checkpoint: str | None = None) -> dict[s
         "time_split": time_split(run),
         "layout": layout(run),
         "gantt": gantt(run),
-        "classes": classes(run.confusion),
+        "classes": classes(run.confusion) or labels(run.labels),
         "calibration": calibration(run.calibration),
         "images": images.sheets(run, image_budget),
         "tables": profile_tables(run),
@@ -119,6 +119,8 @@ def tiles(run: Run, checkpoint: str | None = None) -> list[dict[str, str]]:
     accuracy = accuracy_tile(run, checkpoint)
     if accuracy is not None:
         tile("Validation accuracy", *accuracy)
+    if precisions := run.series("map", of_validation=True):
+        tile("Mean average precision", f"{precisions[-1][1]:.2f} %", "last validation")
     if known["loss"] is not None:
         tile("Training loss", f"{known['loss']:.4f}", "last log point")
     if known["rate"] is not None:
@@ -144,7 +146,7 @@ def charts(run: Run) -> list[dict[str, Any]]:
     """Learning curves, rates and memory over the epochs; charts without values are left out."""
     wanted = [
         ("Loss", [("training", "loss", False, 0), ("validation", "loss", True, 1)], (None, None), svg.compact),
-        ("Accuracy", [("training", "accuracy", False, 0), ("validation", "accuracy", True, 1), ("validation, top 5", "accuracy_top5", True, 2)], (None, None), svg.percent),
+        ("Accuracy", [("training", "accuracy", False, 0), ("validation", "accuracy", True, 1), ("validation, top 5", "accuracy_top5", True, 2), ("validation, mAP", "map", True, 5)], (None, None), svg.percent),
         ("Learning rate", [("learning rate", "lr", False, 4)], (0.0, None), svg.compact),
         ("Throughput in images per second", [("training", "images_per_second", False, 2)], (0.0, None), svg.compact),
         ("Loss scale", [("loss scale", "loss_scale", False, 4)], (0.0, None), svg.compact),
@@ -283,6 +285,31 @@ def classes(confusion: Confusion | None) -> dict[str, Any] | None:
         "pair_head": [("true", False), ("taken for", False), ("times", True)],
         "pairs": pairs,
     }
+
+
+def labels(found: dict[str, Any]) -> dict[str, Any] | None:
+    """Of a multi-label model: average precision, precision, recall and F1 of the classes at their thresholds, weakest first.
+
+    There is no confusion matrix: an image has several classes, and a wrong one replaces no certain other.
+    """
+    if not found:
+        return None
+    figures = zip(found["classes"], found["average_precision"], found["thresholds"], found["counts"], strict=True)
+    rows = [
+        (
+            cells.text(name), cells.percent(100 * (average or 0.0), 1),
+            *(cells.percent(100 * right / max(1, of), 1) for right, of in ((hits, answers), (hits, images), (2 * hits, answers + images))),
+            cells.text(f"{threshold:.3f}"), cells.count(images),
+        )
+        for name, average, threshold, (images, answers, hits) in sorted(figures, key=lambda one: one[1] or 0.0)
+        if images
+    ]  # fmt: skip
+    head = [("class", False), ("average precision", True), ("precision", True), ("recall", True), ("F1", True), ("threshold", True), ("images", True)]  # fmt: skip
+    return {
+        "matrix": None, "pairs": [],
+        "whose": f"{of_weights(found['update'])} A class is named from its threshold on, which is the best for F1 on these images.",
+        "head": head, "rows": rows[:SHOWN_CLASSES], "others": rows[SHOWN_CLASSES:MOST_CLASSES],
+    }  # fmt: skip
 
 
 def calibration(found: Calibration | None) -> dict[str, Any] | None:

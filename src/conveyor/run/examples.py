@@ -82,7 +82,12 @@ def training_images(
         parts.append(prepare.normalization.undone(pixels))
         terms = target.mixed or [(target.labels, torch.ones(len(indices)))]
         for at, sample in enumerate(indices.tolist()):
-            labels = [[int(classes[at]), round(float(share[at]), 4)] for classes, share in terms if share[at] > 0]
+            labels = [
+                [number, round(float(share[at]), 4)]
+                for classes, share in terms
+                if share[at] > 0
+                for number in (classes[at].nonzero().flatten() if classes.dim() == 2 else classes[at : at + 1]).tolist()
+            ]
             entries.append({"sample": sample, "update": update, "labels": labels})
         if len(entries) >= TRAINING_IMAGES:
             break

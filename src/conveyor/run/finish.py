@@ -111,6 +111,8 @@ def _write_files(session: Session, folder: Path, validation: Validation | None) 
     found = validation.during_training[0] if validation is not None and validation.during_training else None
     if found is not None and found.confusion is not None:
         write_confusion(folder, found.confusion, session.spec.data.class_names, session.validated_at)
+    if found is not None and found.multi_label is not None:
+        found.multi_label.write(folder, session.spec.data.class_names, session.validated_at)
     if found is not None and found.calibration is not None:
         write_calibration(folder, found.calibration, session.validated_at)
 

@@ -9,6 +9,8 @@ from typing import Any
 
 from torch import nn
 
+from conveyor.data.batch import Dataset
+from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.user_data import OwnData, adopt
 from conveyor.errors import UserError
 from conveyor.options import Options
@@ -69,7 +71,7 @@ def prepared(
     of the objects by the caller's script.
     """
     name = OWN_MODEL if model is not None else None
-    info, *data = adopt(dataset, options.model.num_classes) if dataset is not None else (None, None, None)
+    info, *data = _adopted(options, dataset) if dataset is not None else (None, None, None)
     own = Own(model, data[0], data[1], callbacks)
 
     def resolving(asked: Options, **where: Any) -> RunSpec:
@@ -97,7 +99,7 @@ def validate(
     if path is not None and model is None:
         options = options_for_validation(Path(path)).updated(options.changed())
     options = options.replace(training=False)
-    info, *data = adopt(dataset, options.model.num_classes) if dataset is not None else (None, None, None)
+    info, *data = _adopted(options, dataset) if dataset is not None else (None, None, None)
     if model is not None or dataset is not None:
         # The user's own objects live in this process only.
         options = options.replace(layout="1x1")
@@ -105,6 +107,10 @@ def validate(
     if model is None and (sentence := random_weights(spec.options)) is not None:
         _logger.warning("%s", sentence)
     return validate_run.run(spec, own=Own(model, data[0], data[1]))
+
+
+def _adopted(options: Options, dataset: OwnData) -> tuple[DatasetInfo, Dataset, Dataset | None]:
+    return adopt(dataset, options.model.num_classes, multi_label=options.data.multi_label)
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -46,7 +46,7 @@ def overridden(stored: Options, overrides: Mapping[str, Any]) -> Options:
 
 def check_past(stored: Options, now: Options) -> None:
     """Refuse to resume the run of `stored` with `now` if that would change what it has already computed."""
-    before, after = stored.flat(), now.flat()
+    before, after = ({**one.flat(), **one.by_task()} for one in (stored, now))
     # Where the stages are cut changes no bit, and a layout of depth 1 has stored no names; how many they are counts.
     same_stages = _stages(stored) == _stages(now)
     for name, spec in specs().items():

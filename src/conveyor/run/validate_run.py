@@ -54,7 +54,7 @@ def _write_answers(spec: RunSpec, world: World, validation: Validation) -> None:
     """The file of --answers, of the last model that was measured."""
     path = spec.options.events.answers
     if path is not None and world.is_main and validation.all_answers is not None:
-        write_answers(Path(path).expanduser(), validation.all_answers, validation.dataset)
+        write_answers(Path(path).expanduser(), validation.all_answers, validation.dataset, validation.thresholds)
 
 
 def _measured(validation: Validation, model: nn.Module, name: str) -> dict[str, Any]:

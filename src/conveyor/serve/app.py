@@ -14,13 +14,13 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from conveyor.infer.predict import above
 from conveyor.serve import openapi
 from conveyor.serve.deadline import Limit
 from conveyor.serve.errors import Refused, TooLarge, TooSlow, Unauthenticated, Unsupported
 from conveyor.serve.hosts import Hosts
 from conveyor.serve.metrics import CONTENT_TYPE
 from conveyor.serve.protocols import http_tf, http_v2
-from conveyor.serve.protocols.arrays import softmax
 from conveyor.serve.service import Asked, Service
 from conveyor.serve.settings import ServeSettings
 
@@ -138,12 +138,18 @@ class Http:
                 async with Body(self._service, request, limit) as body:
                     images = await self._service.decode(asked, [body])
                 logits = await self._service.infer(asked, images)
+                row = model.probabilities(logits)[0]
                 best = [
                     {"class": index, "label": label, "probability": probability}
-                    for index, label, probability in model.best(softmax(logits)[0])
+                    for index, label, probability in model.best(row)
                 ]
                 found: dict[str, Any] = {"model": model.name, "version": model.version, "best": best}
-                if softmax(logits)[0].max() < model.abstain_below:
+                if model.thresholds is not None:
+                    found["labels"] = [
+                        {"class": index, "label": model.label(index), "probability": float(row[index])}
+                        for index in above(row, model.thresholds)
+                    ]
+                elif row.max() < model.abstain_below:
                     found["abstains"] = True
                 found["milliseconds"] = 1000 * (time.monotonic() - start)
                 return _timed(asked, _json(found))

@@ -74,6 +74,7 @@ def _open(order: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
         "chosen": loaded.spec.get("chosen", ""),
         "sizes": sizes,
         "abstain_below": loaded.abstain_below,
+        "thresholds": loaded.thresholds,
     }
     return engine, described
 

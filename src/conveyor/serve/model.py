@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conveyor.infer.predict import probabilities
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.serve.batching import Batcher
 from conveyor.serve.metrics import Metrics
@@ -68,6 +69,15 @@ class ServedModel:
     def abstain_below(self) -> float:
         """See `infer.loaded.Loaded`."""
         return float(self.described.get("abstain_below", 0.0))
+
+    @property
+    def thresholds(self) -> list[float] | None:
+        """See `infer.loaded.Loaded`."""
+        return self.described.get("thresholds")
+
+    def probabilities(self, logits: NDArray[np.float32]) -> NDArray[np.float32]:
+        """float32 [N, K]: softmax, or of a multi-label model sigmoids."""
+        return probabilities(logits, several=self.thresholds is not None).astype(np.float32)
 
     def label(self, index: int) -> str:
         return self.labels[index] if index < len(self.labels) else str(index)

@@ -26,6 +26,11 @@ ANSWER = {
             "items": {"$ref": "#/components/schemas/Best"},
             "description": "Most probable first.",
         },
+        "labels": {
+            "type": "array",
+            "items": {"$ref": "#/components/schemas/Best"},
+            "description": "Of a multi-label model: all classes above their thresholds.",
+        },
         "abstains": {"type": "boolean", "description": "The model is less sure than its export asks for."},
         "milliseconds": {"type": "number", "description": "From the arrival of the request to its answer."},
     },

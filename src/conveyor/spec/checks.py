@@ -41,6 +41,25 @@ def check_order(options: Options) -> None:
         )
 
 
+def check_task(options: Options, data: DatasetInfo) -> None:
+    """Refuse what has no meaning for images with several classes."""
+    chosen, classes = options.optimizer, options.model.num_classes
+    if not options.data.multi_label:
+        if options.events.best_by in ("map", "f1_micro"):
+            raise UserError(f"--best-by {options.events.best_by} is a figure of --task multi-label: choose another")
+        return
+    for flag, given, why in (
+        ("--loss cross-entropy", chosen.loss == "cross-entropy", "its probabilities exclude each other"),
+        ("--label-smoothing", chosen.label_smoothing > 0, "it spreads one label over the other classes"),
+        ("--teacher", chosen.teacher is not None, "distillation compares probabilities of which one class has all"),
+        ("--balanced-sampling", options.data.balanced_sampling, "an image of several classes has no class to draw by"),
+        ("--synthetic-data", options.data.synthetic_data, "made-up images have one class"),
+        (f"--num-classes {classes}", classes not in (None, data.num_classes), f"the labels have {data.num_classes}"),
+    ):
+        if given:
+            raise UserError(f"{flag} has no meaning with --task multi-label ({why}): leave it out")
+
+
 def check_targets(options: Options) -> None:
     """Refuse files that are not there before anything starts."""
     chosen = options.optimizer
@@ -52,7 +71,7 @@ def check_targets(options: Options) -> None:
 def unused_targets(options: Options) -> list[str]:
     chosen = options.optimizer
     notes = []
-    if chosen.bce_threshold is not None and chosen.loss != "bce":
+    if chosen.bce_threshold is not None and chosen.loss != "bce" and not options.data.multi_label:
         notes.append("--bce-threshold has no effect: it belongs to --loss bce")
     given = [
         flag

@@ -73,6 +73,11 @@ class RunSpec:
     def epochs(self) -> Fraction:
         return self.length.epochs
 
+    @property
+    def best_by(self) -> str:
+        """The figure of validation that makes a checkpoint the best."""
+        return self.options.by_task()["best_by"]
+
     def dealt(self, lanes: int) -> Dealt:
         """Which groups of slots each of `lanes` lanes computes; computed once for a run."""
         return deal(self.topology.slots, self.group_slots, lanes, self._cut_span)

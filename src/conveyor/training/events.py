@@ -30,6 +30,9 @@ class Validated(Protocol):
     @property
     def is_finite(self) -> bool: ...
 
+    @property
+    def thresholds(self) -> tuple[float, ...] | None: ...
+
     def record(self, name: str, update: int, epoch: float) -> dict[str, Any]:
         """The fields of a validation in `monitor.records`."""
 
@@ -182,9 +185,9 @@ class Events:
                 )
             return
         session.last_accuracy = result.top1
-        session.validated_at = session.update
+        session.validated_at, session.thresholds = session.update, result.thresholds
         record = result.record(str(session.update), session.update, session.epoch)
-        session.last_score = score(record, session.spec.options.events.best_by)
+        session.last_score = score(record, session.spec.best_by)
         verdict = session.stopping.judge(result.top1, session.update, session.last_score)
         session.reason = session.reason or verdict
         for observer in self._observers:
@@ -214,7 +217,7 @@ class Events:
     def _after_save(self, folder: Path, state: State) -> None:
         """In the writer's thread: remember the best, delete what need not be kept."""
         if state.progress["validated_at"] == state.update:
-            by = self._session.spec.options.events.best_by
+            by = self._session.spec.best_by
             choice.write_best(
                 self.folder, state.update, state.progress["last_accuracy"], by, state.progress["last_score"]
             )

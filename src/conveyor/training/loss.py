@@ -69,7 +69,7 @@ class Loss:
         return cls(
             chosen.label_smoothing,
             chosen.smoothing_form,
-            chosen.loss,
+            options.by_task()["loss"],
             chosen.focal_gamma,
             chosen.bce_threshold,
             weights,
@@ -126,8 +126,11 @@ class Loss:
         return (present + absent).mean()
 
     def dense(self, target: Target, num_classes: int) -> Tensor:
-        """q of every sample, float32 [B, C]."""
+        """q of every sample, float32 [B, C]; multi-label rows mix as they are."""
         ones = torch.ones(len(target.labels), device=target.labels.device)
+        if target.labels.dim() == 2:
+            terms = (labels * weight.unsqueeze(1) for labels, weight in target.mixed or [(target.labels, ones)])
+            return sum(terms, ones.new_zeros(()))
         found = ones.new_zeros(len(ones), num_classes)
         for labels, weight in target.mixed or [(target.labels, ones)]:
             found = found.scatter_add(1, labels.unsqueeze(1), weight.unsqueeze(1))
@@ -145,8 +148,13 @@ class Loss:
 def ranks(logits: Tensor, labels: Tensor) -> Tensor:
     """How many classes stand before the label, int64 [B]; of equal logits the lower class number stands first.
 
-    Without a sort, and exact for ties. A logit that is not finite never counts as a hit.
+    Without a sort, and exact for ties. A logit that is not finite never counts as a hit. Of rows of 0 and 1, [B, C], the
+    label with the largest logit counts; a row without any is a hit where every logit is negative.
     """
+    if labels.dim() == 2:
+        own = logits.masked_fill(labels == 0, float("-inf")).argmax(dim=1)
+        best = (logits.amax(dim=1) >= 0) * logits.shape[1]
+        return torch.where(labels.sum(dim=1) == 0, best, ranks(logits, own))
     own = logits.gather(1, labels.unsqueeze(1))
     classes = torch.arange(logits.shape[1], device=logits.device)
     before = (logits > own) | ((logits == own) & (classes < labels.unsqueeze(1)))

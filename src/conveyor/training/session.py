@@ -54,6 +54,8 @@ class Session:
     """Whether what follows the last update was cut short and is to be done again."""
     validated_at: int = -1
     """The update after which `last_accuracy` was measured."""
+    thresholds: tuple[float, ...] | None = None
+    """Of a multi-label model: the probability from which on each class is named, as that validation chose them."""
 
     @property
     def epoch(self) -> float:
@@ -83,6 +85,7 @@ class Session:
             "last_accuracy": self.last_accuracy,
             "last_score": self.last_score,
             "validated_at": self.validated_at,
+            **({} if self.thresholds is None else {"thresholds": list(self.thresholds)}),
             "reason": self.reason,
             "job": [restarts.job(), restarts.starts()],
             "restarts": self.restarts,
@@ -132,6 +135,7 @@ class Session:
         score = progress.get("last_score", self.last_accuracy)
         self.last_score = None if score is None else _finite(score)
         self.validated_at = int(progress["validated_at"])
+        self.thresholds = None if (known := progress.get("thresholds")) is None else tuple(map(_finite, known))
         self.update = state.update
         self.events_due = bool(progress.get("events_due", False))
         self.restarts = int(progress.get("restarts", 0))

@@ -275,31 +275,42 @@ class StageLane:
         peer = self.pipeline.peer(len(self.pipeline.parts) - 1)
         terms = target.mixed or []
         taught = () if target.teacher is None else target.teacher.unbind(1)
-        rows = [target.labels, *(row for term in terms for row in term), *taught]
+        rows = [row for part in (target.labels, *(one for term in terms for one in term)) for row in _columns(part)]
+        rows += taught
+        width = 0 if target.labels.dim() == 1 else target.labels.shape[1]
         # float64 holds every label, every float32 weight and every float32 logit exactly.
         table = torch.stack([row.to("cpu", torch.float64) for row in rows])
-        for message in (torch.tensor([*table.shape, len(taught)]), table):
+        for message in (torch.tensor([*table.shape, len(taught), width]), table):
             self._sent.append((message, dist.isend(message, peer, group=self._group, tag=LABELS)))
 
     def _receive_target(self, number: int) -> Target:
         if self.pipeline.holds_first:
             return self._targets.pop(number)
         peer = self.pipeline.peer(0)
-        shape = torch.zeros(3, dtype=torch.int64)
+        shape = torch.zeros(4, dtype=torch.int64)
         dist.recv(shape, peer, group=self._group, tag=LABELS)
-        height, width, taught = shape.tolist()
-        table = torch.empty(height, width, dtype=torch.float64)
+        height, length, taught, width = shape.tolist()
+        table = torch.empty(height, length, dtype=torch.float64)
         dist.recv(table, peer, group=self._group, tag=LABELS)
         table = table.to(self._world.device)
-        labels, *rest = table[: height - taught].unbind()
-        mixed = [(rest[i].long(), rest[i + 1].float()) for i in range(0, len(rest), 2)]
+        several = bool(width)  # 0: the labels are one row
+        width = max(1, width)
+
+        def labels(first: int) -> Tensor:
+            return (table[first : first + width].T if several else table[first]).long().contiguous()
+
+        mixed = [(labels(i), table[i + width].float()) for i in range(width, height - taught, width + 1)]
         teacher = table[height - taught :].T.float() if taught else None
-        return Target(labels.long(), mixed or None, teacher)
+        return Target(labels(0), mixed or None, teacher)
 
     def _wait_for_labels(self) -> None:
         for _, work in self._sent:
             work.wait()
         self._sent.clear()
+
+
+def _columns(part: Tensor) -> Sequence[Tensor]:
+    return [part] if part.dim() == 1 else part.unbind(1)
 
 
 class Relay(nn.Module):

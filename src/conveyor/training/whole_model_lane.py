@@ -128,7 +128,8 @@ def _joined(prepare: Prepare, parts: Sequence[Batch]) -> tuple[Tensor, Target]:
 def _joined_terms(targets: list[Target]) -> list[tuple[Tensor, Tensor]]:
     """Label terms of several batches as those of one; a batch with fewer terms gets terms of weight 0."""
     lists = [
-        target.mixed or [(target.labels, torch.ones_like(target.labels, dtype=torch.float32))] for target in targets
+        target.mixed or [(target.labels, torch.ones(len(target.labels), device=target.labels.device))]
+        for target in targets
     ]
     longest = max(len(terms) for terms in lists)
     padded = [

@@ -15,6 +15,7 @@ from conveyor.data.catalogue import info
 from conveyor.data.formats import divide, packed
 from conveyor.data.formats.stores import PackedStore
 from conveyor.data.open import open_dataset
+from conveyor.data.verify import verify
 from conveyor.errors import UserError
 from conveyor.options import Options
 from conveyor.options.data import DataOptions
@@ -140,3 +141,30 @@ def test_a_file_cut_short_is_named(photos: Path, tmp_path: Path) -> None:
         file.truncate(2000)
     with pytest.raises(UserError, match="ends inside"):
         store.fetch(15)
+
+
+def test_shards_and_lists_are_verified_image_by_image(photos: Path, tmp_path: Path) -> None:
+    for folder in (to_tar(photos, tmp_path / "shards"), to_parquet(photos, tmp_path / "hub")):
+        found = verify(folder)
+        assert (found.name, found.images, found.classes, found.problems) == (
+            "packed",
+            {"train": 16, "validation": 8},
+            2,
+            [],
+        )
+    shard = tmp_path / "shards" / "photos-train-0000.tar"
+    with tarfile.open(shard) as archive:
+        member = archive.getmembers()[0]
+    content = bytearray(shard.read_bytes())
+    content[member.offset_data + 300 : member.offset_data + member.size] = bytes(member.size - 300)
+    shard.write_bytes(content)
+    (problem,) = verify(tmp_path / "shards").problems
+    assert "some/000000.jpg" in problem
+    lines = [f"{path.relative_to(photos)},{path.parent.name};z,train" for path in sorted(photos.rglob("*.JPEG"))]
+    (photos / "images.csv").write_text("\n".join(["path,labels,split", *lines, "lost.jpg,,train"]))
+    (photos / "train" / "ape" / "3.JPEG").write_bytes(b"no picture")
+    found = verify(photos / "images.csv")
+    assert (found.name, found.images, found.classes) == ("list", {"train": 25}, 3)
+    assert [any(name in problem for name in ("3.JPEG", "lost.jpg")) for problem in found.problems] == [True, True]
+    (tmp_path / "hub" / "data" / "train-00000-of-00001.parquet").write_bytes(b"PAR1 nothing")
+    assert len(verify(tmp_path / "hub").problems) == 1

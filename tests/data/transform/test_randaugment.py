@@ -87,7 +87,7 @@ def trivially(name: str, level: int, sign: int = 1) -> np.ndarray:
     """The first image through one operation of TrivialAugment at one of its 31 strengths, [H, W, C]."""
     chosen = torch.tensor([OPERATIONS.index(name)])
     image = PIXELS[:1].permute(0, 2, 3, 1).to(torch.uint8)
-    got = randaugment.apply(image, chosen, torch.tensor([sign * level / 30]), randaugment.TRIVIAL)
+    got = randaugment.apply(image, chosen, torch.tensor([sign * level / 30]), randaugment.TRIVIAL, torch.uint8)
     return got[0].numpy().astype(float)
 
 
@@ -148,3 +148,20 @@ def test_every_strength_of_trivialaugment_is_drawn() -> None:
     factors = {int(100 * (1 + sign * 0.99 * level / 30)) for level in range(31) for sign in (1, -1)}
     got = set(found.tolist())
     assert all({factor - 1, factor} & got for factor in factors), "all strengths, cut to whole numbers"
+
+
+@pytest.mark.parametrize("space", [randaugment.TRIVIAL, randaugment.RANDAUGMENT])
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.float32])
+def test_tables_of_levels_change_no_bit(space: randaugment.Space, dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(1)
+    images = torch.randint(0, 256, (4, 40, 40, 3), generator=generator, dtype=torch.uint8)
+    images[2], images[3] = 77, images[3] // 8 + 60
+    planes, by_table = images.permute(0, 3, 1, 2).contiguous().float(), 0
+    for number, name in enumerate(OPERATIONS[1:9], start=1):
+        for strength in (-1.0, -0.4, 0.0, 0.3, 1.0):
+            amounts = torch.full((4,), strength)
+            got = randaugment.apply(images, torch.full((4,), number), amounts, space, dtype)
+            plain = COLOUR[name](planes, amounts.view(-1, 1, 1, 1), space).to(dtype).permute(0, 2, 3, 1)
+            assert torch.equal(got, plain), (name, strength)
+            by_table += randaugment.by_table(name, images, amounts, space, dtype) is not None
+    assert by_table >= 25

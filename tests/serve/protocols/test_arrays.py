@@ -10,7 +10,7 @@ from PIL import Image
 
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.serve.errors import Refused, TooLarge
-from conveyor.serve.protocols.arrays import as_images, from_bytes, softmax, split_strings
+from conveyor.serve.protocols.arrays import as_images, from_bytes, split_strings
 from conveyor.serve.protocols.images import decode
 
 SHAPE = (4, 4, 3)
@@ -101,11 +101,6 @@ def test_strings_are_split_or_refused(parts: list[bytes], rest: bytes) -> None:
     if joined:
         with pytest.raises(Refused):
             split_strings(joined[:-1], len(parts))
-
-
-def test_softmax_does_not_overflow() -> None:
-    rows = softmax(np.array([[1000.0, 0.0], [-1000.0, -1000.0]], np.float32))
-    np.testing.assert_allclose(rows, [[1, 0], [0.5, 0.5]])
 
 
 class TestDecode:

@@ -1,7 +1,8 @@
 """Lists of images in CSV or parquet files: columns `path` and `label`, or `labels` for several classes. No torch here.
 
-Also `split` (train, validation, ...; without it --hold-out or --folds divide) and `group`. Paths are relative to the
-list's folder. A folder may have one list for each split: train.csv and validation.csv (or val, valid, test).
+Instead of labels, each class may have a column of its own with 1 where an image has it and 0 where not. Also `split`
+(train, validation, ...; without it --hold-out or --folds divide) and `group`. Paths are relative to the list's folder. A
+folder may have one list for each split: train.csv and validation.csv (or val, valid, test).
 """
 
 import csv
@@ -11,11 +12,12 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.data.formats.folders import SPLIT_FOLDERS
-from conveyor.data.formats.listing import Listing
+from conveyor.data.formats.listing import Listing, Pairs
 from conveyor.errors import UserError
 
 SUFFIXES = (".csv", ".parquet")
 PATHS = ("path", "file_name", "filename", "file")
+MEANINGS = ("label", "labels", "split", "group")
 _LOOKED_FOR = 16
 """Files that are looked for before a run starts, spread over the list: a wrong folder is found at once."""
 
@@ -35,20 +37,23 @@ def find(root: Path) -> dict[str, Path]:
     return found if "train" in found else {}
 
 
-def read(files: Mapping[str, Path]) -> Listing:
-    """The images that the list files name; all of them as `train` where nothing says their split."""
-    return _read(tuple((split, path.resolve(), path.stat().st_mtime_ns) for split, path in files.items()))
+def read(files: Mapping[str, Path], *, look: bool = True) -> Listing:
+    """The images that the list files name; all of them as `train` where nothing says their split.
+
+    With `look`, some are looked for on the disk.
+    """
+    return _read(tuple((split, path.resolve(), path.stat().st_mtime_ns) for split, path in files.items()), look)
 
 
 def columns(path: Path) -> Columns:
-    """The columns of a CSV or parquet file by lower-case name."""
+    """The columns of a CSV or parquet file; names with a meaning here are lower-case, others may be classes."""
     if path.suffix.lower() == ".parquet":
         table = parquet(path).read()
-        return {name.lower(): table.column(name).to_pylist() for name in table.column_names}
+        return {_known(name): table.column(name).to_pylist() for name in table.column_names}
     try:
         with open(path, newline="", encoding="utf-8-sig") as file:
             rows = csv.reader(file)
-            head = [name.strip().lower() for name in next(rows, [])]
+            head = [_known(name.strip()) for name in next(rows, [])]
             body = [row for row in rows if row]
     except (UnicodeDecodeError, csv.Error) as error:
         raise UserError(f"{path} is no CSV file in UTF-8: {error}") from None
@@ -79,42 +84,56 @@ def _is_list(path: Path) -> bool:
 
 
 @functools.lru_cache(maxsize=4)
-def _read(files: tuple[tuple[str, Path, int], ...]) -> Listing:
+def _read(files: tuple[tuple[str, Path, int], ...], look: bool) -> Listing:
     root = files[0][1].parent
     names: dict[str, list[str]] = {}
     labels: dict[str, list[tuple[str, ...]]] = {}
     groups: dict[str, list[str]] = {}
-    several = False
+    several, named = False, list[str]()
     for split, path, _ in files:
         found = columns(path)
         place = next((name for name in PATHS if name in found), None)
         column = next((name for name in ("labels", "label") if name in found), None)
-        if place is None or column is None or not found[place]:
+        binary = _binary(found) if column is None else []
+        if place is None or not (column or binary) or not found[place]:
             raise UserError(
                 f"{path} is no list of images: it needs a column path and a column label (or labels, several separated by "
-                f"semicolons) and a line for each image; it has {', '.join(found) or 'nothing'}"
+                f"semicolons, or a column of 0 and 1 for each class) and a line for each image; it has "
+                f"{', '.join(found) or 'nothing'}"
             )
-        several = several or column == "labels"
+        several = several or column != "label"
+        named = named or binary
+        values = (
+            found[column]
+            if column
+            else [[name for name in binary if str(found[name][i]) in ("1", "True")] for i in range(len(found[place]))]
+        )
         splits = [_split(value, path) for value in found["split"]] if "split" in found else [split] * len(found[place])
-        for index, (name, value, part) in enumerate(zip(found[place], found[column], splits, strict=True)):
+        for index, (name, value, part) in enumerate(zip(found[place], values, splits, strict=True)):
             names.setdefault(part, []).append(str(name))
-            labels.setdefault(part, []).append(_classes(value, several=column == "labels"))
+            labels.setdefault(part, []).append(_classes(value, several=column != "label"))
             if "group" in found:
                 groups.setdefault(part, []).append(str(found["group"][index]))
-        _look_for(root, found[place], path)
+        if look:
+            _look_for(root, found[place], path)
     if "all" in names:
         names, labels, groups = ({"train": part["all"]} if "all" in part else {} for part in (names, labels, groups))  # type: ignore[assignment]
     if "train" not in names:
         raise UserError(f"{files[0][1]} has no images for training: its column split says {', '.join(names)}")
-    classes = in_order({name for value in labels["train"] for name in value})
-    number = {name: index for index, name in enumerate(classes)}
-    sets = {split: tuple(numbers(value, number, files[0][1]) for value in part) for split, part in labels.items()}
-    pairs = {
-        split: tuple((name, one[0] if one else -1) for name, one in zip(part, sets[split], strict=True))
-        for split, part in names.items()
-    }
+    classes = tuple(named) or in_order({name for value in labels["train"] for name in value})
+    pairs, sets = numbered(names, labels, classes, files[0][1])
     kept = {split: tuple(part) for split, part in groups.items()}
     return Listing(root, classes, pairs, label_sets=sets if several else {}, groups=kept)
+
+
+def _known(name: str) -> str:
+    return name.lower() if name.lower() in (*PATHS, *MEANINGS) else name
+
+
+def _binary(found: Columns) -> list[str]:
+    """The columns that hold 0 and 1 alone, if all that have no other meaning do."""
+    others = [name for name in found if name not in (*PATHS, *MEANINGS)]
+    return others if all(str(value) in ("0", "1", "True", "False") for name in others for value in found[name]) else []
 
 
 def _split(value: Any, path: Path) -> str:
@@ -139,7 +158,23 @@ def in_order(names: set[str]) -> tuple[str, ...]:
     return tuple(sorted(names, key=lambda name: (0, int(name), name) if name.isdecimal() else (1, 0, name)))
 
 
-def numbers(names: tuple[str, ...], number: dict[str, int], path: Path) -> tuple[int, ...]:
+def numbered(
+    names: Mapping[str, Sequence[str]],
+    labels: Mapping[str, Sequence[tuple[str, ...]]],
+    classes: Sequence[str],
+    path: Path,
+) -> tuple[dict[str, Pairs], dict[str, tuple[tuple[int, ...], ...]]]:
+    """The `files` and `label_sets` of a `Listing`, by split."""
+    number = {name: index for index, name in enumerate(classes)}
+    sets = {split: tuple(_numbers(value, number, path) for value in part) for split, part in labels.items()}
+    pairs = {
+        split: tuple((name, one[0] if one else -1) for name, one in zip(part, sets[split], strict=True))
+        for split, part in names.items()
+    }
+    return pairs, sets
+
+
+def _numbers(names: tuple[str, ...], number: dict[str, int], path: Path) -> tuple[int, ...]:
     unknown = next((name for name in names if name not in number), None)
     if unknown is not None:
         raise UserError(f"the class {unknown!r} in {path.parent} has validation images only: training needs some too")

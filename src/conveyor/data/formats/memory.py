@@ -3,6 +3,7 @@
 import io
 from collections.abc import Sequence
 from importlib import resources
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +28,7 @@ class MemoryDataset:
     ) -> None:
         if images.ndim != 4 or len(images) != len(labels):
             raise ValueError(f"images {images.shape} and labels {labels.shape} do not belong together")
-        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < num_classes:
+        if len(labels) and not 0 <= int(labels.min()) <= int(labels.max()) < (num_classes if labels.ndim == 1 else 2):
             raise UserError(
                 f"labels run from {labels.min()} to {labels.max()}, but the data set has {num_classes} classes: "
                 "the files do not belong to it"
@@ -41,6 +42,17 @@ class MemoryDataset:
 
     def __len__(self) -> int:
         return len(self.labels)
+
+    @property
+    def multi_label(self) -> bool:
+        """Whether the labels are rows of 0 and 1, [N, C]."""
+        return self.labels.dim() == 2
+
+    def with_sets(self, asked: bool) -> Self:
+        """If `asked`, with each class number as a row of 0 and 1."""
+        if asked and not self.multi_label:
+            self.labels = torch.nn.functional.one_hot(self.labels, self.num_classes)
+        return self
 
     def key(self, index: int) -> str:
         """The sample's name, as `--exclude-images` takes it: `train/17`."""

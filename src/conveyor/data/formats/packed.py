@@ -85,16 +85,12 @@ def _read(key: tuple[tuple[str, Path, int], ...]) -> Listing:
         labels.setdefault(split, []).extend(named(text) for text in index.labels)
         places.setdefault(split, []).append(np.insert(index.where, 0, number, axis=1))
     classes = given or lists.in_order({name for part in labels["train"] for name in part})
-    numbers = {name: place for place, name in enumerate(classes)}
-    sets = {split: tuple(lists.numbers(one, numbers, first) for one in part) for split, part in labels.items()}
+    pairs, sets = lists.numbered(names, labels, classes, first)
     several = any(len(one) != 1 for part in sets.values() for one in part)
     return Listing(
         root,
         tuple(classes),
-        {
-            split: tuple((name, one[0] if one else -1) for name, one in zip(part, sets[split], strict=True))
-            for split, part in names.items()
-        },
+        pairs,
         label_sets=sets if several else {},
         packs={split: tuple(part) for split, part in packs.items()},
         places={split: np.concatenate(part) for split, part in places.items()},

@@ -33,6 +33,7 @@ class FolderStore:
         self._files = listing.files.get(split, ())
         if not self._files:
             raise UserError(f"{listing.root} has no images for {split}: give another folder with --data-dir")
+        self.label_sets = listing.label_sets.get(split)
         self._boxes: BoxTable | None = None
         if boxes is not None:
             self._boxes = boxes.aligned(relative.rpartition("/")[2] for relative, _ in self._files)
@@ -48,7 +49,8 @@ class FolderStore:
         relative, label = self._files[index]
         try:
             with open(relative if relative[0] == "/" else f"{self._prefix}{relative}", "rb", buffering=0) as file:
-                return Fetched(file.read(), label, None if self._boxes is None else self._boxes.of(index))
+                boxes = None if self._boxes is None else self._boxes.of(index)
+                return Fetched(file.read(), label, boxes, self.label_sets[index] if self.label_sets else None)
         except OSError as error:
             raise UserError(f"cannot read {self._root / relative}: {error.strerror}") from None
 
@@ -87,6 +89,7 @@ class PackedStore:
     def __init__(self, listing: Listing, split: str) -> None:
         self._names, self._packs = listing.files.get(split, ()), listing.packs.get(split, ())
         self._places = listing.places.get(split, np.empty((0, 3), np.int64))
+        self.label_sets = listing.label_sets.get(split)
         if not self._names:
             raise UserError(f"{listing.root} has no images for {split}: give another folder with --data-dir")
         kept = self._packs if len(self._packs) <= _OPEN_FILES else ()
@@ -104,7 +107,12 @@ class PackedStore:
                 data = os.pread(file.fileno(), length, first)
         if len(data) < length:
             raise UserError(f"{self._packs[pack]} ends inside {self._names[index][0]}: fetch the file again")
-        return Fetched(data, self._names[index][1])
+        return Fetched(data, self._names[index][1], classes=self.label_sets[index] if self.label_sets else None)
+
+    @property
+    def labels(self) -> list[int]:
+        """The class of every sample."""
+        return [label for _, label in self._names]
 
     def name(self, index: int) -> str:
         return self._names[index][0]
@@ -217,6 +225,10 @@ class CachedStore:
     @property
     def labels(self) -> list[int] | None:
         return getattr(self._store, "labels", None)
+
+    @property
+    def label_sets(self) -> Sequence[tuple[int, ...]] | None:
+        return getattr(self._store, "label_sets", None)
 
     @property
     def used(self) -> int:

@@ -25,11 +25,15 @@ _SUBSTITUTES = 100
 
 
 class Fetched(NamedTuple):
-    """An encoded image, its class number and, where they are asked for, the boxes of the objects in it."""
+    """An encoded image, its class number and, where they are asked for, the boxes of the objects in it.
+
+    `classes` are all of them, where a list says several.
+    """
 
     data: bytes
     label: int
     boxes: Boxes | None = None
+    classes: tuple[int, ...] | None = None
 
 
 class Store(Protocol):
@@ -76,8 +80,10 @@ class EncodedDataset:
         class_names: Sequence[str],
         seed: int,
         count: int | None = None,
+        multi_label: bool = False,
     ) -> None:
         self._store = store
+        self.multi_label = multi_label
         self._options = options
         self._train = train
         self._crop = crop
@@ -107,9 +113,15 @@ class EncodedDataset:
 
     @functools.cached_property
     def labels(self) -> Tensor:
-        """The class of every sample, int64 [N]; of TFRecord files it takes one pass over them."""
+        """The class of every sample, int64 [N], or its classes, [N, C]; of TFRecord files it takes one pass over them."""
+        if self.multi_label and (sets := getattr(self._store, "label_sets", None)) is not None:
+            found = torch.zeros(len(self), self.num_classes, dtype=torch.int64)
+            for row, classes in zip(found, sets, strict=False):
+                row[list(classes)] = 1
+            return found
         known = getattr(self._store, "labels", None) or (self._store.fetch(index).label for index in range(len(self)))
-        return torch.tensor(list(known)[: len(self)])
+        numbers = torch.tensor(list(known)[: len(self)])
+        return torch.nn.functional.one_hot(numbers, self.num_classes) if self.multi_label else numbers
 
     def statistics(self) -> dict[str, float]:
         with self._lock:
@@ -119,7 +131,7 @@ class EncodedDataset:
         size, _, channels = self.shape(epoch)
         images = out if out is not None else torch.empty(len(indices), size, size, channels, dtype=torch.uint8)
         pixels = images.numpy()
-        labels = torch.empty(len(indices), dtype=torch.int64)
+        labels = torch.zeros(len(indices), *([self.num_classes] if self.multi_label else []), dtype=torch.int64)
         started = time.perf_counter()
         found = [self._open(int(index) % self._length) for index in indices]
         reading = time.perf_counter() - started
@@ -148,7 +160,10 @@ class EncodedDataset:
                 resized = encoded.crop_into(pixels[position], box, bicubic=rule.bicubic)
             decoding += time.perf_counter() - started - resized
             resizing += resized
-            labels[position] = fetched.label
+            if self.multi_label:
+                labels[position, list((fetched.label,) if fetched.classes is None else fetched.classes)] = 1
+            else:
+                labels[position] = fetched.label
         with self._lock:
             for stage, seconds in zip(self._seconds, (reading, decoding, resizing), strict=True):
                 self._seconds[stage] += seconds

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from conveyor.data.transform.randaugment import blend, grey
+from conveyor.data.transform.randaugment import IN_CACHE, blend, grey
 from conveyor.numerics import keyed
 from conveyor.options.units import jitter_reaches
 
@@ -22,15 +22,24 @@ def jitter(images: Tensor, seed: int, epoch: int, samples: Tensor, given: Sequen
     """Images [B, H, W, C] in 0..255 with other colours, float32; `samples` are on the host, wherever the images are."""
     reach = jitter_reaches(given)
     draws = keyed.uniform(seed, "jitter", epoch, samples, count=len(PARTS) + 1)
-    order = ORDERS[(draws[:, -1] * len(ORDERS)).to(torch.int64)]
+    used = [part for part in range(len(PARTS)) if reach[part]]
+    kinds = ORDERS[(draws[:, -1] * len(ORDERS)).to(torch.int64)]
+    orders = kinds[torch.isin(kinds, torch.tensor(used))].view(len(images), len(used))
     pixels = images.permute(0, 3, 1, 2).contiguous().to(torch.float32)  # planes: greys are sums over them
-    for place, part in itertools.product(range(len(PARTS)), range(len(PARTS))):
-        if reach[part] == 0 or not len(where := (order[:, place] == part).nonzero()[:, 0]):
-            continue
-        low, high = (-reach[3], reach[3]) if part == 3 else (max(0.0, 1 - reach[part]), 1 + reach[part])
-        amount = (low + draws[where, part] * (high - low)).view(-1, 1, 1, 1).to(images.device, non_blocking=True)
-        where = where.to(images.device, non_blocking=True)
-        pixels[where] = change(pixels.index_select(0, where), PARTS[part], amount)
+    piece = max(1, IN_CACHE // pixels[0].numel())  # images that stay in the cache from part to part
+    pieces = [
+        (one.tolist(), part)
+        for one in orders.unique(dim=0)
+        for part in (orders == one).all(dim=1).nonzero()[:, 0].split(piece)
+    ]
+    for order, where in pieces:
+        there = where.to(images.device, non_blocking=True)
+        taken = pixels.index_select(0, there)
+        for part in order:
+            low, high = (-reach[3], reach[3]) if part == 3 else (max(0.0, 1 - reach[part]), 1 + reach[part])
+            amount = (low + draws[where, part] * (high - low)).view(-1, 1, 1, 1).to(images.device, non_blocking=True)
+            taken = change(taken, PARTS[part], amount)
+        pixels.index_copy_(0, there, taken)
     return pixels.permute(0, 2, 3, 1)
 
 
@@ -39,7 +48,7 @@ def change(pixels: Tensor, part: str, amount: Tensor) -> Tensor:
     if part == "hue":
         return turn_hue(pixels, amount)
     if part == "brightness":
-        return (pixels * amount).clamp(0, 255)
+        return (pixels * amount).clamp_(0, 255)
     plain = grey(pixels)
     return blend(plain.mean((1, 2, 3), keepdim=True) if part == "contrast" else plain, pixels, amount)
 
@@ -61,6 +70,9 @@ def turn_hue(pixels: Tensor, share: Tensor) -> Tensor:
         torch.where(value == green, 2 + (blue - red) / safe, 4 + (red - green) / safe),
     )
     hue = hue + 6 * share[:, 0]
-    return torch.stack(
-        [value - spread * torch.minimum(k, 4 - k).clamp(0, 1) for k in ((n + hue) % 6 for n in (5, 3, 1))], 1
-    )
+    found = torch.empty_like(pixels)
+    for channel, n in enumerate((5, 3, 1)):
+        k = hue + n
+        k.sub_((k / 6).floor_().mul_(6))  # k mod 6: within two turns the differences are exact
+        torch.sub(value, torch.minimum(k, 4 - k).clamp_(0, 1).mul_(spread), out=found[:, channel])
+    return found

@@ -3,7 +3,8 @@
 RandAugment: a few operations drawn for each image, one common strength. TrivialAugment (Mueller and Hutter 2021, the wide
 space): one operation, its strength one of 31, drawn for each image. What an image gets is a pure function of (seed, epoch,
 sample). The images of a batch that drew the same operation go through it together; rotations, shears and translations are
-one affine sampling for all. RandAugment samples bilinearly and rounds nothing to 8 bits between its operations;
+one affine sampling for all; what changes each level of an 8-bit image by itself goes through a table of the 256 levels,
+with the same results. RandAugment samples bilinearly and rounds nothing to 8 bits between its operations;
 TrivialAugment takes the nearest pixel and gives 8-bit values, as published.
 """
 
@@ -11,13 +12,17 @@ import dataclasses
 import math
 from collections.abc import Callable
 
+import numpy as np
 import torch
 import torch.nn.functional as F
+from PIL import Image
 from torch import Tensor
 
 from conveyor.data.transform.normalize import LUMA
 from conveyor.numerics import keyed
 
+IN_CACHE = 1 << 20
+"""Values that go through an operation together: what it makes on the way then stays near the processor."""
 IN_PLANES = ("autocontrast", "equalize", "color", "contrast")
 """Operations that are faster on one plane for each colour: they take sums over planes or mix them."""
 
@@ -63,14 +68,14 @@ OPERATIONS = (
 
 def randaugment(images: Tensor, seed: int, epoch: int, samples: Tensor, *, operations: int, magnitude: float) -> Tensor:
     """Augmented copies of 8-bit images [B, H, W, C] as float32 in 0..255."""
-    pixels = images.to(torch.float32)
+    pixels = images
     strength = magnitude / HIGHEST
     for number in range(operations):
         draws = keyed.uniform(seed, "randaugment", number, epoch, samples, count=2)
         chosen = (draws[:, 0] * len(OPERATIONS)).to(torch.int64)
         signed = torch.where(draws[:, 1] < 0.5, -strength, strength)
-        pixels = apply(pixels, chosen, signed, RANDAUGMENT)
-    return pixels
+        pixels = apply(pixels, chosen, signed, RANDAUGMENT, torch.float32)
+    return pixels.to(torch.float32)
 
 
 def trivialaugment(images: Tensor, seed: int, epoch: int, samples: Tensor) -> Tensor:
@@ -80,11 +85,13 @@ def trivialaugment(images: Tensor, seed: int, epoch: int, samples: Tensor) -> Te
     strength = (draws[:, 1] * (HIGHEST + 1)).floor() / HIGHEST
     signed = torch.where(draws[:, 2] < 0.5, -strength, strength)
     pixels = images.clamp(0, 255).to(torch.uint8) if images.is_floating_point() else images
-    return apply(pixels, chosen, signed, TRIVIAL)
+    return apply(pixels, chosen, signed, TRIVIAL, torch.uint8)
 
 
-def apply(images: Tensor, chosen: Tensor, signed: Tensor, space: Space) -> Tensor:
+def apply(images: Tensor, chosen: Tensor, signed: Tensor, space: Space, dtype: torch.dtype) -> Tensor:
     """To each image [H, W, C], float32 or 8-bit, its operation, an index of `OPERATIONS`, with a strength in -1..1.
+
+    The results are of `dtype`, 8-bit ones without their fractions.
 
     `chosen` and `signed` [B] are on the host, wherever the images are: the host need not wait to know what is to be done.
     """
@@ -93,11 +100,16 @@ def apply(images: Tensor, chosen: Tensor, signed: Tensor, space: Space) -> Tenso
     numbers = chosen.clamp(max=first_affine)
     sorted_numbers, order = numbers.sort(stable=True)
     parts = []
-    for number, where in zip(*_runs(sorted_numbers, order), strict=True):
+    piece = max(1, IN_CACHE // images[0].numel())
+    runs = zip(*_runs(sorted_numbers, order), strict=True)
+    for number, where in ((number, where) for number, run in runs for where in run.split(piece)):
         # Whole images are taken and put back while their memory is in one piece.
         taken = images.index_select(0, where.to(device, non_blocking=True))
         if number == 0:
-            parts.append(taken)
+            parts.append(taken.to(dtype))
+            continue
+        if (found := by_table(OPERATIONS[number], taken, signed[where], space, dtype)) is not None:
+            parts.append(found)
             continue
         pixels = taken.permute(0, 3, 1, 2)
         pixels = (pixels.contiguous() if OPERATIONS[number] in IN_PLANES else pixels).float()
@@ -107,8 +119,35 @@ def apply(images: Tensor, chosen: Tensor, signed: Tensor, space: Space) -> Tenso
             changed = COLOUR[OPERATIONS[number]](
                 pixels, signed[where].view(-1, 1, 1, 1).to(device, non_blocking=True), space
             )
-        parts.append(changed.to(images.dtype).permute(0, 2, 3, 1))
+        parts.append(changed.to(dtype).permute(0, 2, 3, 1))
     return torch.cat(parts).index_select(0, order.argsort().to(device, non_blocking=True))
+
+
+def by_table(name: str, images: Tensor, signed: Tensor, space: Space, dtype: torch.dtype) -> Tensor | None:
+    """An operation on 8-bit images [B, H, W, C] that looks at each level by itself; none where it does not."""
+    if images.dtype != torch.uint8 or images.device.type != "cpu":
+        return None
+    levels, factor = torch.arange(256.0).view(1, 1, 16, 16), signed.view(-1, 1, 1, 1)
+    if name in ("solarize", "posterize", "brightness"):
+        tables = COLOUR[name](levels, factor, space).to(dtype)
+    elif name == "contrast":
+        mean = grey(images.permute(0, 3, 1, 2).contiguous().float()).mean((1, 2, 3), keepdim=True)
+        tables = blend(mean, levels, 1 + space.blend * factor).to(dtype)
+    elif images.shape[3] == 3 and (name == "equalize" or (name == "autocontrast" and dtype == torch.uint8)):
+        pictures = [Image.fromarray(one) for one in images.numpy()]
+        counts = torch.tensor([one.histogram() for one in pictures], dtype=torch.float32).view(-1, 3, 256)
+        if name == "equalize":
+            table = flat_levels(counts, images.shape[1] * images.shape[2])
+        else:
+            low, high = ((counts.flip(2) if last else counts).gt(0).int().argmax(2) for last in (False, True))
+            table = stretched(levels, low.float(), 255.0 - high)
+        rows = table.clamp(0, 255).to(torch.uint8).flatten(1).tolist()
+        changed = [np.asarray(one.point(row)) for one, row in zip(pictures, rows, strict=True)]
+        return torch.from_numpy(np.stack(changed)).to(dtype)
+    else:
+        return None
+    changed = [np.take(table, one) for table, one in zip(tables.flatten(1).numpy(), images.numpy(), strict=True)]
+    return torch.from_numpy(np.stack(changed))
 
 
 def _runs(ordered: Tensor, order: Tensor) -> tuple[list[int], list[Tensor]]:
@@ -145,7 +184,7 @@ def affine(pixels: Tensor, which: Tensor, signed: Tensor, space: Space = RANDAUG
     grid = F.affine_grid(theta, list(pixels.shape), align_corners=False)
     # Zero padding of the difference to grey is grey padding of the image.
     moved = F.grid_sample(pixels - space.fill, grid, mode="bilinear", padding_mode="zeros", align_corners=False)
-    return moved + space.fill
+    return moved.add_(space.fill)
 
 
 def _grid(theta: Tensor, height: int, width: int) -> Tensor:
@@ -160,10 +199,14 @@ def _grid(theta: Tensor, height: int, width: int) -> Tensor:
 
 def autocontrast(pixels: Tensor, _: Tensor, __: Space = RANDAUGMENT) -> Tensor:
     """Each channel stretched to 0..255; a uniform channel stays."""
-    low, high = torch.aminmax(pixels.flatten(2), dim=2)  # planes, over which this is fast
+    return stretched(pixels, *torch.aminmax(pixels.flatten(2), dim=2))  # planes, over which this is fast
+
+
+def stretched(pixels: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    """From low..high [B, C] to 0..255."""
     scale = torch.where(high > low, 255 / (high - low).clamp_min(1e-6), 1.0)
     low = torch.where(high > low, low, 0.0)
-    return (pixels - low[..., None, None]) * scale[..., None, None]
+    return (pixels - low[..., None, None]).mul_(scale[..., None, None])
 
 
 def equalize(pixels: Tensor, _: Tensor, __: Space = RANDAUGMENT) -> Tensor:
@@ -172,12 +215,16 @@ def equalize(pixels: Tensor, _: Tensor, __: Space = RANDAUGMENT) -> Tensor:
     values = pixels.round().clamp(0, 255).to(torch.int64).reshape(batch * channels, -1)
     counts = torch.zeros(batch * channels, 256, device=pixels.device)
     counts.scatter_add_(1, values, torch.ones_like(values, dtype=torch.float32))
-    brightest = counts.gather(1, values.amax(1, keepdim=True))
-    step = ((height * width - brightest) / 255).floor()
-    darker = counts.cumsum(1) - counts
+    return flat_levels(counts, height * width).gather(1, values).view(pixels.shape)
+
+
+def flat_levels(counts: Tensor, pixels: int) -> Tensor:
+    """What each of 256 levels becomes, from the counts of each, [..., 256], in images of `pixels` pixels."""
+    brightest = counts.gather(-1, 255 - counts.flip(-1).gt(0).int().argmax(-1, keepdim=True))
+    step = ((pixels - brightest) / 255).floor()
+    darker = counts.cumsum(-1) - counts
     table = ((darker + (step / 2).floor()) / step.clamp_min(1)).floor().clamp(0, 255)
-    same = torch.arange(256.0, device=pixels.device)
-    return torch.where(step > 0, table, same).gather(1, values).view(pixels.shape)
+    return torch.where(step > 0, table, torch.arange(256.0, device=counts.device))
 
 
 def solarize(pixels: Tensor, signed: Tensor, space: Space = RANDAUGMENT) -> Tensor:
@@ -201,7 +248,7 @@ def contrast(pixels: Tensor, signed: Tensor, space: Space = RANDAUGMENT) -> Tens
 
 
 def brightness(pixels: Tensor, signed: Tensor, space: Space = RANDAUGMENT) -> Tensor:
-    return (pixels * (1 + space.blend * signed)).clamp(0, 255)
+    return (pixels * (1 + space.blend * signed)).clamp_(0, 255)
 
 
 def sharpness(pixels: Tensor, signed: Tensor, space: Space = RANDAUGMENT) -> Tensor:
@@ -230,11 +277,11 @@ COLOUR: dict[str, Callable[[Tensor, Tensor, Space], Tensor]] = {
 
 def blend(plain: Tensor, pixels: Tensor, factor: Tensor) -> Tensor:
     """plain + factor (pixels - plain), clipped to 0..255."""
-    return (plain + factor * (pixels - plain)).clamp(0, 255)
+    return (pixels - plain).mul_(factor).add_(plain).clamp_(0, 255)
 
 
 def grey(pixels: Tensor) -> Tensor:
     if pixels.shape[1] != len(LUMA):
         return pixels.mean(1, keepdim=True)
     red, green, blue = pixels.split(1, 1)
-    return red * LUMA[0] + green * LUMA[1] + blue * LUMA[2]
+    return (red * LUMA[0]).add_(green * LUMA[1]).add_(blue * LUMA[2])

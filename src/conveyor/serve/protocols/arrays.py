@@ -121,10 +121,3 @@ def split_strings(content: bytes | memoryview, count: int) -> list[bytes]:
 def join_strings(strings: Iterable[bytes]) -> bytes:
     """The inverse of `split_strings`."""
     return b"".join(len(string).to_bytes(4, "little") + string for string in strings)
-
-
-def softmax(logits: NDArray[np.float32]) -> NDArray[np.float32]:
-    """exp(x - max) / sum of it, row by row."""
-    exponents = np.exp(logits.astype(np.float64) - logits.max(axis=1, keepdims=True))
-    probabilities: NDArray[np.float32] = (exponents / exponents.sum(axis=1, keepdims=True)).astype(np.float32)
-    return probabilities

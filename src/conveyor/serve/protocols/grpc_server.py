@@ -15,7 +15,7 @@ from conveyor.serve.deadline import Limit
 from conveyor.serve.errors import Refused, TooSlow
 from conveyor.serve.model import ServedModel
 from conveyor.serve.protocols import http_v2
-from conveyor.serve.protocols.arrays import as_images, checked_shape, from_bytes, softmax, split_strings
+from conveyor.serve.protocols.arrays import as_images, checked_shape, from_bytes, split_strings
 from conveyor.serve.protocols.arrivals import Arrivals
 from conveyor.serve.protocols.protos import (
     HEALTH_SERVICE,
@@ -205,7 +205,7 @@ class Rpc:
             for output in wanted:
                 if output not in (http_v2.LOGITS, http_v2.PROBABILITIES):
                     raise Refused(f"there is no output {output[:60]!r}: they are 'logits' and 'probabilities'")
-                values = logits if output == http_v2.LOGITS else softmax(logits)
+                values = logits if output == http_v2.LOGITS else model.probabilities(logits)
                 response.outputs[output].CopyFrom(to_proto(values.astype(np.float32)))
             response.model_spec.name = model.name
             response.model_spec.signature_name = "serving_default"

@@ -18,7 +18,6 @@ from conveyor.serve.protocols.arrays import (
     from_bytes,
     from_lists,
     join_strings,
-    softmax,
     split_strings,
 )
 from conveyor.serve.protocols.images import not_json
@@ -151,7 +150,7 @@ def outputs(
 ) -> Iterator[tuple[dict[str, Any], bool | None, list[bytes] | NDArray[np.float32]]]:
     """(description, as binary, values) of each requested output; values are texts where classes are asked for."""
     for name, binary, classes in wanted_outputs(request):
-        values = logits if name == LOGITS else softmax(logits)
+        values = logits if name == LOGITS else model.probabilities(logits)
         if classes:
             words = classification(model, values, classes)
             shape = [len(values), len(words) // len(values)]
