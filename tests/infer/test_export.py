@@ -83,7 +83,9 @@ def test_a_wrong_export_is_not_declared_good(digits: Loaded, tmp_path: Path, mon
     monkeypatch.setattr(
         "conveyor.infer.export._stored_source", lambda *_: Source(stored.preprocessing, graph=stored.graph)
     )
-    with pytest.raises(UserError, match=r"differs from the original .* the same answer for . of 5 images.*another --format"):
+    with pytest.raises(
+        UserError, match=r"differs from the original .* the same answer for . of 5 images.*another --format"
+    ):
         export(digits, tmp_path / "out", "onnx")
     assert os.listdir(tmp_path) == [], "nothing is left behind"
 

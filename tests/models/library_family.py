@@ -58,7 +58,9 @@ def main(folder: Path, model: str) -> dict[str, Any]:
     told["difference"] = max(one.comparison.relative for one in forms)
     photo = min((folder / "photos").rglob("*.png"))
     first, second = (conveyor.load(place).predict(photo) for place in (whole.folder, forms[1].folder))
-    told["predicted"] = max(abs(first.probabilities[label] - second.probabilities[label]) for label in first.probabilities)
+    told["predicted"] = max(
+        abs(first.probabilities[label] - second.probabilities[label]) for label in first.probabilities
+    )
     with contextlib.redirect_stdout(io.StringIO()) as answer:
         cli.main(["request", str(forms[0].folder), str(photo), "--json"])
     told["served"] = json.loads(answer.getvalue())[0]["best"][0]["label"] == first.label
