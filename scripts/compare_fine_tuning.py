@@ -31,10 +31,19 @@ from conveyor.models.weights import load_weights
 
 NAME, BATCH = "tf_efficientnet_lite0", 32
 LOOPS: dict[str, dict[str, Any]] = {
-    "plain": {"crops": {"scale": (0.25, 1.0), "color_jitter": None}, "decay": 0.01, "smoothing": 0.0, "warmup": 0.0},
-    "timm": {"crops": {}, "decay": 0.05, "smoothing": 0.1, "warmup": 0.1, "drop": 0.2},
+    **{
+        f"plain {rate:g}": {
+            "rate": rate,
+            "crops": {"scale": (0.25, 1.0), "color_jitter": None},
+            "decay": 0.01,
+            "smoothing": 0.0,
+            "warmup": 0.0,
+        }
+        for rate in (5e-4, 1e-3)
+    },
+    "timm": {"rate": 5e-4, "crops": {}, "decay": 0.05, "smoothing": 0.1, "warmup": 0.1, "drop": 0.2},
 }
-"""Both: AdamW at 5e-4, cosine to zero. `timm`: the crops, colour jitter and smoothing of its training script, its head's dropout."""
+"""All: AdamW, cosine to zero. `timm`: the crops, colour jitter and smoothing of its training script, its head's dropout."""
 
 
 def make_photographs(cifar: Path, out: Path, counts: dict[str, int]) -> None:
@@ -67,7 +76,7 @@ def loop(recipe: str, out: Path, size: int, epochs: int, seed: int) -> float:
     look = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bicubic"}
     augment = create_transform(size, is_training=True, **look, **settings["crops"])
     prepare = create_transform(size, crop_pct=0.875, **look)
-    optimizer = create_optimizer_v2(network, opt="adamw", lr=5e-4, weight_decay=settings["decay"])
+    optimizer = create_optimizer_v2(network, opt="adamw", lr=settings["rate"], weight_decay=settings["decay"])
     total, done = epochs * (len(train) // BATCH), 0
     for _ in range(epochs):
         order = torch.randperm(len(train)).tolist()
@@ -75,14 +84,18 @@ def loop(recipe: str, out: Path, size: int, epochs: int, seed: int) -> float:
         for start in range(0, len(train) - BATCH + 1, BATCH):
             warm = settings["warmup"] * total
             for group in optimizer.param_groups:
-                group["lr"] = 5e-4 * min((done + 1) / warm if warm else 1, (1 + math.cos(math.pi * done / total)) / 2)
+                group["lr"] = settings["rate"] * min(
+                    (done + 1) / warm if warm else 1, (1 + math.cos(math.pi * done / total)) / 2
+                )
             chosen = [train[i] for i in order[start : start + BATCH]]
             images, labels = torch.stack([augment(i) for i, _ in chosen]), torch.tensor([n for _, n in chosen])
             given = network(images.contiguous(memory_format=torch.channels_last))
             optimizer.zero_grad()
-            functional.cross_entropy(given, labels, label_smoothing=settings["smoothing"]).backward()
+            loss = functional.cross_entropy(given, labels, label_smoothing=settings["smoothing"])
+            loss.backward()
             optimizer.step()
             done += 1
+        print(f"{recipe}: update {done}, loss {float(loss):.3f}", flush=True)
     network.eval()
     hits = 0
     with torch.inference_mode():
@@ -109,13 +122,14 @@ def main() -> None:
     parser.add_argument("out", type=Path)
     for name, value in (("per-class", 60), ("validation", 100), ("image-size", 128), ("epochs", 5), ("seeds", 3)):
         parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--only", nargs="*", default=[], help="recipes by name; default: all")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     make_photographs(asked.cifar, asked.out / "photos", {"train": asked.per_class, "val": asked.validation})
     network = models.build("efficientnet_lite0", padding="same", norm_epsilon=1e-3)
     load_weights(network, asked.weights)
     save_file(network.state_dict(), asked.out / f"{NAME}.safetensors")
-    found: dict[str, list[float]] = {"conveyor": [], "plain": [], "timm": []}
+    found: dict[str, list[float]] = {name: [] for name in ("conveyor", *LOOPS) if name in asked.only or not asked.only}
     for seed in range(asked.seeds):
         for recipe, figures in found.items():
             start, length = time.monotonic(), (asked.image_size, asked.epochs, seed)
