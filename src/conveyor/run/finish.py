@@ -74,9 +74,7 @@ def finish(
             observer.end(record)
         if result["reason"].to_be_continued and not session.spec.options.run.json_logs:
             cause = received.name if received is not None and result["reason"] is Reason.INTERRUPTED else "--max-time"
-            say(
-                f"{cause}: stopped after update {session.update}, saved; go on with conveyor restore --checkpoint-path {folder}"
-            )
+            say(f"{cause}: stopped after update {session.update}, saved; go on with conveyor restore {folder}")
     return result
 
 
