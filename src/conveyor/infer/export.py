@@ -139,8 +139,8 @@ def export(
 def _cure(graph: ServingGraph, found: Comparison) -> str:
     """Another format is one where the format is at fault, not where float32 alone moves the logits as far.
 
-    That is so where norm statistics do not fit the images yet, as after few updates of 0.01: signals grow from layer to
-    layer, and rounding errors with them.
+    That is so where norm statistics do not fit the images yet, as after few updates: signals grow from layer to layer, and
+    rounding errors with them.
     """
     images = torch.from_numpy(_images(graph.preprocessing.image_shape))
     with torch.inference_mode():
@@ -149,8 +149,8 @@ def _cure(graph: ServingGraph, found: Comparison) -> str:
     if rounding < found.relative / 10:
         return "try another --format"
     return (
-        f"the model's own answers in float32 are {rounding:.2g} away from those in float64: train it for more updates, or "
-        "with --norm-momentum 0.1, so that its norm statistics fit its images"
+        f"the model's own answers in float32 are {rounding:.2g} away from those in float64: train it for more updates, so "
+        "that its norm statistics fit its images"
     )
 
 
