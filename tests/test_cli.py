@@ -20,6 +20,7 @@ def test_overview_lists_the_commands_that_are_there(conveyor: Run) -> None:
         assert f"{title}:" in out
         for name in names:
             assert f"  {name} " in out
+    assert max(len(line) for line in out.splitlines()) <= 80
     assert conveyor()[1] == out
 
 

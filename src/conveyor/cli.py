@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 from collections.abc import Iterator, Sequence
+from textwrap import wrap
 
 from conveyor import commands
 from conveyor.errors import INTERRUPTED, USER_ERROR, UserError, did_you_mean
@@ -129,11 +130,12 @@ def _overview() -> str:
     ]
     for title, names in commands.available().items():
         lines += ["", f"{title}:"]
-        lines += [f"  {name:<10} {commands.load(name).HELP}" for name in names]
+        for name in names:
+            lines += wrap(f"  {name:<10} {commands.load(name).HELP}", width(), subsequent_indent=" " * 13)
     lines += [
         "",
-        "conveyor COMMAND --help explains one command; conveyor --version prints the version;",
-        "conveyor --print-completion bash|zsh|tcsh prints a completion script for the shell.",
+        "conveyor COMMAND --help explains one command, --version prints the version,",
+        "--print-completion bash|zsh|tcsh prints a completion script for the shell.",
     ]
     return "\n".join(lines)
 

@@ -274,7 +274,7 @@ def test_another_rate_is_refused_with_the_command_that_takes_it(dialect, changes
     code, said = say(f"{line.replace('RUN', str(runs / run))} {changes}", dialect)
     assert code == 2
     assert f"error: {changes.split()[0]} stays as the run" in said
-    assert f"conveyor restore --checkpoint-path {runs / run} --learning-rate 0.02 changes it from here on" in said
+    assert f"conveyor restore {runs / run} --learning-rate 0.02 changes it from here on" in said
 
 
 def test_the_plan_of_a_restored_run_has_the_changes(runs, say):

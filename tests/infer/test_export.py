@@ -1,3 +1,4 @@
+import dataclasses
 import json
 import os
 import re
@@ -6,6 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from torch import nn
 
 from conveyor.errors import UserError
 from conveyor.infer import metadata
@@ -20,6 +23,11 @@ from conveyor.options import Options
 
 OPTIONS = Options().replace(model="resnet8", data="digits", seed=3)
 IMAGES = np.random.default_rng(1).integers(0, 256, (5, 8, 8, 1), dtype=np.uint8)
+
+
+class Centred(nn.Module):
+    def forward(self, logits: torch.Tensor) -> torch.Tensor:
+        return logits - logits.mean(1, keepdim=True)
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +83,22 @@ def test_a_wrong_export_is_not_declared_good(digits: Loaded, tmp_path: Path, mon
     monkeypatch.setattr(
         "conveyor.infer.export._stored_source", lambda *_: Source(stored.preprocessing, graph=stored.graph)
     )
-    with pytest.raises(UserError, match=r"differs from the original .* the same answer for . of 5 images"):
+    with pytest.raises(
+        UserError, match=r"differs from the original .* the same answer for . of 5 images.*another --format"
+    ):
         export(digits, tmp_path / "out", "onnx")
     assert os.listdir(tmp_path) == [], "nothing is left behind"
+
+
+def test_a_model_that_rounding_moves_too_far_is_said_to_be_the_cause(tmp_path: Path) -> None:
+    made = from_options(OPTIONS, "digits")
+    assert made.module is not None
+    last = [one for one in made.module.modules() if isinstance(one, nn.Linear)][-1]
+    with torch.no_grad():
+        last.weight.add_(1e6)
+    made = dataclasses.replace(made, module=nn.Sequential(made.module, Centred()))  # small differences of large numbers
+    with pytest.raises(UserError, match=r"own answers in float32 are .* away from those in float64.*more updates"):
+        export(made, tmp_path / "out", "onnx")
 
 
 def test_damage_is_named(digits: Loaded, tmp_path: Path) -> None:

@@ -1,8 +1,10 @@
-"""Runs where timm and torchvision are: `python library_family.py FOLDER MODEL`: trains, cuts, restores, recomputes, exports.
+"""Runs where timm and torchvision are: `python library_family.py FOLDER MODEL`: trains, validates, cuts, restores, recomputes, exports, serves.
 
 FOLDER holds `photos`. What happened is printed as one JSON object on the last line.
 """
 
+import contextlib
+import io
 import json
 import sys
 from pathlib import Path
@@ -12,7 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 import conveyor
-from conveyor import models
+from conveyor import cli, models
 from conveyor.errors import UserError
 from conveyor.infer.export import export
 from conveyor.infer.load import load
@@ -35,8 +37,9 @@ def main(folder: Path, model: str) -> dict[str, Any]:
         "validation": False,
     }  # fmt: skip
     name = model.replace("/", "-")
-    whole = conveyor.train(**asked, run_dir=folder / name)
+    whole = conveyor.train(**{**asked, "validation": True}, run_dir=folder / name)
     told: dict[str, Any] = {"updates": whole.updates, "finite": all(row["loss"] < 1e9 for row in whole.metrics)}
+    told["validated"] = whole.validation[-1]["images"]
     try:
         told["cut"] = same(
             whole, conveyor.train(**{**asked, "layout": "1x2", "stages": 2}, run_dir=folder / f"{name}-cut")
@@ -54,8 +57,13 @@ def main(folder: Path, model: str) -> dict[str, Any]:
     forms = [export(loaded, folder / f"{name}-{form}", form) for form in ("onnx", "torch")]
     told["difference"] = max(one.comparison.relative for one in forms)
     photo = min((folder / "photos").rglob("*.png"))
-    first, second = (conveyor.load(place).predict(photo).probabilities for place in (whole.folder, forms[1].folder))
-    told["predicted"] = max(abs(first[label] - second[label]) for label in first)
+    first, second = (conveyor.load(place).predict(photo) for place in (whole.folder, forms[1].folder))
+    told["predicted"] = max(
+        abs(first.probabilities[label] - second.probabilities[label]) for label in first.probabilities
+    )
+    with contextlib.redirect_stdout(io.StringIO()) as answer:
+        cli.main(["request", str(forms[0].folder), str(photo), "--json"])
+    told["served"] = json.loads(answer.getvalue())[0]["best"][0]["label"] == first.label
     return told
 
 

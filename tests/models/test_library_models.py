@@ -90,8 +90,9 @@ def test_a_registered_model_with_plain_layers_is_adopted() -> None:
         layers = [nn.Conv2d(in_channels, 4, 3), nn.BatchNorm2d(4), nn.Dropout(0.5), nn.AdaptiveAvgPool2d(1)]
         return nn.Sequential(*layers, nn.Flatten(), nn.Linear(4, num_classes))
 
-    made = models.build("plain_layers", num_classes=2)
+    made = models.build("plain_layers", num_classes=2, norm_momentum=0.3)
     assert type(made[1]) is BatchNorm
+    assert made[1].momentum == 0.3
     assert made[2].label == "2"
 
 
@@ -117,13 +118,15 @@ def run(*command: str, timeout: float = 1400) -> subprocess.CompletedProcess[str
 
 
 @pytest.mark.parametrize("model", [pytest.param(name, marks=with_timm) for name in FAMILIES])
-def test_a_family_trains_is_cut_restored_recomputed_and_exported(folder: Path, model: str) -> None:
+def test_a_family_trains_is_cut_restored_recomputed_exported_and_served(folder: Path, model: str) -> None:
     done = run(str(HERE / "library_family.py"), str(folder), model)
     assert done.returncode == 0, done.stderr
     told = json.loads(done.stdout.splitlines()[-1])
     assert told.pop("difference") < 1e-3
     assert told.pop("predicted") < 1e-3
-    assert told == {"updates": 8, "finite": True, "cut": True, "restored": True, "recomputed": True}
+    assert told.pop("validated") == 3
+    assert told.pop("updates") == 8
+    assert told == dict.fromkeys(("finite", "cut", "restored", "recomputed", "served"), True)
 
 
 MAKE_WEIGHTS = """
@@ -154,6 +157,7 @@ def test_published_weights_bring_a_librarys_model(folder: Path, tmp_path: Path, 
     assert told in done.stdout
     kept = (tmp_path / "run" / "options.yml").read_text()
     assert f"model: {asked if '/' in asked else 'timm/' + asked}" in kept
+    assert "norm_momentum: 0.1" in kept
     photo = min((folder / "photos").rglob("*.png"))
     done = run("-m", "conveyor", "predict", str(tmp_path / "run"), str(photo), "--json")
     assert done.returncode == 0, done.stderr

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from conveyor.report import sections
-from conveyor.report.inputs import Confusion, Run, read_run
+from conveyor.report.inputs import Calibration, Confusion, Run, read_run
 from conveyor.report.verdict import verdict
 
 
@@ -47,6 +47,21 @@ def test_where_the_time_went_and_what_to_take(tmp_path: Path) -> None:
     assert any("The best was 97.0 %, 3.0 points above the last: take --checkpoint best" in one for one in found)
     assert any(one.startswith("40 % of the time went into waiting for images") for one in found)
     assert any("Weakest class: bee, 50 % recognised, most often taken for cat." in one for one in found)
+
+
+def test_what_the_run_had_already_is_not_advised(tmp_path: Path) -> None:
+    plain, *_ = verdict(run_of(tmp_path / "plain", [99], [75]))
+    assert "--label-smoothing 0.1, more --weight-decay or --pretrained weights." in plain
+    tuned, *_ = verdict(run_of(tmp_path / "tuned", [99], [75], options={"pretrained": "x", "label_smoothing": 0.1}))
+    assert tuned.endswith("Try more images, --augment randaugment or more --weight-decay.")
+
+
+def test_too_sure_is_said_of_the_average_alone(tmp_path: Path) -> None:
+    def said(*bins: tuple[int, int, float]) -> str:
+        return " ".join(verdict(run_of(tmp_path / str(bins), [75], [75], calibration=Calibration(list(bins)))))
+
+    assert "sure" not in said((50, 25, 20.0), (50, 45, 50.0)), "too sure here, too little there"
+    assert "too sure of itself, by 10 points" in said((100, 75, 85.0))
 
 
 def test_a_run_without_validation_has_no_verdict(tmp_path: Path) -> None:

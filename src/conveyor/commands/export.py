@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from conveyor.errors import UserError
@@ -53,6 +54,8 @@ def run(arguments: argparse.Namespace) -> int:
     from conveyor.infer.target import check_target
 
     check_target(arguments.out)  # before the model is loaded: a mistake should cost no time
+    if arguments.format != "torch" and find_spec("onnxscript") is None:
+        raise UserError(f"exporting as {arguments.format} needs more packages: pip install 'conveyor[export]'")
     batch = _batch(arguments.batch)
     if arguments.int8:
         arguments.infer_precision = arguments.infer_precision or "int8"

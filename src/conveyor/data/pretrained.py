@@ -87,7 +87,11 @@ def _for_fine_tuning(options: Options) -> Options:
     """
     asked = options.model
     name = None if asked.model is None else catalogue.canonical(asked.model)
-    if name is None or not (asked.replace_head and asked.weights):
+    if not (asked.replace_head and asked.weights):
+        return options
+    if library_models.is_library(asked.model):
+        return options if asked.norm_momentum is not None else options.replace(norm_momentum=QUICK)
+    if name is None:
         return options
     entry = catalogue.entry(name)
     changes: dict[str, float] = {}

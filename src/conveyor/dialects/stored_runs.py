@@ -55,7 +55,7 @@ def restored(
         elif may_change(name):
             raise UserError(
                 f"{flag} stays as the run in {path} has it ({specs()[name].flag} {shown(kept[name])}): leave it out; conveyor "
-                f"restore --checkpoint-path {path} {specs()[name].flag} {shown(wanted[name])} changes it from here on"
+                f"restore {path} {specs()[name].flag} {shown(wanted[name])} changes it from here on"
             )
         else:
             raise UserError(

@@ -47,7 +47,7 @@ class ServingGraph(nn.Module):
         self.smallest_deviation = 1 / math.sqrt(math.prod(preprocessing.image_shape))
 
     def forward(self, images: Tensor) -> Tensor:
-        x = images.permute(0, 3, 1, 2).to(torch.float32)
+        x = images.permute(0, 3, 1, 2).to(self.scale.dtype)
         if self.per_image:
             mean = x.mean(dim=(1, 2, 3), keepdim=True)
             deviation = (x - mean).square().mean(dim=(1, 2, 3), keepdim=True).sqrt()

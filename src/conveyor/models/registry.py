@@ -13,7 +13,7 @@ from conveyor.errors import UserError, did_you_mean
 from conveyor.models import catalogue, library_models, user_module
 from conveyor.models.layers.adopt import adopt_norms, adopt_random_layers, check_adopted
 from conveyor.models.layers.layers import Block
-from conveyor.models.layers.norms import NormChoice
+from conveyor.models.layers.norms import BatchNorm, NormChoice
 from conveyor.models.layers.stochastic import name_layers
 from conveyor.models.user_module import Factory
 from conveyor.options.model import ModelOptions
@@ -65,6 +65,7 @@ def build(
             choices = [field.name for field in dataclasses.fields(ModelOptions) if field.name in known]
             raise UserError(f"{name} has no option {key!r}{did_you_mean(key, choices)}.")
     arguments = {**defaults, **given}
+    momentum = None if "norm" in parameters else norm_given.pop("norm_momentum", None)
     if "norm" in parameters:
         arguments["norm"] = _norm_choice(norm_defaults, norm_given)
     elif any(norm_given.values()):
@@ -74,6 +75,10 @@ def build(
     model = adopt_random_layers(adopt_norms(factory(num_classes=num_classes, in_channels=in_channels, **arguments)))
     if library_models.is_library(name):
         check_adopted(model, name)
+    if momentum is not None:  # the only choice of norms that a network of others leaves
+        for layer in model.modules():
+            if isinstance(layer, BatchNorm):
+                layer.momentum = momentum
     name_layers(model)
     return model
 

@@ -1,6 +1,7 @@
 """A run in a few sentences: how it learned, where the time went, what to try."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from conveyor.report.inputs import Calibration, Confusion, Run
 
@@ -13,7 +14,14 @@ STILL_RISING = 1.0
 WAITING = 0.25
 """Share of the time from which on it is mentioned."""
 TOO_SURE = 0.05
-"""Calibration error from which on it is mentioned."""
+"""Distance of the average confidence from the accuracy from which on it is mentioned."""
+AGAINST_OVERFITTING = {
+    "augment": "--augment randaugment",
+    "label_smoothing": "--label-smoothing 0.1",
+    "weight_decay": "more --weight-decay",
+    "pretrained": "--pretrained weights",
+}
+"""By option; one that the run had already is not advised, but for weight decay."""
 
 
 def verdict(run: Run) -> list[str]:
@@ -23,7 +31,7 @@ def verdict(run: Run) -> list[str]:
     if not validated:
         return []
     found = [
-        _learning(trained, validated),
+        _learning(trained, validated, run.options),
         *_late(validated),
         *_time(run.timing),
         *_sure(run.calibration),
@@ -32,15 +40,17 @@ def verdict(run: Run) -> list[str]:
     return [sentence for sentence in found if sentence]
 
 
-def _learning(trained: Sequence[float], validated: Sequence[float]) -> str:
+def _learning(trained: Sequence[float], validated: Sequence[float], options: Mapping[str, Any]) -> str:
     best, last = max(validated), validated[-1]
     if not trained:
         return ""
     gap = trained[-1] - last
     if gap >= GAP:
+        used = {name for name in AGAINST_OVERFITTING if options.get(name) not in (None, 0, "none")} - {"weight_decay"}
+        cures = ["more images", *(cure for name, cure in AGAINST_OVERFITTING.items() if name not in used)]
         return (
-            f"It overfits: {trained[-1]:.1f} % on training images, {last:.1f} % on others. Try more images, --augment "
-            "randaugment, --label-smoothing 0.1, --weight-decay, or --pretrained weights."
+            f"It overfits: {trained[-1]:.1f} % on training images, {last:.1f} % on others. Try {', '.join(cures[:-1])} or "
+            f"{cures[-1]}."
         )
     if trained[-1] < LOW and last < LOW:
         rising = len(validated) >= 4 and last - validated[-1 - len(validated) // 4] >= STILL_RISING
@@ -77,7 +87,7 @@ def _time(timing: dict[str, float]) -> list[str]:
 
 
 def _sure(calibration: Calibration | None) -> list[str]:
-    if calibration is None or calibration.error < TOO_SURE:
+    if calibration is None or abs(calibration.excess) < TOO_SURE:
         return []
     points = 100 * abs(calibration.excess)
     if calibration.excess > 0:

@@ -74,8 +74,7 @@ def finish(
             observer.end(record)
         if result["reason"].to_be_continued and not session.spec.options.run.json_logs:
             cause = received.name if received is not None and result["reason"] is Reason.INTERRUPTED else "--max-time"
-            where = f"go on with conveyor restore --checkpoint-path {folder}"
-            line = f"{cause}: stopped after update {session.update}, saved; {where}"
+            line = f"{cause}: stopped after update {session.update}, saved; go on with conveyor restore {folder}"
             append_log(folder, [line])  # first: a launcher that is gone takes standard output with it
             say(line)
     return result

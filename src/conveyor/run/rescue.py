@@ -33,6 +33,5 @@ def _saved(session: Session, lost: Path, state: State) -> str:
     except (OSError, UserError) as problem:
         return f"{begin}, and its state could not be saved in {target} ({problem}): start it again"
     return (
-        f"{begin}: its state after update {session.update} is saved in {target}; go on with conveyor restore "
-        f"--checkpoint-path {target}"
+        f"{begin}: its state after update {session.update} is saved in {target}; go on with conveyor restore {target}"
     )

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-import time
 from importlib import resources
 from pathlib import PurePath
 from typing import Any, Protocol
@@ -111,31 +110,33 @@ class Http:
     async def infer(self, request: Request) -> Response:
         async with self._limit() as limit:
             with self._service.request("http-v2", limit, **request.path_params) as asked:
-                async with Body(self._service, request, limit) as body:
+                async with Body(self._service, request, asked) as body:
                     content, headers = await http_v2.infer(
                         self._service, asked, body, request.headers.get(http_v2.BINARY_HEADER)
                     )
+                asked.spend("encode")
                 return _timed(asked, Response(content, headers=headers))
 
     async def predict(self, request: Request) -> Response:
         async with self._limit() as limit:
             with self._service.request("http-tensorflow", limit, **request.path_params) as asked:
-                async with Body(self._service, request, limit) as body:
+                async with Body(self._service, request, asked) as body:
                     content = await http_tf.predict(self._service, asked, body)
+                asked.spend("encode")
                 return _timed(asked, Response(content, headers={"Content-Type": "application/json"}))
 
     async def classify(self, request: Request) -> Response:
         """The request of the page: the bytes of one photograph in, the five best classes out."""
         async with self._limit() as limit:
             with self._service.request("http-page", limit) as asked:
-                model, start = asked.model, time.monotonic()
+                model = asked.model
                 kind = request.headers.get("content-type", "").partition(";")[0]
                 if kind in ("multipart/form-data", "application/json"):
                     raise Unsupported(
                         f"{kind} is not taken here: send the file itself as the body, as curl --data-binary @photo.jpg "
                         f"does; JSON goes to /v1/models/{model.name}:predict"
                     )
-                async with Body(self._service, request, limit) as body:
+                async with Body(self._service, request, asked) as body:
                     images = await self._service.decode(asked, [body])
                 logits = await self._service.infer(asked, images)
                 row = model.probabilities(logits)[0]
@@ -151,7 +152,7 @@ class Http:
                     ]
                 elif row.max() < model.abstain_below:
                     found["abstains"] = True
-                found["milliseconds"] = 1000 * (time.monotonic() - start)
+                found["milliseconds"] = 1000 * asked.spend("encode")
                 return _timed(asked, _json(found))
 
     def _limit(self) -> Limit:
@@ -161,8 +162,8 @@ class Http:
 class Body:
     """The body of a request, read within the limits of size, time and memory of all requests together."""
 
-    def __init__(self, service: Service, request: Request, limit: Limit) -> None:
-        self._service, self._request, self._limit = service, request, limit
+    def __init__(self, service: Service, request: Request, asked: Asked) -> None:
+        self._service, self._request, self._asked = service, request, asked
         self._held = 0
 
     async def __aenter__(self) -> bytes:
@@ -183,11 +184,12 @@ class Body:
                 parts.append(part)
         except BaseException as error:
             self._release()
-            if isinstance(error, asyncio.CancelledError) and self._limit.up:
+            if isinstance(error, asyncio.CancelledError) and self._asked.limit.up:
                 raise TooSlow(f"the request did not arrive within {settings.timeout:g} seconds") from None
             if isinstance(error, ClientDisconnect):
                 raise Refused("the connection ended before the request was complete") from None
             raise
+        self._asked.spend("receive")
         return b"".join(parts)
 
     async def __aexit__(self, *_: object) -> None:
@@ -268,7 +270,6 @@ async def _refusal(request: Request, error: Exception) -> Response:
 
 def _timed(asked: Asked, response: Response) -> Response:
     """The answer with the milliseconds of its phases in the header `Server-Timing`."""
-    asked.encoded()
     response.headers["Server-Timing"] = ", ".join(f"{one};dur={1000 * s:.3f}" for one, s in asked.spent.items())
     return response
 

@@ -24,7 +24,7 @@ class Metrics:
         )
         self._phases = Histogram(
             "conveyor_phase_seconds",
-            "Time of a request in each phase: decode (photographs), queue (waiting for a batch), infer, encode (the answer).",
+            "Time of a request in each phase: receive (its body), decode (to arrays), queue (until its batch), infer, encode; no gaps.",
             ["phase"],
             buckets=_SECONDS,
             registry=self.registry,

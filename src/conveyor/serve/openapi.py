@@ -53,7 +53,7 @@ def document(model: ServedModel) -> dict[str, Any]:
     classify = {
         "summary": "Classify one photograph.",
         "description": "The body is the file itself: JPEG, PNG, WebP, GIF, BMP, TIFF or PPM. The header Server-Timing tells "
-        "the milliseconds of decode, queue, infer and encode.",
+        "the milliseconds of receive, decode, queue, infer and encode, which add up to the whole.",
         "requestBody": {"required": True, "content": dict.fromkeys(kinds, picture)},
         "responses": _responses("The five most probable classes.", {"$ref": "#/components/schemas/Answer"}),
     }

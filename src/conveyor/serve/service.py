@@ -40,19 +40,28 @@ class Asked:
     model: ServedModel
     limit: Limit
     spent: dict[str, float] = dataclasses.field(default_factory=dict)
-    """Seconds by phase: decode, queue, infer, encode."""
+    """Seconds by phase: receive, decode, queue, infer, encode."""
     photographs: list[bytes] = dataclasses.field(default_factory=list)
     """As they were sent, if they are needed for a comparison of versions."""
-    _inferred: float = 0.0
+    start: float = dataclasses.field(default_factory=time.monotonic)
+    latest: float = 0.0
+    """The last reading of the clock: the phases are the differences of consecutive readings, without gaps."""
 
-    def encoded(self) -> None:
-        """To be called when the answer is ready to be sent."""
-        self.spent["encode"] = time.monotonic() - self._inferred
+    def __post_init__(self) -> None:
+        self.latest = self.start
 
-    def inferred(self, start: float, waits: list[float]) -> None:
-        self._inferred = time.monotonic()
+    def spend(self, phase: str) -> float:
+        """All time since the last reading belongs to `phase`; returns the seconds since the request began."""
+        now = time.monotonic()
+        self.spent[phase] = self.spent.get(phase, 0.0) + now - self.latest
+        self.latest = now
+        return now - self.start
+
+    def inferred(self, waits: list[float]) -> None:
+        """Of the time since the last reading, the longest wait for a batch is `queue` and the rest is `infer`."""
         self.spent["queue"] = max(waits, default=0.0)
-        self.spent["infer"] = self._inferred - start - self.spent["queue"]
+        self.spend("infer")
+        self.spent["infer"] -= self.spent["queue"]
 
 
 class Service:
@@ -107,7 +116,8 @@ class Service:
 
     async def infer(self, asked: Asked, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Logits from the model, within the time left. During an exchange the old version answers its own requests."""
-        start, waits = time.monotonic(), list[float]()
+        asked.spend("decode")
+        waits = list[float]()
         try:
             answer = await asked.model.infer(images, waits.append)
         except asyncio.CancelledError:
@@ -115,7 +125,7 @@ class Service:
                 raise Late(f"no answer within {asked.limit.seconds:g} seconds") from None
             raise
         self.metrics.images.inc(len(images))
-        asked.inferred(start, waits)
+        asked.inferred(waits)
         if self._recent is not None:
             labels = [asked.model.label(int(number)) for number in answer.argmax(1)]
             self._recent.keep(asked.photographs or list(images), labels)
@@ -142,10 +152,8 @@ class Service:
         try:
             async with self._decoders:
                 work = asyncio.ensure_future(asyncio.to_thread(all_of_them))
-                start = time.monotonic()
                 try:
                     decoded = await asyncio.shield(work)
-                    asked.spent["decode"] = time.monotonic() - start
                     asked.photographs = contents if self._recent is not None else []
                     return decoded
                 finally:
@@ -198,6 +206,7 @@ class Service:
             asked = Asked(model, limit)
             try:
                 yield asked
+                asked.spend("encode")
                 for phase, seconds in asked.spent.items():
                     self.metrics.phase(phase, seconds)
             finally:

@@ -64,7 +64,7 @@ class Late:
                 checkpoints.save(path, state)
             say(
                 f"{number.name}: stopped in update {session.update + 1}, which is given up; saved after update "
-                f"{session.update}; go on with conveyor restore --checkpoint-path {folder}"
+                f"{session.update}; go on with conveyor restore {folder}"
             )
             sys.stdout.flush()
             sys.stderr.flush()

@@ -1,0 +1,143 @@
+"""Fine-tuning by default beside a plain PyTorch loop and timm's settings: same weights, photographs, epochs and image size.
+
+    python scripts/compare_fine_tuning.py WEIGHTS CIFAR OUT
+
+WEIGHTS are EfficientNet-Lite0's, CIFAR is the folder of CIFAR-10's binary files, OUT a folder for photographs and runs. timm
+and torchvision must be installed: the two loops use timm's network. Accuracy is that of the last epoch on images that are
+not trained on; with the same images for all, differences between recipes are less uncertain than the figures.
+"""
+
+import argparse
+import json
+import math
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import timm
+import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
+from timm.data import create_transform
+from timm.optim import create_optimizer_v2
+from torch.nn import functional
+
+from conveyor import models
+from conveyor.models.weights import load_weights
+
+NAME, BATCH = "tf_efficientnet_lite0", 32
+LOOPS: dict[str, dict[str, Any]] = {
+    **{
+        f"plain {rate:g}": {
+            "rate": rate,
+            "crops": {"scale": (0.25, 1.0), "color_jitter": None},
+            "decay": 0.01,
+            "smoothing": 0.0,
+            "warmup": 0.0,
+        }
+        for rate in (5e-4, 1e-3)
+    },
+    "timm": {"rate": 5e-4, "crops": {}, "decay": 0.05, "smoothing": 0.1, "warmup": 0.1, "drop": 0.2},
+}
+"""All: AdamW, cosine to zero. `timm`: the crops, colour jitter and smoothing of its training script, its head's dropout."""
+
+
+def make_photographs(cifar: Path, out: Path, counts: dict[str, int]) -> None:
+    """`out/train/CLASS` and `out/val/CLASS`: the first images of each class, as JPEG of 160 pixels."""
+    names = (cifar / "batches.meta.txt").read_text().split()
+    for (split, count), file in zip(counts.items(), ("data_batch_1.bin", "test_batch.bin"), strict=True):
+        records = np.fromfile(cifar / file, np.uint8).reshape(-1, 3073)
+        for number, name in enumerate(names):
+            (out / split / name).mkdir(parents=True, exist_ok=True)
+            for index, record in enumerate(records[records[:, 0] == number][:count]):
+                image = Image.fromarray(np.ascontiguousarray(record[1:].reshape(3, 32, 32).transpose(1, 2, 0)))
+                image.resize((160, 160), Image.Resampling.BICUBIC).save(out / split / name / f"{index}.jpg", quality=92)
+
+
+def read(folder: Path) -> list[tuple[Image.Image, int]]:
+    classes = sorted(folder.iterdir())
+    return [(Image.open(file).convert("RGB"), n) for n, one in enumerate(classes) for file in sorted(one.iterdir())]
+
+
+def loop(recipe: str, out: Path, size: int, epochs: int, seed: int) -> float:
+    """Top-1 accuracy after training as `LOOPS[recipe]` says."""
+    torch.manual_seed(seed)
+    np.random.seed(seed)
+    settings = LOOPS[recipe]
+    train, validation = read(out / "photos" / "train"), read(out / "photos" / "val")
+    network = timm.create_model(NAME, num_classes=10, drop_rate=settings.get("drop", 0.0), bn_momentum=0.1)
+    state = load_file(out / f"{NAME}.safetensors")
+    network.load_state_dict({k: v for k, v in state.items() if not k.startswith("classifier")}, strict=False)
+    network = network.to(memory_format=torch.channels_last)
+    look = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bicubic"}
+    augment = create_transform(size, is_training=True, **look, **settings["crops"])
+    prepare = create_transform(size, crop_pct=0.875, **look)
+    optimizer = create_optimizer_v2(network, opt="adamw", lr=settings["rate"], weight_decay=settings["decay"])
+    total, done = epochs * (len(train) // BATCH), 0
+    for _ in range(epochs):
+        order = torch.randperm(len(train)).tolist()
+        network.train()
+        for start in range(0, len(train) - BATCH + 1, BATCH):
+            warm = settings["warmup"] * total
+            for group in optimizer.param_groups:
+                group["lr"] = settings["rate"] * min(
+                    (done + 1) / warm if warm else 1, (1 + math.cos(math.pi * done / total)) / 2
+                )
+            chosen = [train[i] for i in order[start : start + BATCH]]
+            images, labels = torch.stack([augment(i) for i, _ in chosen]), torch.tensor([n for _, n in chosen])
+            given = network(images.contiguous(memory_format=torch.channels_last))
+            optimizer.zero_grad()
+            loss = functional.cross_entropy(given, labels, label_smoothing=settings["smoothing"])
+            loss.backward()
+            optimizer.step()
+            done += 1
+        print(f"{recipe}: update {done}, loss {float(loss):.3f}", flush=True)
+    network.eval()
+    hits = 0
+    with torch.inference_mode():
+        for start in range(0, len(validation), 100):
+            some = validation[start : start + 100]
+            found = network(torch.stack([prepare(i) for i, _ in some])).argmax(1)
+            hits += int((found == torch.tensor([n for _, n in some])).sum())
+    return 100 * hits / len(validation)
+
+
+def ours(out: Path, size: int, epochs: int, seed: int) -> float:
+    """Top-1 accuracy of `conveyor train --data-dir photos --pretrained tf_efficientnet_lite0`."""
+    run = out / f"run-{seed}"
+    words = f"train --data-dir {out / 'photos'} --pretrained {NAME} --weights-dir {out} --image-size {size} --epochs {epochs} "
+    words += f"--seed {seed} --run-dir {run} --epochs-per-validation {epochs} --no-report --threads 1 --layout 1x1"
+    subprocess.run([sys.executable, "-m", "conveyor", *words.split()], check=True)
+    return float(json.loads((run / "result.json").read_text())["accuracy"])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("weights", type=Path)
+    parser.add_argument("cifar", type=Path)
+    parser.add_argument("out", type=Path)
+    for name, value in (("per-class", 60), ("validation", 100), ("image-size", 128), ("epochs", 5), ("seeds", 3)):
+        parser.add_argument(f"--{name}", type=int, default=value)
+    parser.add_argument("--only", nargs="*", default=[], help="recipes by name; default: all")
+    asked = parser.parse_args()
+    torch.set_num_threads(1)
+    make_photographs(asked.cifar, asked.out / "photos", {"train": asked.per_class, "val": asked.validation})
+    network = models.build("efficientnet_lite0", padding="same", norm_epsilon=1e-3)
+    load_weights(network, asked.weights)
+    save_file(network.state_dict(), asked.out / f"{NAME}.safetensors")
+    found: dict[str, list[float]] = {name: [] for name in ("conveyor", *LOOPS) if name in asked.only or not asked.only}
+    for seed in range(asked.seeds):
+        for recipe, figures in found.items():
+            start, length = time.monotonic(), (asked.image_size, asked.epochs, seed)
+            figures.append(ours(asked.out, *length) if recipe == "conveyor" else loop(recipe, asked.out, *length))
+            print(f"seed {seed} {recipe}: {figures[-1]:.2f} %, {time.monotonic() - start:.0f} s", flush=True)
+    for recipe, figures in found.items():
+        print(f"{recipe}: mean {statistics.mean(figures):.2f} % of {figures}")
+
+
+if __name__ == "__main__":
+    main()
