@@ -69,7 +69,7 @@ class Cluster:
         self._begin("munged", ["munged", "--foreground", "--force", *paths])
         self._until(lambda: (self.folder / "munge.socket").exists(), "munged")
         self._begin("slurmctld", ["slurmctld", "-D"])
-        self._until(lambda: self._answers("scontrol", "ping"), "slurmctld")
+        self._until(lambda: self.answers("scontrol", "ping"), "slurmctld")
         for node in ("n1", "n2"):
             self.start_node(node)
         self._until(lambda: self.run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2", "two idle nodes")
@@ -84,7 +84,7 @@ class Cluster:
         daemon.wait()
 
     def stop(self) -> None:
-        if self._answers("scancel", "--user=root"):
+        if self.answers("scancel", "--user=root"):
             with contextlib.suppress(AssertionError):
                 self._until(lambda: not self.run("squeue", "-h").strip(), "the end of all jobs")
         for daemon in reversed(self._daemons.values()):
@@ -104,7 +104,8 @@ class Cluster:
         assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
         return done.stdout
 
-    def _answers(self, *command: str) -> bool:
+    def answers(self, *command: str) -> bool:
+        """Whether a command of SLURM succeeds."""
         done = subprocess.run(self.here(command), env=self.environment, capture_output=True, text=True, timeout=60)
         return done.returncode == 0
 

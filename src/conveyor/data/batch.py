@@ -2,8 +2,10 @@
 
 import dataclasses
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
+import torch
 from torch import Tensor
 
 from conveyor.data.order import Indices
@@ -59,6 +61,14 @@ class Target:
     mixed: list[tuple[Tensor, Tensor]] | None = None
     teacher: Tensor | None = None
     """The logits of a teacher for the same images, float32 [B, C]."""
+
+    def to(self, device: torch.device) -> "Target":
+        """The same target on `device`, without waiting for it."""
+        if self.labels.device == device:
+            return self
+        move = partial(torch.Tensor.to, device=device, non_blocking=True)
+        mixed = self.mixed and [(move(y), move(w)) for y, w in self.mixed]
+        return Target(move(self.labels), mixed, None if self.teacher is None else move(self.teacher))
 
 
 class Dataset(Protocol):

@@ -127,9 +127,10 @@ def _compile(model: nn.Module, spec: RunSpec, device: torch.device) -> None:
     if not blocks:
         raise UserError(f"--compile compiles the blocks of a model, and {spec.model_name} has none: leave it out")
     compiled.check(device)
-    spans = norms.batch_norms(model) if spec.options.model.bn_span > 1 else []
-    drawing = [module for module in model.modules() if isinstance(module, Stochastic)]
-    compiled.apply(model, blocks, [*spans, *drawing])
+    # A span asks other workers, rounding at random the micro-batch.
+    whole = spec.options.model.bn_span == 1 and spec.options.precision.stochastic_rounding != "all"
+    opaque = (Stochastic,) if whole else (Stochastic, norms.BatchNorm, norms.GroupNorm)
+    compiled.apply(model, blocks, [module for module in model.modules() if isinstance(module, opaque)])
 
 
 def build_lane(

@@ -259,7 +259,10 @@ class StageLane:
         return result if result is not None else images.new_zeros((0, 0))
 
     def _send_target(self, number: int, target: Target) -> None:
-        """Labels go straight from the first stage's worker to the last one's."""
+        """Labels go straight from the first stage's worker to the last one's, from host to host.
+
+        Only a teacher's logits come from the device, for which the host waits here.
+        """
         if self.pipeline.holds_last:
             self._targets[number] = target
             return
@@ -274,14 +277,14 @@ class StageLane:
 
     def _receive_target(self, number: int) -> Target:
         if self.pipeline.holds_first:
-            return self._targets.pop(number)
+            return self._targets.pop(number).to(self._world.device)
         peer = self.pipeline.peer(0)
         shape = torch.zeros(3, dtype=torch.int64)
         dist.recv(shape, peer, group=self._group, tag=LABELS)
         height, width, taught = shape.tolist()
         table = torch.empty(height, width, dtype=torch.float64)
         dist.recv(table, peer, group=self._group, tag=LABELS)
-        table = table.to(self._world.device)
+        table = table.to(self._world.device, non_blocking=True)
         labels, *rest = table[: height - taught].unbind()
         mixed = [(rest[i].long(), rest[i + 1].float()) for i in range(0, len(rest), 2)]
         teacher = table[height - taught :].T.float() if taught else None
