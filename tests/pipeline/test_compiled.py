@@ -18,7 +18,7 @@ BASE: dict[str, Any] = {
 SETS: dict[str, dict[str, Any]] = {
     "joined": {"pass_slots": "2"},
     "recomputed": {"recompute": ["block"], "pipeline_schedule": "1f1b"},
-    "half": {"model": "efficientnet_cifar", "image_size": 16, "dropout": 0.2, "precision": "16.32", "loss_scale": "64"},
+    "half": {"survival": 0.7, "precision": "16.32", "loss_scale": "64"},
     "group": {"norm": "group", "norm_groups": 4, "precision": "bf16", "stochastic_rounding": "all"},
 }
 
