@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Callable
@@ -36,8 +37,9 @@ ReturnToService=2
 SlurmdTimeout=15
 KillWait=20
 CompleteWait=0
-NodeName=n1 NodeAddr=127.0.0.2 Port={ports[1]} CPUs=2 RealMemory=500
-NodeName=n2 NodeAddr=127.0.0.3 Port={ports[2]} CPUs=2 RealMemory=500
+GresTypes=gpu
+NodeName=n1 NodeAddr=127.0.0.2 Port={ports[1]} CPUs=2 RealMemory=500 Gres=gpu:2
+NodeName=n2 NodeAddr=127.0.0.3 Port={ports[2]} CPUs=2 RealMemory=500 Gres=gpu:2
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4
 """
 
@@ -53,6 +55,10 @@ class Cluster:
         (folder / "munge.key").write_bytes(os.urandom(128))
         (folder / "munge.key").chmod(0o600)
         (folder / "hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()}\n127.0.0.2 n1\n127.0.0.3 n2\n")
+        # GPUs as far as SLURM is concerned: devices (here those of /dev/null) that it deals out by number.
+        for number in range(2):
+            os.mknod(folder / f"gpu{number}", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        (folder / "gres.conf").write_text(f"NodeName=n[1-2] Name=gpu File={folder}/gpu[0-1]\n")
         (folder / "slurm.conf").write_text(
             CONFIG.format(folder=folder, host=socket.gethostname(), ports=_free_ports(3))
         )

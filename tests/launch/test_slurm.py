@@ -241,3 +241,10 @@ def test_a_first_host_without_an_address(cluster: Cluster) -> None:
     assert done.returncode == 98, done.stderr
     lines = [line for line in done.stderr.splitlines() if not line.startswith("srun:")]
     assert [line for line in lines if "no.such.host.invalid has no address" in line] == lines, done.stderr
+
+
+def test_the_tasks_of_a_node_see_each_others_gpus(cluster: Cluster) -> None:
+    plan = LaunchPlan(instances=2, threads=1)
+    job = cluster.submit(emit("slurm", ["printenv", "CUDA_VISIBLE_DEVICES"], plan, Wanted(num_hosts=1, gpus=1)))
+    cluster.wait(job, "COMPLETED")
+    assert said(cluster, job).split() == ["0,1", "0,1"]
