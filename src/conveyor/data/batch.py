@@ -1,11 +1,9 @@
 """The values passed from the disk to the network: raw samples, a micro-batch, and the labels it is trained on."""
 
 import dataclasses
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
-import torch
 from torch import Tensor
 
 from conveyor.data.order import Indices
@@ -62,13 +60,10 @@ class Target:
     teacher: Tensor | None = None
     """The logits of a teacher for the same images, float32 [B, C]."""
 
-    def to(self, device: torch.device) -> "Target":
-        """The same target on `device`, without waiting for it."""
-        if self.labels.device == device:
-            return self
-        move = partial(torch.Tensor.to, device=device, non_blocking=True)
-        mixed = self.mixed and [(move(y), move(w)) for y, w in self.mixed]
-        return Target(move(self.labels), mixed, None if self.teacher is None else move(self.teacher))
+    def copied(self, copy: Callable[[Tensor], Tensor]) -> "Target":
+        """The same target where `copy` brings its tensors."""
+        mixed = self.mixed and [(copy(y), copy(w)) for y, w in self.mixed]
+        return Target(copy(self.labels), mixed, None if self.teacher is None else copy(self.teacher))
 
 
 class Dataset(Protocol):

@@ -277,14 +277,14 @@ class StageLane:
 
     def _receive_target(self, number: int) -> Target:
         if self.pipeline.holds_first:
-            return self._targets.pop(number).to(self._world.device)
+            return self._targets.pop(number).copied(self._prepare.copy)
         peer = self.pipeline.peer(0)
         shape = torch.zeros(3, dtype=torch.int64)
         dist.recv(shape, peer, group=self._group, tag=LABELS)
         height, width, taught = shape.tolist()
         table = torch.empty(height, width, dtype=torch.float64)
         dist.recv(table, peer, group=self._group, tag=LABELS)
-        table = table.to(self._world.device, non_blocking=True)
+        table = self._prepare.copy(table)
         labels, *rest = table[: height - taught].unbind()
         mixed = [(rest[i].long(), rest[i + 1].float()) for i in range(0, len(rest), 2)]
         teacher = table[height - taught :].T.float() if taught else None

@@ -100,7 +100,7 @@ class WholeModelLane:
 
     def _inputs(self, parts: Sequence[Batch]) -> tuple[Tensor, Target]:
         images, target = joined_inputs(self._prepare, parts, self._teacher)
-        return images, target.to(self._prepare.device)
+        return images, target.copied(self._prepare.copy)
 
     def _factor(self, loss_scale: float, slots: tuple[int, ...]) -> float:
         return loss_scale * len(slots) / self._dealt.slots

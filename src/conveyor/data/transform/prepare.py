@@ -20,6 +20,7 @@ from conveyor.data.transform import augment, erasing, geometry, jitter, mixing
 from conveyor.data.transform.normalize import Normalization
 from conveyor.data.transform.randaugment import randaugment, trivialaugment
 from conveyor.numerics import keyed
+from conveyor.numerics.copy_stream import CopyStream
 from conveyor.options import Options
 
 
@@ -39,6 +40,7 @@ class Prepare:
         self._info = info
         self.device = torch.device(device)
         self.dtype = dtype
+        self.copy = CopyStream(self.device)
         about = about or subject(options, info)
         self.image_size = about.image_size
         self.channels = about.in_channels
@@ -85,7 +87,7 @@ class Prepare:
             return batch
         # Labels and samples' numbers stay: what is drawn from them is drawn on the host, and labels may be sent to another
         # worker; the host need not wait for the device for either.
-        return dataclasses.replace(batch, images=batch.images.to(self.device, non_blocking=True))
+        return dataclasses.replace(batch, images=self.copy(batch.images))
 
     def _pixels(self, batch: Batch, train: bool) -> Batch:
         """Crop, flip, augment, resize and normalise: float32 [B, H, W, C]."""
