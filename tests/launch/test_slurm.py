@@ -248,3 +248,39 @@ def test_the_tasks_of_a_node_see_each_others_gpus(cluster: Cluster) -> None:
     job = cluster.submit(emit("slurm", ["printenv", "CUDA_VISIBLE_DEVICES"], plan, Wanted(num_hosts=1, gpus=1)))
     cluster.wait(job, "COMPLETED")
     assert said(cluster, job).split() == ["0,1", "0,1"]
+
+
+SUBMITTED = """
+import sys
+import submitit
+
+
+class Job:
+    def __call__(self, folder, options):
+        import conveyor
+
+        return conveyor.train(run_dir=folder, resume="auto", **options).updates
+
+    def checkpoint(self, *arguments):
+        return submitit.helpers.DelayedSubmission(self, *arguments)
+
+
+executor = submitit.AutoExecutor(sys.argv[1], cluster="slurm", slurm_python=sys.executable)
+executor.update_parameters(nodes=2, tasks_per_node=1, cpus_per_task=1, timeout_min=20)
+options = dict(
+    updates=120, updates_per_epoch=20, accumulation=2, micro_batch_size=4, threads=1, device="cpu", validation=False,
+    report=False, tensorboard=False,
+)
+print(executor.submit(Job(), sys.argv[2], options).results())
+"""
+
+
+def test_a_job_of_submitit(cluster: Cluster, undisturbed: Path, tmp_path: Path) -> None:
+    pytest.importorskip("submitit", reason="submitit is not installed")
+    done = subprocess.run(
+        cluster.here([sys.executable, "-c", SUBMITTED, str(tmp_path / "logs"), str(tmp_path / "run")]),
+        env=cluster.environment, cwd=tmp_path, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"[{UPDATES}, {UPDATES}]"
+    assert differences(tmp_path / "run", undisturbed) == []

@@ -127,9 +127,8 @@ def _compile(model: nn.Module, spec: RunSpec, device: torch.device) -> None:
     if not blocks:
         raise UserError(f"--compile compiles the blocks of a model, and {spec.model_name} has none: leave it out")
     compiled.check(device)
-    # A span asks other workers, rounding at random the micro-batch.
-    whole = spec.options.model.bn_span == 1 and spec.options.precision.stochastic_rounding != "all"
-    opaque = (Stochastic,) if whole else (Stochastic, norms.BatchNorm, norms.GroupNorm)
+    # They draw numbers for their micro-batch; a span asks other workers.
+    opaque = (Stochastic,) if spec.options.model.bn_span == 1 else (Stochastic, norms.BatchNorm)
     compiled.apply(model, blocks, [module for module in model.modules() if isinstance(module, opaque)])
 
 
