@@ -28,10 +28,10 @@ def apply(model: nn.Module, blocks: Sequence[str], opaque: Iterable[nn.Module]) 
     for module in opaque:
         module.forward = _Opaque(module.forward)
     for module in model.modules():
-        if "_conv_forward" in vars(module):
-            module._conv_forward = _Opaque(module._conv_forward)
+        if isinstance(module, nn.Conv2d) and "_conv_forward" in vars(module):
+            module._conv_forward = _Opaque(module._conv_forward)  # type: ignore[method-assign]
         elif type(module) is nn.Linear and "forward" in vars(module):
-            module.forward = _Opaque(module.forward)
+            module.forward = _Opaque(module.forward)  # type: ignore[method-assign]
     for name in blocks:
         wrap(model.get_submodule(name))
 
@@ -67,7 +67,8 @@ class _Compiled:
         if traced or not torch.is_grad_enabled() or context.is_layer_by_layer():
             return self.forward(*inputs)
         if self._region is None:
-            self._region = torch.compile(self.forward, dynamic=False, recompile_limit=VARIANTS)
+            compiler: Any = torch.compile  # its overloads do not know all of its arguments
+            self._region = compiler(self.forward, dynamic=False, recompile_limit=VARIANTS)
         with context.pinned():
             return self._region(*inputs)
 
