@@ -54,5 +54,6 @@ class FaultTolerantObserver(Observer):
             raise
         except (OSError, UserError) as problem:
             if not self._told:
-                _logger.error("%s cannot write (%s): training goes on without", type(self.inner).__name__, problem)
+                name, lost = type(self.inner).__name__, self.inner.unwritten
+                _logger.error("%s cannot write (%s): training goes on, %s", name, problem, lost)
             self._told = True

@@ -48,6 +48,9 @@ Spec = dict[str, Any]
 class Observer:
     """Receives the records of a run; each method does nothing unless overridden."""
 
+    unwritten = "what it would have written is lost"
+    """What becomes of a record after a failed write."""
+
     def start(self, spec: Spec, resumed_at: int = 0) -> None:
         """The run begins, or goes on after `resumed_at` updates: records of later updates are invalid."""
 
@@ -194,6 +197,8 @@ def end_line(record: Record) -> str:
 class CsvWriter(Observer):
     """`metrics.csv` and `validation.csv` of the run; with a dialect also its `training.csv` and its validation columns."""
 
+    unwritten = "its rows are written when there is room"
+
     def __init__(self, run_dir: Path, style: LogStyle | None = None) -> None:
         columns = tuple(style.validation_columns) if style else ()
         self.metrics = CsvFile(run_dir / "metrics.csv", TRAINING_COLUMNS, "update")
@@ -220,6 +225,10 @@ class CsvWriter(Observer):
 
     def validation(self, record: Record) -> None:
         self.validations.append({**(self._style.validation_row(record) if self._style else {}), **record})
+
+    def end(self, record: Record) -> None:
+        for file in filter(None, (self.metrics, self.validations, self._training)):
+            file.flush()
 
 
 class RunFiles(Observer):
