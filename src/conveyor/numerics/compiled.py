@@ -24,14 +24,9 @@ The library's own limit is 8, after which it would silently stop compiling, at a
 
 
 def apply(model: nn.Module, blocks: Sequence[str], opaque: Iterable[nn.Module]) -> None:
-    """Compile the training passes of `blocks`; the layers `opaque`, and those in half precision, run as they are."""
+    """Compile the training passes of `blocks`; the layers `opaque` run as they are."""
     for module in opaque:
         module.forward = _Opaque(module.forward)
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d) and "_conv_forward" in vars(module):
-            module._conv_forward = _Opaque(module._conv_forward)  # type: ignore[method-assign]
-        elif type(module) is nn.Linear and "forward" in vars(module):
-            module.forward = _Opaque(module.forward)  # type: ignore[method-assign]
     for name in blocks:
         wrap(model.get_submodule(name))
 

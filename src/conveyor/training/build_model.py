@@ -127,9 +127,12 @@ def _compile(model: nn.Module, spec: RunSpec, device: torch.device) -> None:
     if not blocks:
         raise UserError(f"--compile compiles the blocks of a model, and {spec.model_name} has none: leave it out")
     compiled.check(device)
-    # They draw numbers for their micro-batch; a span asks other workers.
-    opaque = (Stochastic,) if spec.options.model.bn_span == 1 else (Stochastic, norms.BatchNorm)
-    compiled.apply(model, blocks, [module for module in model.modules() if isinstance(module, opaque)])
+    opaque: list[type[nn.Module]] = [Stochastic]  # they draw numbers for their micro-batch
+    if spec.options.model.bn_span > 1:
+        opaque.append(norms.BatchNorm)  # a span asks other workers
+    if spec.options.precision.precision != "32.32":
+        opaque += [nn.Conv2d, nn.Linear]  # their weights are kept rounded
+    compiled.apply(model, blocks, [module for module in model.modules() if isinstance(module, tuple(opaque))])
 
 
 def build_lane(
