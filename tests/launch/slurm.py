@@ -4,6 +4,7 @@ import contextlib
 import os
 import shutil
 import socket
+import stat
 import subprocess
 import time
 from collections.abc import Callable
@@ -36,8 +37,9 @@ ReturnToService=2
 SlurmdTimeout=15
 KillWait=20
 CompleteWait=0
-NodeName=n1 NodeAddr=127.0.0.2 Port={ports[1]} CPUs=2 RealMemory=500
-NodeName=n2 NodeAddr=127.0.0.3 Port={ports[2]} CPUs=2 RealMemory=500
+GresTypes=gpu
+NodeName=n1 NodeAddr=127.0.0.2 Port={ports[1]} CPUs=2 RealMemory=500 Gres=gpu:2
+NodeName=n2 NodeAddr=127.0.0.3 Port={ports[2]} CPUs=2 RealMemory=500 Gres=gpu:2
 PartitionName=all Nodes=ALL Default=YES MaxTime=INFINITE State=UP OverSubscribe=FORCE:4
 """
 
@@ -53,6 +55,10 @@ class Cluster:
         (folder / "munge.key").write_bytes(os.urandom(128))
         (folder / "munge.key").chmod(0o600)
         (folder / "hosts").write_text(f"127.0.0.1 localhost {socket.gethostname()}\n127.0.0.2 n1\n127.0.0.3 n2\n")
+        # GPUs as far as SLURM is concerned: devices (here those of /dev/null) that it deals out by number.
+        for number in range(2):
+            os.mknod(folder / f"gpu{number}", stat.S_IFCHR | 0o600, os.makedev(1, 3))
+        (folder / "gres.conf").write_text(f"NodeName=n[1-2] Name=gpu File={folder}/gpu[0-1]\n")
         (folder / "slurm.conf").write_text(
             CONFIG.format(folder=folder, host=socket.gethostname(), ports=_free_ports(3))
         )
@@ -69,7 +75,7 @@ class Cluster:
         self._begin("munged", ["munged", "--foreground", "--force", *paths])
         self._until(lambda: (self.folder / "munge.socket").exists(), "munged")
         self._begin("slurmctld", ["slurmctld", "-D"])
-        self._until(lambda: self._answers("scontrol", "ping"), "slurmctld")
+        self._until(lambda: self.answers("scontrol", "ping"), "slurmctld")
         for node in ("n1", "n2"):
             self.start_node(node)
         self._until(lambda: self.run("sinfo", "-h", "-t", "idle", "-o", "%D").strip() == "2", "two idle nodes")
@@ -84,7 +90,7 @@ class Cluster:
         daemon.wait()
 
     def stop(self) -> None:
-        if self._answers("scancel", "--user=root"):
+        if self.answers("scancel", "--user=root"):
             with contextlib.suppress(AssertionError):
                 self._until(lambda: not self.run("squeue", "-h").strip(), "the end of all jobs")
         for daemon in reversed(self._daemons.values()):
@@ -104,7 +110,8 @@ class Cluster:
         assert done.returncode == 0, f"{' '.join(command)}: {done.stdout}{done.stderr}"
         return done.stdout
 
-    def _answers(self, *command: str) -> bool:
+    def answers(self, *command: str) -> bool:
+        """Whether a command of SLURM succeeds."""
         done = subprocess.run(self.here(command), env=self.environment, capture_output=True, text=True, timeout=60)
         return done.returncode == 0
 

@@ -149,9 +149,9 @@ def test_a_node_that_is_set_down(cluster: Cluster, undisturbed: Path, tmp_path: 
     until(lambda: checkpoints(folder), "a checkpoint")
     cluster.run("scontrol", "update", "nodename=n2", "state=down", "reason=test")
     until(lambda: cluster.field(job, "Restarts") == "1", "the second start")
-    # A node that registers again comes back by itself (ReturnToService=2).
-    if "DOWN" in cluster.run("scontrol", "show", "node", "n2"):
-        cluster.run("scontrol", "update", "nodename=n2", "state=resume")
+    # A node that registers again comes back by itself (ReturnToService=2), at any time; then there is nothing to resume.
+    resume = ("scontrol", "update", "nodename=n2", "state=resume")
+    until(lambda: "DOWN" not in cluster.run("scontrol", "show", "node", "n2") or cluster.answers(*resume), "the node")
     assert check(cluster, job, folder, undisturbed)["restarts"] == 1
 
 
@@ -241,3 +241,46 @@ def test_a_first_host_without_an_address(cluster: Cluster) -> None:
     assert done.returncode == 98, done.stderr
     lines = [line for line in done.stderr.splitlines() if not line.startswith("srun:")]
     assert [line for line in lines if "no.such.host.invalid has no address" in line] == lines, done.stderr
+
+
+def test_the_tasks_of_a_node_see_each_others_gpus(cluster: Cluster) -> None:
+    plan = LaunchPlan(instances=2, threads=1)
+    job = cluster.submit(emit("slurm", ["printenv", "CUDA_VISIBLE_DEVICES"], plan, Wanted(num_hosts=1, gpus=1)))
+    cluster.wait(job, "COMPLETED")
+    assert said(cluster, job).split() == ["0,1", "0,1"]
+
+
+SUBMITTED = """
+import sys
+import submitit
+
+
+class Job:
+    def __call__(self, folder, options):
+        import conveyor
+
+        return conveyor.train(run_dir=folder, resume="auto", **options).updates
+
+    def checkpoint(self, *arguments):
+        return submitit.helpers.DelayedSubmission(self, *arguments)
+
+
+executor = submitit.AutoExecutor(sys.argv[1], cluster="slurm", slurm_python=sys.executable)
+executor.update_parameters(nodes=2, tasks_per_node=1, cpus_per_task=1, timeout_min=20)
+options = dict(
+    updates=120, updates_per_epoch=20, accumulation=2, micro_batch_size=4, threads=1, device="cpu", validation=False,
+    report=False, tensorboard=False,
+)
+print(executor.submit(Job(), sys.argv[2], options).results())
+"""
+
+
+def test_a_job_of_submitit(cluster: Cluster, undisturbed: Path, tmp_path: Path) -> None:
+    pytest.importorskip("submitit", reason="submitit is not installed")
+    done = subprocess.run(
+        cluster.here([sys.executable, "-c", SUBMITTED, str(tmp_path / "logs"), str(tmp_path / "run")]),
+        env=cluster.environment, cwd=tmp_path, capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == f"[{UPDATES}, {UPDATES}]"
+    assert differences(tmp_path / "run", undisturbed) == []

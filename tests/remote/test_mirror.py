@@ -1,5 +1,6 @@
 """A folder and its address are kept equal; a checkpoint on the store is complete or absent at every moment."""
 
+import contextlib
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,23 @@ def test_a_checkpoint_is_complete_or_absent_whenever_the_upload_ends(bucket: str
         again.push()
         assert read(address, tmp_path / f"after-{left}") == {"10": 2.0, "20": 3.0}
     assert whole, "the last of them came to its end"
+
+
+def test_tables_are_never_behind_a_checkpoint(bucket: str, tmp_path: Path) -> None:
+    for left in range(6):
+        mirror = Mirror(f"{bucket}/{left}", tmp_path / f"here-{left}")
+        mirror.fetch()
+        saved(mirror, 10, 1.0)
+        (mirror.folder / "best.json").write_text("{}")
+        (mirror.folder / "validation.csv").write_text("update,accuracy\n8,50\n")
+        mirror.store = Dies(f"{bucket}/{left}")
+        mirror.store.left = left
+        with contextlib.suppress(UserError):
+            mirror.push()
+        there = Store(f"{bucket}/{left}").versions()
+        assert "checkpoints/10/manifest" not in there or "validation.csv" in there
+        assert "best.json" not in there or "checkpoints/10/manifest" in there
+    assert "best.json" in there
 
 
 def test_what_is_removed_here_is_removed_there_the_manifest_first(bucket: str, tmp_path: Path) -> None:

@@ -1,17 +1,27 @@
 """Nothing in an update waits for the device: whole updates on the `meta` device, where reading a value is an error."""
 
+from collections import deque
 from collections.abc import Iterator
+from contextlib import contextmanager
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.distributed.pipelining import schedules
+from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from conveyor.numerics import half_policy
 from conveyor.options import Options
 from conveyor.run import assemble
 from conveyor.spec import resolve
-from conveyor.training import build_model
+from conveyor.training import build_model, stage_lane, update
 from conveyor.training.meter import Meter, Timing
+from conveyor.tree import Dealt
+from conveyor.world.exchange import Exchange
+from conveyor.world.gradients import GradientSum
 from conveyor.world.world import World
 
 BASE: dict[str, Any] = {
@@ -29,20 +39,55 @@ def fused_sgd() -> Iterator[None]:
     library._destroy()
 
 
-def two_updates(**options: Any) -> torch.Tensor:
-    spec = resolve(Options.from_mapping(BASE | options))
-    world, timing = World.single("meta"), Timing()
+class SomeWorker(World):
+    """A worker of several over torch's `fake` backend, whose messages go nowhere; the lanes' exchange is the real one."""
+
+    def __init__(self, rank: int, lanes: int, depth: int) -> None:
+        lane, stage = divmod(rank, depth)
+        super().__init__(rank, lanes * depth, lane, lanes, stage, depth, "meta")
+        self.stage_group = dist.group.WORLD if depth > 1 else None
+
+    def sum_parts(self, parts: Tensor, dealt: Dealt) -> Tensor:
+        exchange = self._exchange(dealt)
+        return parts[0] if exchange is None else exchange.begin(parts).wait()
+
+    def gradient_sum(self, sections: Any, bucket_bytes: int, dealt: Dealt) -> GradientSum:
+        return GradientSum(sections, bucket_bytes, dealt, self.lane, self._exchange(dealt))
+
+    def _exchange(self, dealt: Dealt) -> Exchange | None:
+        if self.lanes == 1:
+            return None
+        return Exchange(dealt, self.lane, list(range(self.lanes)), dist.group.WORLD, self.device)
+
+
+@contextmanager
+def worker(rank: int, lanes: int, depth: int) -> Iterator[World]:
+    dist.init_process_group("fake", rank=rank, world_size=lanes * depth, store=FakeStore())
+    group = dist.group.WORLD
+    assert group is not None
+    group._register_backend(
+        torch.device("meta"), dist.ProcessGroup.BackendType.CUSTOM, group._get_backend(torch.device("cpu"))
+    )
+    try:
+        yield SomeWorker(rank, lanes, depth)
+    finally:
+        dist.destroy_process_group()
+
+
+def two_updates(world: World | None = None, **options: Any) -> Tensor:
+    world, timing = world or World.single("meta"), Timing()
+    spec = resolve(Options.from_mapping(BASE | {"layout": f"{world.lanes}x{world.depth}"} | options))
     model = build_model.outline(spec.options, spec.subject)
     model = build_model.place_model(model, spec, world.device)
     prepare = assemble.make_prepare(spec, world)
     lane, updater = assemble.lane_and_updater(
         spec, world, model, prepare, timing, (assemble.make_loss(spec, world, assemble.Own()), None)
     )
-    meter = Meter(world.device, world, timing, spec.dealt(1))
+    meter = Meter(world.device, world, timing, spec.dealt(world.lanes))
     with assemble.make_feed(spec, world, assemble.Own(), prepare, 0) as batches:
-        for update in range(2):
-            tally = lane.gradients(batches, update, updater.loss_scale.value)
-            updater.apply(update, 0.1)
+        for number in range(2):
+            tally = lane.gradients(batches, number, updater.loss_scale.value)
+            updater.apply(number, 0.1)
             meter.add(tally)
     assert updater.optimizer.steps == 2
     return tally
@@ -52,6 +97,7 @@ PLAIN: list[dict[str, Any]] = [
     {},
     {"optimizer": "adam"},
     {"optimizer": "lars"},
+    {"optimizer": "lamb", "clip_norm": 1.0},
     {"optimizer": "rmsprop"},
     {"optimizer": "muon"},
     {"clip_norm": 1.0, "ema_decay": 0.9},
@@ -80,7 +126,49 @@ def test_an_update_reads_no_value(options: dict[str, Any], native: bool, monkeyp
     assert two_updates(**options).device.type == "meta"
 
 
-def test_the_meta_device_would_tell() -> None:
-    # A loss scale that follows overflow has to be read by the host: see docs/gpu.md.
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("options", [{}, {"precision": "bf16", "mixup_alpha": 0.2, "bucket_size": "4KiB"}], ids=str)
+def test_nor_does_one_of_a_lane_of_two(options: dict[str, Any], rank: int) -> None:
+    with worker(rank, 2, 1) as world:
+        assert two_updates(world, **options).device.type == "meta"
+
+
+def _shapes_are_known(schedule: Any, stages: Any, has_backward: bool, done: bool) -> None:
+    for stage in stages:
+        stage._inference_mode = schedules.InferenceMode.STATIC
+
+
+STAGED: list[dict[str, Any]] = [
+    {"mixup_alpha": 0.2, "clip_norm": 1.0, "ema_decay": 0.9},
+    {"pipeline_schedule": "1f1b", "recompute": ["block"], "optimizer": "adam"},
+    {"stages": 4, "pipeline_schedule": "interleaved-1f1b", "precision": "bf16"},
+    {"stages": 4, "pipeline_schedule": "zero-bubble", "model": "efficientnet_cifar", "dropout": 0.2},
+]
+
+
+@pytest.mark.parametrize("options", STAGED, ids=str)
+def test_nor_does_a_stage_of_a_pipeline(options: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    labels: deque[Tensor] = deque()
+    """What the first worker sends to the last, from host to host; everything else stays on the device."""
+
+    def send(message: Tensor, *_: Any, **__: Any) -> Any:
+        labels.append(message.clone())
+        return SimpleNamespace(wait=lambda: None)
+
+    between = SimpleNamespace(isend=send, recv=lambda message, *_, **__: message.copy_(labels.popleft()))
+    monkeypatch.setattr(stage_lane, "dist", between)
+    # Before its first update the library asks all stages whether their shapes are known, and reads the answer.
+    monkeypatch.setattr(schedules._PipelineSchedule, "_warmup_p2p", _shapes_are_known)
+    for rank in range(2):
+        with worker(rank, 1, 2) as world:
+            assert two_updates(world, **{"stages": 2} | options).device.type == "meta"
+    assert not labels
+
+
+@pytest.mark.parametrize("scale", ["auto", "histogram"])
+def test_a_moving_loss_scale_reads_one_flag(scale: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    # Whether to skip the update has to be known by the host, see docs/gpu.md; nothing else is.
     with pytest.raises(RuntimeError, match="meta"):
-        two_updates(precision="16.32", loss_scale="auto")
+        two_updates(precision="16.32", loss_scale=scale)
+    monkeypatch.setattr(update, "_read", lambda flag: flag.device.type == "meta")
+    two_updates(precision="16.32", loss_scale=scale)

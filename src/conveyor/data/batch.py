@@ -1,7 +1,7 @@
 """The values passed from the disk to the network: raw samples, a micro-batch, and the labels it is trained on."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from torch import Tensor
@@ -59,6 +59,11 @@ class Target:
     mixed: list[tuple[Tensor, Tensor]] | None = None
     teacher: Tensor | None = None
     """The logits of a teacher for the same images, float32 [B, C]."""
+
+    def copied(self, copy: Callable[[Tensor], Tensor]) -> "Target":
+        """The same target where `copy` brings its tensors."""
+        mixed = self.mixed and [(copy(y), copy(w)) for y, w in self.mixed]
+        return Target(copy(self.labels), mixed, None if self.teacher is None else copy(self.teacher))
 
 
 class Dataset(Protocol):

@@ -143,7 +143,7 @@ def validate(
             if batch.num_valid == 0 or logits.shape[0] < batch.num_valid:
                 # Nothing valid, or another worker of this lane has the last stage.
                 continue
-            labels = target.labels[: batch.num_valid]
+            labels = target.labels[: batch.num_valid].to(logits.device, non_blocking=True)
             totals[batch.slot] = tally(criterion(logits, Target(labels)), logits, labels)
             if confusion.numel():
                 pairs = torch.bincount(labels * num_classes + logits.argmax(dim=1), minlength=num_classes**2)

@@ -55,7 +55,9 @@ def slurm(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> str:
         f"#SBATCH --cpus-per-task={cpus}",
     ]
     if cluster.gpus:
-        lines.append(f"#SBATCH --gpus-per-task={cluster.gpus}")
+        # Not --gpus-per-task, which shows each task its own alone: every task sees all GPUs of its node and takes the one of
+        # its number, since NCCL copies directly only between GPUs that both sides see.
+        lines.append(f"#SBATCH --gpus-per-node={plan.num_workers // nodes * cluster.gpus}")
     if cluster.time:
         if not re.fullmatch(r"\d+|(\d+-)?\d{1,2}(:\d{2}){0,2}", cluster.time):
             raise UserError(f"--time {cluster.time!r} is not a time of SLURM, such as 90, 2:00:00 or 1-12:00:00.")

@@ -2,13 +2,15 @@
 
 Two things: which micro-batch is computed (it keys dropout and stochastic rounding) and whether norm statistics are
 taken. Both are context variables, so threads do not disturb each other and recomputation can bring back the state of
-the first pass.
+the first pass. A compiler cannot read these: what a norm asks for is pinned in plain variables around a compiled call.
 """
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
+
+from torch.compiler import is_compiling
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +26,10 @@ class Key:
 
 _key: ContextVar[Key | None] = ContextVar("micro_batch", default=None)
 _frozen: ContextVar[bool] = ContextVar("statistics_are_frozen", default=False)
+_watchers = 0
+"""Who looks at single layers. Plain: passes repeated by a backward pass, in a thread of its own, must see it too."""
+_pinned = (1, False)
+"""(norm_batches, statistics_are_frozen) of the compiled call that is being made."""
 
 
 def current() -> Key | None:
@@ -46,9 +52,44 @@ def keyed(seed: int, update: int, slot: int | Sequence[int], *, norm_batches: in
     return use(Key(seed, update, (slot,) if isinstance(slot, int) else tuple(slot), norm_batches))
 
 
+def norm_batches() -> int:
+    """See `Key.norm_batches`; 1 without a key."""
+    if is_compiling():
+        return _pinned[0]
+    key = current()
+    return 1 if key is None else key.norm_batches
+
+
 def statistics_are_frozen() -> bool:
     """Whether a training forward must leave the gathered norm statistics alone."""
-    return _frozen.get()
+    return _pinned[1] if is_compiling() else _frozen.get()
+
+
+@contextmanager
+def pinned() -> Iterator[None]:
+    """Inside, compiled code sees `norm_batches` and `statistics_are_frozen` as they are now. One thread at a time."""
+    global _pinned
+    before, _pinned = _pinned, (norm_batches(), statistics_are_frozen())
+    try:
+        yield
+    finally:
+        _pinned = before
+
+
+def is_layer_by_layer() -> bool:
+    """Whether somebody looks at the results of single layers, so that nothing may be compiled."""
+    return _watchers > 0
+
+
+@contextmanager
+def layer_by_layer() -> Iterator[None]:
+    """Inside, compiled blocks run as they were written."""
+    global _watchers
+    _watchers += 1
+    try:
+        yield
+    finally:
+        _watchers -= 1
 
 
 @contextmanager

@@ -78,7 +78,8 @@ def watch(
         if next(module.children(), None) is None
     ]
     try:
-        yield
+        with context.layer_by_layer():
+            yield
     finally:
         for handle in handles:
             handle.remove()

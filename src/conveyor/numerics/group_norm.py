@@ -17,9 +17,10 @@ _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
 
 def fits(x: Tensor, weight: Tensor | None, bias: Tensor | None) -> bool:
-    """Whether `group_norm` can take these: on the CPU, channels last, with a float32 scale and shift, and kernels."""
+    """Whether `group_norm` can take these: on the CPU, channels last, with a float32 scale and shift, and kernels; not in compiled code."""
     return (
-        x.device.type == "cpu"
+        not torch.compiler.is_compiling()
+        and x.device.type == "cpu"
         and x.dtype in _TYPES
         and weight is not None
         and bias is not None

@@ -48,6 +48,10 @@ class PrecisionOptions:
         False,
         "On a GPU: operands of float32 products rounded to TF32, several times as fast; without it float32 is float32.",
     )
+    compile: bool = option(
+        False,
+        "The blocks' training passes through torch.compile: needs a C++ compiler, on a GPU Triton. Rounds differently than without.",
+    )
     fp_exceptions: bool = option(False, "Stop at the first value that is not finite and name the layer.")
 
     def __post_init__(self) -> None:

@@ -138,6 +138,8 @@ class TrainOptions(DataOptions, total=False):
     """Clamp to the largest half value instead of infinity."""
     tf32: bool
     """On a GPU: operands of float32 products rounded to TF32, several times as fast."""
+    compile: bool
+    """The blocks' training passes through torch.compile."""
     fp_exceptions: bool
     """Stop at the first value that is not finite and name the layer."""
     optimizer: Literal["sgd", "momentum", "rmsprop", "adam", "adamw", "lars", "lamb", "muon"]

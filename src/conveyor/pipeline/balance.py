@@ -1,6 +1,6 @@
 """Automatic splits: cut a list of units so that the slowest stage is as fast as can be."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -31,18 +31,20 @@ def automatic_splits(
     *,
     include: Sequence[str] = (),
     exclude: Sequence[str] = (),
+    closed: Collection[int] = (),
     costs: Sequence[float] | None = None,
 ) -> list[int]:
     """Indices of the first units of stages 1, 2, ...; `costs` are measured ones (seconds of an image), else estimates.
 
     A stage also pays for what it sends and receives. Only units with a name that contains one of `include` (if any
-    are given) and none of `exclude` may begin a stage; a unit in a block also answers to the block's names.
+    are given) and none of `exclude` may begin a stage, and none of the indices `closed`; a unit in a block also answers to the
+    block's names.
     """
-    allowed = [unit.index for unit in units[1:] if _may_split(unit, include, exclude)]
+    allowed = [unit.index for unit in units[1:] if unit.index not in closed and _may_split(unit, include, exclude)]
     if len(allowed) < stages - 1:
         raise UserError(
-            f"{stages} stages need {stages - 1} places to split, and only {len(allowed)} names pass --split-include and "
-            f"--split-exclude: widen the filters or ask for at most {len(allowed) + 1} stages"
+            f"{stages} stages need {stages - 1} places to split, and only {len(allowed)} {'begin a block (--compile) and ' if closed else 'names '}pass "
+            f"--split-include and --split-exclude: widen the filters or ask for at most {len(allowed) + 1} stages"
         )
     work = list(costs) if costs is not None else [cost(unit) for unit in units]
     per_byte = MULTIPLY_ADDS_PER_BYTE if costs is None else 2 * SECONDS_PER_BYTE

@@ -150,9 +150,10 @@ class Mirror:
 
 
 def _batches(marks: dict[str, list[int]], known: dict[str, list[Any]]) -> list[list[str]]:
-    """The changed names: those of each checkpoint together, the oldest first; then the rest.
+    """The changed names: tables; then those of each checkpoint together, the oldest first; then the rest.
 
-    The other files follow, so that what they say of a checkpoint is never ahead of it.
+    A run that goes on from a checkpoint keeps the rows of its tables up to there, so they must not be behind it; rows beyond
+    are dropped. The other files follow, so that what they say of a checkpoint is never ahead of it.
     """
     groups: dict[str, list[str]] = {}
     for name, mark in marks.items():
@@ -160,7 +161,8 @@ def _batches(marks: dict[str, list[int]], known: dict[str, list[Any]]) -> list[l
             groups.setdefault(name.rpartition("/")[0] if _in_checkpoint(name) else "", []).append(name)
     rest = groups.pop("", [])
     ordered = sorted(groups.items(), key=lambda item: (len(item[0]), item[0]))
-    return [names for _, names in ordered] + [rest]
+    tables = [name for name in rest if name.endswith(".csv")]
+    return [tables, *(names for _, names in ordered), [name for name in rest if name not in tables]]
 
 
 def _complete(found: dict[str, Any]) -> dict[str, Any]:

@@ -7,10 +7,10 @@ import torch
 
 from conveyor.models import units
 from conveyor.numerics.threads import using_threads
-from conveyor.pipeline.balance import automatic_splits
 from conveyor.run import folder as rundir
 from conveyor.spec import RunSpec
 from conveyor.training import build_model
+from conveyor.training.split_units import split_units
 
 MEASURED_BATCH = 8
 """Images of the measured pass, at most: the shares of the units hardly change beyond."""
@@ -27,7 +27,7 @@ def choose(spec: RunSpec, folder: Path | None, device: torch.device) -> tuple[tu
     A resumed run keeps its stages, which are stored in its folder. Otherwise one process measures every unit
     with the run's threads; on an accelerator the units' multiply-adds and bytes stand in for a measurement.
     """
-    stages, options = spec.topology.stages, spec.options.batch
+    stages = spec.topology.stages
     if folder is not None and (folder / rundir.OPTIONS).exists():
         stored = rundir.read_options(folder)
         kept = stored.batch.splits
@@ -38,14 +38,14 @@ def choose(spec: RunSpec, folder: Path | None, device: torch.device) -> tuple[tu
     costs: list[float] | None = None
     batch = min(spec.topology.micro_batch, MEASURED_BATCH)
     if device.type == "cpu":
-        plain = spec.replace(options=spec.options.replace(recompute=()))
+        plain = spec.replace(options=spec.options.replace(recompute=(), compile=False))
         with using_threads(spec.layout.threads):
             shape = (batch, spec.in_channels, spec.image_size, spec.image_size)
             images = torch.rand(shape, generator=torch.Generator().manual_seed(0))
             images = images.contiguous(memory_format=torch.channels_last)
             placed = build_model.place_model(model, plain, device)
             costs = [sum(seconds) / batch for seconds in units.unit_seconds(placed, images).values()]
-    points = automatic_splits(found, stages, include=options.split_include, exclude=options.split_exclude, costs=costs)
+    points = split_units(spec, model, found, costs)
     names = tuple(found[point].path for point in points)
     if costs is None:
         return names, f"split at {' '.join(names)} by estimated cost"

@@ -95,6 +95,20 @@ def unused_shuffle(options: Options) -> list[str]:
     return [f"--shuffle {options.data.shuffle} has no effect: --balanced-sampling makes the order"]
 
 
+def check_compile(options: Options) -> None:
+    """Refuse what a compiled block would not compute alike on every layout."""
+    if options.precision.compile and options.precision.stochastic_rounding == "all":
+        raise UserError(
+            "--compile and --stochastic-rounding all exclude each other: layers that round at random cannot be compiled; "
+            "leave one of them out"
+        )
+
+
+def unused_compile(options: Options) -> list[str]:
+    both = options.precision.compile and options.precision.fp_exceptions
+    return ["--compile has no effect: --fp-exceptions looks at single layers"] if both else []
+
+
 def check_trackers(options: Options) -> None:
     if options.run.wandb and options.events.training and find_spec("wandb") is None:
         raise UserError("--wandb needs wandb, which is not installed: pip install 'conveyor[track]', or leave it out")

@@ -46,6 +46,7 @@ def resolve(
     checks.check_order(options)
     checks.check_task(options, data)
     checks.check_targets(options)
+    checks.check_compile(options)
     checks.check_trackers(options)
     topology, notes = Topology.from_options(options.batch)
     length = _length(options, data, topology)
@@ -95,6 +96,7 @@ def resolve(
             *checks.no_interpolation(options, data),
             *checks.unused_shuffle(options),
             *checks.unused_targets(options),
+            *checks.unused_compile(options),
             *notes,
             *events.notes,
             *checks.unused_devices(options, machine),

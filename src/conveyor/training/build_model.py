@@ -1,6 +1,6 @@
 """From options to a lane that can run: the order of the transforms on a model, on one page.
 
-weights (init, load, or resume) -> frozen ones -> memory format -> precision -> fast kernels -> recompute -> cut into stages -> lane
+weights (init, load, or resume) -> frozen ones -> memory format -> precision -> fast or compiled kernels -> recompute -> cut into stages -> lane
 """
 
 from collections.abc import Collection
@@ -12,21 +12,23 @@ from conveyor import models
 from conveyor.checkpoint.state import State
 from conveyor.data.subject import Subject
 from conveyor.data.transform.prepare import Prepare
-from conveyor.models import splits, units
+from conveyor.errors import UserError
+from conveyor.models import units
 from conveyor.models.layers import norms
 from conveyor.models.layers.adopt import adopt_norms
+from conveyor.models.layers.stochastic import Stochastic
 from conveyor.models.weights import head_name
 from conveyor.numerics import convolution, recompute
 from conveyor.numerics.precision import Precision
 from conveyor.optim import kinds
 from conveyor.options import Options
 from conveyor.options.units import size_in_bytes
-from conveyor.pipeline.balance import automatic_splits
 from conveyor.spec import RunSpec
 from conveyor.training.lane import Lane
 from conveyor.training.load_weights import load_into, start_weights
 from conveyor.training.loss import Loss
 from conveyor.training.meter import Timing
+from conveyor.training.split_units import split_units
 from conveyor.training.whole_model_lane import Teacher, WholeModelLane
 from conveyor.world.world import World
 
@@ -61,12 +63,8 @@ def _fresh(options: Options, about: Subject) -> nn.Module:
 
 def check_splits(model: nn.Module, spec: RunSpec) -> None:
     """Refuse a split that names no layer: a lane of depth 1 does not cut there, but the mistake is the same on any layout."""
-    batch = spec.options.batch
-    if batch.splits and batch.splits != ("auto",):
-        splits.resolve(spec.model_name, units.trace(model, spec.image_size, spec.in_channels), batch.splits)
-    elif spec.topology.stages > 1:
-        found = units.trace(model, spec.image_size, spec.in_channels)
-        automatic_splits(found, spec.topology.stages, include=batch.split_include, exclude=batch.split_exclude)
+    if spec.topology.stages > 1:
+        split_units(spec, model, units.trace(model, spec.image_size, spec.in_channels))
 
 
 def freeze(model: nn.Module, spec: RunSpec, update: int = 0) -> None:
@@ -103,19 +101,38 @@ def layer_rates(model: nn.Module, decay: float) -> dict[str, float]:
 def place_model(
     model: nn.Module, spec: RunSpec, device: torch.device, *, train: bool = True, update: int = 0
 ) -> nn.Module:
-    """Freezing, memory format, precision, fast kernels and recomputation, in this order; the model is changed in place."""
+    """Freezing, memory format, precision, fast or compiled kernels and recomputation, in this order; the model is changed in place."""
     if train:
         freeze(model, spec, update)
     model = model.to(device=device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     precision = Precision.from_options(spec.options.precision, spec.half)
     precision.apply(model)
-    if train and device.type == "cpu" and precision.fuses:
-        norms.fuse(model)
-    if train and device.type == "cpu" and not precision.is_half:
-        convolution.install(model)
+    if train and spec.options.precision.compile:
+        _compile(model, spec, device)
+    elif train and device.type == "cpu":
+        if precision.fuses:
+            norms.fuse(model)
+        if not precision.is_half:
+            convolution.install(model)
     if train and spec.options.batch.recompute:
         recompute.apply(model, spec.options.batch.recompute, models.blocks(model))
     return model
+
+
+def _compile(model: nn.Module, spec: RunSpec, device: torch.device) -> None:
+    """Compile the blocks in place of our kernels for CPUs, which a compiler cannot look into."""
+    from conveyor.numerics import compiled
+
+    blocks = models.blocks(model)
+    if not blocks:
+        raise UserError(f"--compile compiles the blocks of a model, and {spec.model_name} has none: leave it out")
+    compiled.check(device)
+    opaque: list[type[nn.Module]] = [Stochastic]  # they draw numbers for their micro-batch
+    if spec.options.model.bn_span > 1:
+        opaque.append(norms.BatchNorm)  # a span asks other workers
+    if spec.options.precision.precision != "32.32":
+        opaque += [nn.Conv2d, nn.Linear]  # their weights are kept rounded
+    compiled.apply(model, blocks, [module for module in model.modules() if isinstance(module, tuple(opaque))])
 
 
 def build_lane(

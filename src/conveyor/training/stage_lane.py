@@ -9,21 +9,22 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
+from conveyor import models
 from conveyor.data.batch import Batch, Target
 from conveyor.data.transform.prepare import Prepare
 from conveyor.errors import UserError
-from conveyor.models import splits, units
+from conveyor.models import units
 from conveyor.models.layers import norms, stochastic
 from conveyor.monitor import timeline
 from conveyor.numerics import finite, recompute
 from conveyor.options.units import size_in_bytes
 from conveyor.pipeline.assign import Part, assign
-from conveyor.pipeline.balance import automatic_splits
 from conveyor.pipeline.cut import Stage, cut, shared_parameters
 from conveyor.pipeline.runtime import Pipeline
 from conveyor.spec import RunSpec
 from conveyor.training.loss import TALLY, Loss, tally
 from conveyor.training.meter import Timing
+from conveyor.training.split_units import split_units, unit_ranges
 from conveyor.training.whole_model_lane import Teacher, joined_inputs
 from conveyor.world.norm_statistics import StatisticsSum
 from conveyor.world.world import World
@@ -34,29 +35,25 @@ LABELS = 1
 """Tag of the messages with labels: they must not be taken for activations between the same two workers."""
 
 
-def split_units(spec: RunSpec, found: Sequence[units.Unit]) -> list[int]:
-    """The units before which a new stage begins: as named, or balanced by estimates when nobody measured them before."""
-    options = spec.options.batch
-    if options.splits and options.splits != ("auto",):
-        return splits.resolve(spec.model_name, found, options.splits)
-    return automatic_splits(found, spec.topology.stages, include=options.split_include, exclude=options.split_exclude)
-
-
 def cut_for(spec: RunSpec, model: nn.Module, parts: Sequence[Part]) -> tuple[list[Stage], list[Part]]:
     """The pieces of the model, and the workers' parts counted in pieces.
 
-    A piece is a stage; recomputed modules inside stages become pieces of their own, since cutting dissolves modules.
-    `--recompute stage` means the stages of the pipeline.
+    A piece is a stage; recomputed and compiled modules inside stages become pieces of their own, since cutting dissolves
+    modules. `--recompute stage` means the stages of the pipeline, or their pieces.
     """
     found = units.trace(model, spec.image_size, spec.in_channels)
-    points = split_units(spec, found)
-    recomputed = [] if "stage" in spec.options.batch.recompute else _ranges(found, recompute.wrapped(model))
-    inner = {edge for one in recomputed for edge in (one.start, one.stop)} - {0, len(found)}
+    points = split_units(spec, model, found)
+    recomputed = [] if "stage" in spec.options.batch.recompute else unit_ranges(found, recompute.wrapped(model))
+    compiled = unit_ranges(found, models.blocks(model)) if spec.options.precision.compile else []
+    inner = {edge for one in (*recomputed, *compiled) for edge in (one.start, one.stop)} - {0, len(found)}
     bounds = sorted({*points, *inner})
     pieces = cut(model, bounds)
     for piece in pieces:
-        inside = any(one.start <= piece.stage_units.start and piece.stage_units.stop <= one.stop for one in recomputed)
-        if inside or "stage" in spec.options.batch.recompute:
+        if _inside(piece, compiled):
+            from conveyor.numerics.compiled import wrap
+
+            wrap(piece)
+        if _inside(piece, recomputed) or "stage" in spec.options.batch.recompute:
             recompute.wrap(piece)
     starts = [0, *points, len(found)]
     number_at = {0: 0, **{bound: number for number, bound in enumerate(bounds, start=1)}, len(found): len(pieces)}
@@ -64,14 +61,8 @@ def cut_for(spec: RunSpec, model: nn.Module, parts: Sequence[Part]) -> tuple[lis
     return pieces, [Part(part.worker, edges[part.first], edges[part.stop]) for part in parts]
 
 
-def _ranges(found: Sequence[units.Unit], modules: Sequence[str]) -> list[range]:
-    """The units of each module; a module's units follow each other."""
-    ranges = []
-    for module in modules:
-        inside = [unit.index for unit in found if unit.path == module or unit.path.startswith(module + ".")]
-        if inside:
-            ranges.append(range(inside[0], inside[-1] + 1))
-    return ranges
+def _inside(piece: Stage, ranges: Sequence[range]) -> bool:
+    return any(one.start <= piece.stage_units.start and piece.stage_units.stop <= one.stop for one in ranges)
 
 
 def _schedule(spec: RunSpec, world: World) -> str:
@@ -268,7 +259,10 @@ class StageLane:
         return result if result is not None else images.new_zeros((0, 0))
 
     def _send_target(self, number: int, target: Target) -> None:
-        """Labels go straight from the first stage's worker to the last one's."""
+        """Labels go straight from the first stage's worker to the last one's, from host to host.
+
+        Only a teacher's logits come from the device, for which the host waits here.
+        """
         if self.pipeline.holds_last:
             self._targets[number] = target
             return
@@ -285,14 +279,14 @@ class StageLane:
 
     def _receive_target(self, number: int) -> Target:
         if self.pipeline.holds_first:
-            return self._targets.pop(number)
+            return self._targets.pop(number).copied(self._prepare.copy)
         peer = self.pipeline.peer(0)
         shape = torch.zeros(4, dtype=torch.int64)
         dist.recv(shape, peer, group=self._group, tag=LABELS)
         height, length, taught, width = shape.tolist()
         table = torch.empty(height, length, dtype=torch.float64)
         dist.recv(table, peer, group=self._group, tag=LABELS)
-        table = table.to(self._world.device)
+        table = self._prepare.copy(table)
         several = bool(width)  # 0: the labels are one row
         width = max(1, width)
 

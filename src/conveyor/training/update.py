@@ -51,7 +51,7 @@ class Updater:
             squares = self._global_square(gradients)
             self.gradient_norm = squares.sqrt() / scale
             if self.loss_scale.dynamic:
-                finite = bool(squares.isfinite())
+                finite = _read(squares.isfinite())
             if self._clip_norm is not None:
                 factor = (self._clip_norm / (self.gradient_norm + 1e-6)).clamp(max=1.0).float() / scale
         # Before the step, which may overwrite the gradients.
@@ -81,3 +81,8 @@ class Updater:
             self._squares[self._places] = torch.stack([norm.double() for norm in norms_of]).square()
         self._world.sum_over_stages([self._squares])
         return self._squares.sum()
+
+
+def _read(flag: Tensor) -> bool:
+    """The one value that an update may wait for: whether a moving loss scale has to skip it."""
+    return bool(flag)

@@ -61,7 +61,7 @@ class WholeModelLane:
             last = number == self._passes[-1][0]
             parts = [next(batches) for _ in slots]
             self.recent.append(parts)
-            images, target = joined_inputs(self._prepare, parts, self._teacher)
+            images, target = self._inputs(parts)
             self._timing.mark("data")
             with self._keyed(update, slots):
                 logits = self.module(images)
@@ -87,7 +87,7 @@ class WholeModelLane:
         """What is not finite first when the passes of the last update are repeated."""
         found: list[finite.Finding] = []
         for (_, slots), parts in zip(self._passes, self.recent, strict=False):
-            images, target = joined_inputs(self._prepare, parts, self._teacher)
+            images, target = self._inputs(parts)
             factor = self._factor(loss_scale, slots)
 
             def repeat(images: Tensor = images, target: Target = target, factor: float = factor) -> None:
@@ -98,6 +98,10 @@ class WholeModelLane:
             found += [first] if first is not None else []
         return min(found, default=None)
 
+    def _inputs(self, parts: Sequence[Batch]) -> tuple[Tensor, Target]:
+        images, target = joined_inputs(self._prepare, parts, self._teacher)
+        return images, target.copied(self._prepare.copy)
+
     def _factor(self, loss_scale: float, slots: tuple[int, ...]) -> float:
         return loss_scale * len(slots) / self._dealt.slots
 
@@ -106,7 +110,10 @@ class WholeModelLane:
 
 
 def joined_inputs(prepare: Prepare, parts: Sequence[Batch], teacher: Teacher | None = None) -> tuple[Tensor, Target]:
-    """The prepared images and targets of one forward pass: one slot, or several slots one behind the other."""
+    """The prepared images, and the targets on the host, of one forward pass: one slot, or several one behind the other.
+
+    A teacher's logits stay on the device.
+    """
     images, target = _joined(prepare, parts)
     if teacher is not None:
         target = dataclasses.replace(target, teacher=teacher(images, torch.cat([batch.samples for batch in parts])))

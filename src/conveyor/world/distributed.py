@@ -2,7 +2,7 @@
 
 Rank = lane * depth + stage. Groups: the lanes of each stage (gradients, statistics), the stages of each lane (norms,
 states, the pipeline's traffic), all workers (tallies), and for a batch-norm span that is cut the lanes that share it.
-Every worker makes all groups in the same order, as torch.distributed demands.
+A group of one worker is not made. Every worker makes all groups in the same order, as torch.distributed demands.
 """
 
 import hmac
@@ -63,12 +63,13 @@ class ProcessWorld(World):
         self._made: list[Any] = []
         self._all = None if backend is None else self._mine([list(range(size))], digest(key, b"own"))
         know_each_other(rank, range(size), self._all, digest(key, b"all"))
-        self.lane_group = self._mine(
-            [[one * depth + s for one in range(lanes)] for s in range(depth)], digest(key, b"lanes")
-        )
-        self.stage_group = self._mine(
-            [[one * depth + s for s in range(depth)] for one in range(lanes)], digest(key, b"stages")
-        )
+        self.lane_group = self.stage_group = None
+        if lanes > 1:
+            columns = [[one * depth + s for one in range(lanes)] for s in range(depth)]
+            self.lane_group = self._mine(columns, digest(key, b"lanes"))
+        if depth > 1:
+            rows = [[one * depth + s for s in range(depth)] for one in range(lanes)]
+            self.stage_group = self._mine(rows, digest(key, b"stages"))
         self.span_group = None
         if lanes_per_span > 1:
             teams = [range(first, min(first + lanes_per_span, lanes)) for first in range(0, lanes, lanes_per_span)]
@@ -111,11 +112,15 @@ class ProcessWorld(World):
 
     def of_stages(self, value: Any) -> list[Any]:
         """The JSON-like `value` of every worker of this lane, by stage."""
+        if self.depth == 1:
+            return [value]
         first = self.lane * self.depth
         return [self._broadcast(value, first + stage, self.stage_group) for stage in range(self.depth)]
 
     def pass_on(self, flat: Tensor, size: int) -> Tensor:
         """Bytes to the lane's next stage; `size` bytes from the stage before. A ring."""
+        if self.depth == 1:
+            return flat
         first = self.lane * self.depth
         found = torch.empty(size, dtype=torch.uint8)
         works: list[Any] = [

@@ -38,9 +38,9 @@ class Exchange:
         self._parts = dealt.parts()
         self._nodes = [node for parts in self._parts for node in parts]
         self._plain = [len(parts) for parts in self._parts] == [1, 1]
-        self._on_gpu = device.type == "cuda"
+        self._on_host = device.type == "cpu"
         # gloo waits on the host, so the second half of an exchange needs a thread that waits for the first.
-        self._waiter = None if self._plain or self._on_gpu else ThreadPoolExecutor(1, "exchange")
+        self._waiter = None if self._plain or device.type == "cuda" else ThreadPoolExecutor(1, "exchange")
 
     def begin(self, parts: Tensor) -> Pending:
         """Start summing; `parts` [p, n] are this lane's parts, and may be overwritten."""
@@ -55,7 +55,7 @@ class Exchange:
 
     def shared(self, length: int, dtype: torch.dtype) -> SharedRows | None:
         """Memory for vectors of this length that all lanes have, in place of `begin`; all lanes call it in the same order."""
-        if self._on_gpu:
+        if not self._on_host:
             return None
         return share([len(parts) for parts in self._parts], length, dtype, self._lane, self._group, self._total)
 

@@ -99,14 +99,17 @@ def cut_box(kept: float, height: int, width: int, vertical: float, horizontal: f
 def mix(
     images: Tensor, labels: Tensor, samples: Tensor, mixing: Mixing, *, seed: int, epoch: int, update: int, slot: int
 ) -> tuple[Tensor, list[tuple[Tensor, Tensor]] | None]:
-    """Mix normalised images [B, H, W, C]; returns them and the label terms [(labels, weight [B])], None if unmixed."""
+    """Mix normalised images [B, H, W, C]; returns them and the label terms [(labels, weight [B])], None if unmixed.
+
+    The terms are where the labels are, which may be the host for images on a device.
+    """
     mixing.check(len(images))
-    terms = [(labels, torch.ones(len(labels), device=images.device))]
+    terms = [(labels, torch.ones(len(labels), device=labels.device))]
     mixed = False
     kept = mixing.draw_lambda(seed, update, slot) if mixing.cutmix else 1.0
     if mixing.mixup and not (mixing.mix_switch and kept < 1):
-        factor = mixup_factors(mixing.mixup_alpha, seed, epoch, samples).to(images.device)
-        weight = factor.view(-1, 1, 1, 1).to(images.dtype)
+        factor = mixup_factors(mixing.mixup_alpha, seed, epoch, samples).to(labels.device)
+        weight = factor.view(-1, 1, 1, 1).to(images.device, images.dtype, non_blocking=True)
         images = torch.lerp(images.roll(1, 0), images, weight)
         terms = [(labels, factor), (labels.roll(1, 0), 1 - factor)]
         mixed = True

@@ -20,11 +20,12 @@ from conveyor.data.transform import augment, erasing, geometry, jitter, mixing
 from conveyor.data.transform.normalize import Normalization
 from conveyor.data.transform.randaugment import randaugment, trivialaugment
 from conveyor.numerics import keyed
+from conveyor.numerics.copy_stream import CopyStream
 from conveyor.options import Options
 
 
 class Prepare:
-    """`prepare(batch, train)` -> (x [B, C, H, W] channels_last of `dtype` on `device`, Target)."""
+    """`prepare(batch, train)` -> (x [B, C, H, W] channels_last of `dtype` on `device`, Target on the host)."""
 
     def __init__(
         self,
@@ -39,6 +40,7 @@ class Prepare:
         self._info = info
         self.device = torch.device(device)
         self.dtype = dtype
+        self.copy = CopyStream(self.device)
         about = about or subject(options, info)
         self.image_size = about.image_size
         self.channels = about.in_channels
@@ -83,14 +85,9 @@ class Prepare:
     def _on_device(self, batch: Batch) -> Batch:
         if self.device.type == "cpu":
             return batch
-        # The samples' numbers stay: what is drawn from them is drawn on the host, which then need not wait for the device.
-        terms = batch.mixed and [(self._copied(y), self._copied(w)) for y, w in batch.mixed]
-        return dataclasses.replace(
-            batch, images=self._copied(batch.images), labels=self._copied(batch.labels), mixed=terms
-        )
-
-    def _copied(self, tensor: Tensor) -> Tensor:
-        return tensor.to(self.device, non_blocking=True)
+        # Labels and samples' numbers stay: what is drawn from them is drawn on the host, and labels may be sent to another
+        # worker; the host need not wait for the device for either.
+        return dataclasses.replace(batch, images=self.copy(batch.images))
 
     def _pixels(self, batch: Batch, train: bool) -> Batch:
         """Crop, flip, augment, resize and normalise: float32 [B, H, W, C]."""
@@ -209,7 +206,7 @@ class Prepare:
             shape = (batch, size, size, self.channels)
             images = torch.randn(shape, generator=generator, device=self.device, dtype=torch.float32)
             high = max(1, self._info.num_classes - 1)
-            labels = torch.randint(high, (batch,), generator=generator, device=self.device)
+            labels = torch.randint(high, (batch,), generator=generator, device=self.device).cpu()
             self._synthetic[batch, size] = (self._to_network(images), labels)
         images, labels = self._synthetic[batch, size]
         return images, Target(labels)

@@ -15,7 +15,7 @@ from conveyor.models.layers.span import joined_batch_norm
 from conveyor.numerics import foreach
 from conveyor.numerics import group_norm as native_group_norm
 from conveyor.numerics import norm_act as fused
-from conveyor.numerics.context import current, frozen_statistics, statistics_are_frozen
+from conveyor.numerics.context import frozen_statistics, norm_batches, statistics_are_frozen
 
 __all__ = [
     "FUSED_ACTIVATIONS",
@@ -73,11 +73,11 @@ class BatchNorm(nn.BatchNorm2d):
 
     def forward(self, x: Tensor, residual: Tensor | None = None, act: str = "none") -> Tensor:
         """act(norm(x) + residual): [N, C, H, W] to the same shape, type and memory format."""
-        key = current()
-        if not self.training or key is None or key.norm_batches == 1:
+        count = norm_batches() if self.training else 1
+        if count == 1:
             return self._one_batch(x, residual, act)
-        parts = x.chunk(key.norm_batches)
-        residuals = [None] * len(parts) if residual is None else residual.chunk(key.norm_batches)
+        parts = x.chunk(count)
+        residuals = [None] * len(parts) if residual is None else residual.chunk(count)
         return torch.cat([self._one_batch(part, added, act) for part, added in zip(parts, residuals, strict=True)])
 
     def _one_batch(self, x: Tensor, residual: Tensor | None, act: str) -> Tensor:
