@@ -15,7 +15,7 @@ INTRODUCTION = (
     "with the same model, batch and threads; warm-up is never timed; a ratio is the median of the rounds' ratios, beside the "
     "medians of both rates in the same rounds. A row in which a peer is ahead stays in the table. A name without a precision "
     "is float32; `conveyor` of an inference setting is its fastest precision, those of each stand below it. A program far "
-    "behind the others of its precision is spared the later rounds; its n says so."
+    "behind the others of its precision is left out of the later rounds; its n says so."
 )
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 HEAD_KINDS = ("training", "inference", "data", "serving")

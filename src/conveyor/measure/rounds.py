@@ -225,7 +225,7 @@ def run_rounds(
             # Every other round runs in reverse order, so that a machine that slows down favours none.
             for session in sessions if number % 2 == 0 else reversed(sessions):
                 # Left out for good: the rounds of two programs are compared by their numbers.
-                if session.name in peers and not still_in(measured.rates, session.name, peers):
+                if session.name in peers and not worth_another_round(measured.rates, session.name, peers):
                     dropped.add(session.name)
                 if session.name in dropped:
                     continue
@@ -271,11 +271,11 @@ def fitting_steps(seconds: float, step_seconds: float, rounds: int, steps: int) 
     return max(1, min(steps, int(seconds / max(step_seconds, 1e-9)) // rounds))
 
 
-def still_in(rates: Mapping[str, Sequence[float]], name: str, peers: Sequence[str]) -> bool:
+def worth_another_round(rates: Mapping[str, Sequence[float]], name: str, peers: Sequence[str]) -> bool:
     """Whether another round of this program could change the result: it is not far slower than the best of them.
 
     >>> rates = {"fast": [9.0, 10.0], "slow": [5.0, 5.0], "late": [5.0]}
-    >>> [name for name in rates if still_in(rates, name, list(rates))]
+    >>> [name for name in rates if worth_another_round(rates, name, list(rates))]
     ['fast', 'late']
     """
     if len(rates.get(name, ())) < FIRST_ROUNDS:

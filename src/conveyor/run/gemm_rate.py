@@ -96,5 +96,5 @@ def training_flops(model: nn.Module, image_size: int, in_channels: int) -> float
 def share_of_peak(flops: float, spec: RunSpec, device: torch.device) -> Callable[[float], float]:
     """Images per second -> share (0..1) of the GEMM rate of all workers together."""
     # A worker is pinned to its own cores, so one can measure only what is its own.
-    roof = gemm_rate(device, 0 if device.type == "cuda" else spec.layout.threads) * spec.layout.workers
-    return lambda rate: rate * flops / roof
+    most = gemm_rate(device, 0 if device.type == "cuda" else spec.layout.threads) * spec.layout.workers
+    return lambda rate: rate * flops / most
