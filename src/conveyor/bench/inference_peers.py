@@ -26,7 +26,15 @@ from conveyor.infer.engines.auto import REST
 from conveyor.infer.machine import busy_seconds
 from conveyor.layout import usable_cores
 from conveyor.measure.processor import multiplies_bfloat16
-from conveyor.measure.rounds import NO_TIME, START_SECONDS, Program, Session, UnavailableError, open_sessions, worth_another_round
+from conveyor.measure.rounds import (
+    NO_TIME,
+    START_SECONDS,
+    Program,
+    Session,
+    UnavailableError,
+    open_sessions,
+    worth_another_round,
+)
 
 BATCHES = {"efficientnet-b0": (1, 8, 16, 32), "resnext101": (1, 2, 4, 8, 16), "resnet50": (1, 4, 16, 32, 64, 80, 90)}
 """The published lists of batch sizes; the model whose list costs least comes first."""
@@ -54,19 +62,6 @@ AT = "ratio at"
 """Ours to the best peer, both in the precision that follows."""
 BEST_CPU = "ratio to the best by processor time"
 """The same per second of the programs' own processor time, which other programs disturb less."""
-
-
-class BatchSession(Session):
-    """A program that is sent the batch size, and then how long to run it."""
-
-    def prepare(self, batch: int, seconds: float) -> dict[str, Any]:
-        """Compile and warm up; returns what the program reports about it."""
-        return self.ask({"prepare": batch}, seconds)
-
-    def timed(self, seconds: float) -> tuple[float, float]:
-        """Images per second and per processor second, run for `seconds` and at least once."""
-        answer = self.ask({"seconds": seconds})
-        return float(answer["images"] / answer["seconds"]), float(answer["images"] / answer["cpu_seconds"])
 
 
 def programs(model: str, *, image_size: int, threads: int, folder: str, only: Sequence[str] = ()) -> list[Program]:
@@ -165,7 +160,7 @@ def measure(
     with tempfile.TemporaryDirectory() as scratch:
         found = programs(model, image_size=image_size, threads=threads, folder=scratch, only=only)
         needs = limits.needs(model, image_size, 1000, training=False)
-        sessions, absent = open_sessions(found, threads, BatchSession)
+        sessions, absent = open_sessions(found, threads)
         limit_sessions: dict[str, Session] = {}
         try:
             limit_sessions |= {each.name: Session(each, threads) for each in limits.programs(threads)}
@@ -196,7 +191,7 @@ def measure(
 
 
 def _run_rounds(
-    sessions: dict[str, BatchSession],
+    sessions: dict[str, Session],
     absent: dict[str, str],
     limit_sessions: dict[str, Session],
     *,
@@ -213,27 +208,26 @@ def _run_rounds(
         for name in filter(rates.worth_another_round, names):
             time.sleep(REST)
             try:
-                wall, cpu = sessions[name].timed(turn)
+                answer = sessions[name].ask({"seconds": turn})
             except UnavailableError as error:
                 _drop(name, str(error), sessions, absent)
                 del rates.wall[name], rates.cpu[name]
                 if not any(map(is_ours, sessions)):
                     raise UserError(f"our own side failed: {error}") from None
                 continue
-            rates.wall[name].append(wall)
-            rates.cpu[name].append(cpu)
+            rates.wall[name].append(answer["images"] / answer["seconds"])
+            rates.cpu[name].append(answer["images"] / answer["cpu_seconds"])
         for name, session in limit_sessions.items():
-            answer = session.ask({"steps": 1})
-            rates.limit_rates[name].append(answer["images"] / answer["seconds"])
+            rates.limit_rates[name].append(session.rate({"steps": 1}))
     return rates
 
 
-def _drop(name: str, why: str, sessions: dict[str, BatchSession], absent: dict[str, str]) -> None:
+def _drop(name: str, why: str, sessions: dict[str, Session], absent: dict[str, str]) -> None:
     sessions.pop(name).close()
     absent[name] = why
 
 
-def _prepare(sessions: dict[str, BatchSession], absent: dict[str, str], batch: int, seconds: float) -> dict[str, str]:
+def _prepare(sessions: dict[str, Session], absent: dict[str, str], batch: int, seconds: float) -> dict[str, str]:
     """Prepare every program for a batch; those that fail or take too long are out. Returns the engines that we chose.
 
     Ours go first, one by one, because they may measure engines; the others two at a time.
@@ -241,7 +235,7 @@ def _prepare(sessions: dict[str, BatchSession], absent: dict[str, str], batch: i
     chosen: dict[str, str] = {}
     for name in [name for name in sessions if is_ours(name)]:
         try:
-            chosen[name] = str(sessions[name].prepare(batch, START_SECONDS)["chosen"])
+            chosen[name] = str(sessions[name].ask({"prepare": batch}, START_SECONDS)["chosen"])
         except UnavailableError as error:
             _drop(name, str(error), sessions, absent)
     if not chosen:
@@ -253,7 +247,7 @@ def _prepare(sessions: dict[str, BatchSession], absent: dict[str, str], batch: i
         try:
             if time.monotonic() >= end:
                 raise UnavailableError(NO_TIME)
-            sessions[name].prepare(batch, end - time.monotonic())
+            sessions[name].ask({"prepare": batch}, end - time.monotonic())
         except UnavailableError as error:
             _drop(name, str(error), sessions, absent)
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 START_SECONDS = 600.0
 ROUND_SECONDS = 900.0
@@ -81,6 +81,11 @@ class Session:
         self._write(json.dumps(request))
         return self._answer(seconds)
 
+    def rate(self, request: dict[str, Any]) -> float:
+        """Images per second of the answer."""
+        answer = self.ask(request)
+        return float(answer["images"] / answer["seconds"])
+
     def close(self) -> None:
         """End the process; its pipes are closed when their readers have seen the end."""
         with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
@@ -142,9 +147,6 @@ class Session:
         return words[-1].strip() if words else f"it ended with code {self.process.returncode}"
 
 
-S = TypeVar("S", bound=Session)
-
-
 @dataclass(slots=True)
 class Measured:
     """Images per second of every program, round by round, and the reasons of those that could not run."""
@@ -160,13 +162,13 @@ class Measured:
 
 
 def open_sessions(
-    programs: Sequence[Program], threads: int | None, kind: type[S], until: float = math.inf
-) -> tuple[dict[str, S], dict[str, str]]:
+    programs: Sequence[Program], threads: int | None, until: float = math.inf
+) -> tuple[dict[str, Session], dict[str, str]]:
     """Start the programs, two at a time as starting mostly uses one core; those that cannot run here, with the reason.
 
     `until` is the time (`time.monotonic`) by which all should be ready.
     """
-    sessions: dict[str, S] = {}
+    sessions: dict[str, Session] = {}
     absent: dict[str, str] = {}
 
     def start(program: Program) -> None:
@@ -174,7 +176,7 @@ def open_sessions(
         try:
             if limit <= 0:
                 raise UnavailableError(NO_TIME)
-            sessions[program.name] = kind(program, threads, min(START_SECONDS, limit))
+            sessions[program.name] = Session(program, threads, min(START_SECONDS, limit))
         except UnavailableError as error:
             absent[program.name] = str(error)
 
@@ -209,7 +211,7 @@ def run_rounds(
     """
     started = time.monotonic()
     until = math.inf if seconds is None else started + START_SHARE * seconds
-    found, absent = open_sessions(programs, threads, Session, until)
+    found, absent = open_sessions(programs, threads, until)
     sessions, dropped = list(found.values()), set[str]()
     measured = Measured({name: [] for name in found}, absent, steps)
     try:

@@ -11,14 +11,16 @@ for observer in observers: observer.start(spec_json, resumed_at)
 
 import contextlib
 import json
+import logging
 import math
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from conveyor.errors import UserError
 from conveyor.files import write_atomically
 from conveyor.monitor import progress
 from conveyor.monitor.csvfile import CsvFile
@@ -41,12 +43,19 @@ LOG = "log.txt"
 METRICS_FILE_VARIABLE = "CONVEYOR_METRICS_FILE"
 """A run appends its records, one JSON object a line, to the file that this variable names; benchmarks read them."""
 
+_logger = logging.getLogger(__name__)
+
 Spec = dict[str, Any]
 """`RunSpec.to_json()`: at least updates_total, updates_per_epoch, global_batch, epochs."""
 
 
 class Observer:
     """Receives the records of a run; each method does nothing unless overridden."""
+
+    failed = False
+    """Whether it was reported that it cannot write."""
+    stop = False
+    """Whether it asks for the end of the run."""
 
     def start(self, spec: Spec, resumed_at: int = 0) -> None:
         """The run begins, or goes on after `resumed_at` updates: records of later updates are invalid."""
@@ -68,6 +77,22 @@ class Observer:
 
     def end(self, record: Record) -> None:
         """The run is over."""
+
+
+def tell(observers: Sequence[Observer], act: Callable[[Observer], None]) -> None:
+    """Call `act` on each observer; one that cannot write is reported once: a full disk must not end a long run.
+
+    A closed terminal or pipe (`| head`) does end the run, as with any command.
+    """
+    for one in observers:
+        try:
+            act(one)
+        except BrokenPipeError:
+            raise
+        except (OSError, UserError) as problem:
+            if not one.failed:
+                _logger.error("%s cannot write (%s): training goes on without", type(one).__name__, problem)
+            one.failed = True
 
 
 class Terminal(Observer):

@@ -13,8 +13,7 @@ from conveyor.errors import UserError
 from conveyor.files import remove_unfinished
 from conveyor.models import user_module as own_code
 from conveyor.monitor.callbacks import Callbacks, on_every_worker
-from conveyor.monitor.fault_tolerant import FaultTolerantObserver
-from conveyor.monitor.observers import LOG, make_observers
+from conveyor.monitor.observers import LOG, make_observers, tell
 from conveyor.monitor.progress import say
 from conveyor.monitor.worker_profile import make_worker_profile
 from conveyor.numerics.gpu_arithmetic import gpu_arithmetic
@@ -74,12 +73,12 @@ def _run(
     if world.is_main:
         # From here on the folder holds a run; what went wrong before leaves it free for the next attempt.
         rundir.write_options(folder, spec.options)
-    observers = [FaultTolerantObserver(one) for one in make_observers(spec.options, folder)] if world.is_main else []
+    observers = make_observers(spec.options, folder) if world.is_main else []
     called = (
         [*own.callbacks, *_callbacks(spec.options.run.callback)] if world.is_main else on_every_worker(own.callbacks)
     )
     if called:
-        observers.append(FaultTolerantObserver(Callbacks(called)))
+        observers.append(Callbacks(called))
     peak = share_of_peak(session.flops, spec, world.device) if world.is_main else None
     handover = Handover(session, folder_here())
     events = Events(session, folder, observers, validation if during else None, peak, lock)
@@ -107,9 +106,9 @@ def _run(
         result = finish(session, folder, validation, observers, signals.received, feed, prepare)
     except BaseException:
         # Writing now would create a removed folder again.
-        for observer in [] if events.folder_is_gone() else observers:
-            reason = Reason.START_AGAIN if session.reason is Reason.START_AGAIN else Reason.FAILED
-            observer.end({"updates": session.update, "seconds": session.stopping.seconds, "reason": reason})
+        reason = Reason.START_AGAIN if session.reason is Reason.START_AGAIN else Reason.FAILED
+        record = {"updates": session.update, "seconds": session.stopping.seconds, "reason": reason}
+        tell([] if events.folder_is_gone() else observers, lambda one: one.end(record))
         handover.write()
         raise
     if world.is_main and events.writer.problem is not None:

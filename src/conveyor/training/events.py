@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from operator import methodcaller
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ from conveyor.checkpoint.lock import RunLock
 from conveyor.checkpoint.state import State
 from conveyor.checkpoint.writer import BackgroundWriter
 from conveyor.monitor.histograms import histograms
-from conveyor.monitor.observers import Observer
+from conveyor.monitor.observers import Observer, tell
 from conveyor.monitor.records import score
 from conveyor.options.units import seconds
 from conveyor.training.digest import digest
@@ -76,7 +77,7 @@ class Events:
 
     def stop_is_asked(self) -> bool:
         """Whether a callback wants the run to end; only the main worker knows."""
-        return any(getattr(getattr(one, "inner", one), "stop", False) for one in self._observers)
+        return any(one.stop for one in self._observers)
 
     def folder_is_gone(self) -> bool:
         """Whether somebody removed the run folder; only the main worker knows."""
@@ -109,8 +110,7 @@ class Events:
         last = update == spec.updates_total
         self._tell_written()
         if update % spec.events.updates_per_call == 0 or last:
-            for observer in self._observers:
-                observer.tick(update)
+            tell(self._observers, lambda one: one.tick(update))
         regular = spec.events.logs_at(update, spec.updates_total)
         if regular or session.reason is not None:
             # A row more for a run that is told to leave: the next regular one is that of an undisturbed run.
@@ -143,22 +143,18 @@ class Events:
         share = self._peak_share(record["images_per_second"]) if self._peak_share is not None else None
         if share is not None:
             record["peak_share"] = share
-        for observer in self._observers:
-            observer.log(record)
+        tell(self._observers, lambda one: one.log(record))
 
     def _tell_written(self) -> None:
         while self._written:
-            path = self._written.pop(0)
-            for observer in self._observers:
-                observer.checkpoint(path)
+            tell(self._observers, methodcaller("checkpoint", self._written.pop(0)))
 
     def _show_weights(self) -> None:
         """Stages hold only their own, so every worker takes part."""
         weights = self._session.model_state()
         if self._observers:
             found = histograms(weights)
-            for observer in self._observers:
-                observer.weights(self._session.update, found)
+            tell(self._observers, lambda one: one.weights(self._session.update, found))
 
     def _validates_at(self, update: int, last: bool) -> bool:
         options, session = self._session.spec.options.events, self._session
@@ -187,8 +183,7 @@ class Events:
         session.last_score = score(record, session.spec.options.events.best_by)
         verdict = session.stopping.judge(result.top1, session.update, session.last_score)
         session.reason = session.reason or verdict
-        for observer in self._observers:
-            observer.validation(record)
+        tell(self._observers, lambda one: one.validation(record))
 
     def _saves_at(self, update: int, last: bool) -> bool:
         events = self._session.spec.events
