@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
+from conveyor.monitor.table import format_table
 from conveyor.options import Options, specs
 from conveyor.options.parser import add_config, add_options, options_from
 
@@ -122,13 +123,13 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(rows, indent=1))
         return 0
-    print(f"{'name':<15}{'train':>10}{'validation':>12}{'classes':>9}{'size':>11}  where")
+    lines = []
     for row in rows:
         size = f"{row['image_size']}x{row['image_size']}x{row['channels']}"
         place = row["where"] or (f"conveyor data get {row['name']}" if row["fetchable"] else "give --data-dir")
-        print(
-            f"{row['name']:<15}{row['train_images']:>10,}{row['validation_images']:>12,}{row['classes']:>9}{size:>11}  {place}"
-        )
+        counts = [f"{row['train_images']:,}", f"{row['validation_images']:,}", row["classes"]]
+        lines.append([row["name"], *counts, size, place])
+    print(format_table(["name", "train", "validation", "classes", "size", "where"], lines, rule=False))
     print(
         "\nfolder: any folder with train/ and validation/ (or val/), one folder of images per class: --data-dir FOLDER"
     )
@@ -223,13 +224,9 @@ def _bench(arguments: argparse.Namespace) -> int:
         rates = {name: _rate(getattr(found, name)) for name in ("feed", "whole", "bound")}
         print(json.dumps({**rates, "stages": found.stages}, indent=1))
         return 0
-    print(f"{'':<34}{'images/s':>12}{'images/CPU-s':>14}")
-    for name, rate in (
-        ("delivered", found.feed),
-        ("delivered and prepared", found.whole),
-        ("bound: one cached batch", found.bound),
-    ):
-        print(f"{name:<34}{rate.per_second:>12,.0f}{rate.per_cpu_second:>14,.0f}")
+    named = {"delivered": found.feed, "delivered and prepared": found.whole, "bound: one cached batch": found.bound}
+    rows = [[name, f"{rate.per_second:,.0f}", f"{rate.per_cpu_second:,.0f}"] for name, rate in named.items()]
+    print(format_table(["", "images/s", "images/CPU-s"], rows, rule=False))
     for stage in ("read", "decode", "resize", "wait"):
         if stage in found.stages:
             print(f"  {stage:<32}{found.stages[stage] / found.stages['images'] * 1e6:>10,.0f} us/image")
@@ -277,15 +274,16 @@ def _peers(arguments: argparse.Namespace) -> int:
     print(
         f"{len(files)} photographs, {threads} threads, batch {batch}, {arguments.rounds} rounds after one for warming up"
     )
-    print(
-        f"{'loader':<24}{'images/s':>10}{'spread':>9}{'ours / it':>11}{'images/CPU-s':>14}{'ours / it':>11}{'from':>8}{'to':>7}"
-    )
-    for row in rows:
-        print(
-            f"{row['loader']:<24}{row['images_per_second']:>10,.0f}{row['spread']:>9,.0f}"
-            f"{statistics.median(row['ratios']):>11.2f}{row['images_per_cpu_second']:>14,.0f}{row['ours_over_it']:>11.2f}"
-            f"{min(row['cpu_ratios']):>8.2f}{max(row['cpu_ratios']):>7.2f}"
-        )
+    lines = [
+        [
+            row["loader"], f"{row['images_per_second']:,.0f}", f"{row['spread']:,.0f}",
+            f"{statistics.median(row['ratios']):.2f}", f"{row['images_per_cpu_second']:,.0f}",
+            f"{row['ours_over_it']:.2f}", f"{min(row['cpu_ratios']):.2f}", f"{max(row['cpu_ratios']):.2f}",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    titles = ["loader", "images/s", "spread", "ours / it", "images/CPU-s", "ours / it", "from", "to"]
+    print(format_table(titles, lines, rule=False))
     for name, reason in outcome.failed.items():
         print(f"{name}: did not run ({reason})")
     return 0

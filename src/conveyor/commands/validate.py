@@ -10,6 +10,7 @@ from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.infer.asked_precision import AskedPrecision, add_infer_precision, asked_precision
+from conveyor.monitor.table import format_table
 from conveyor.options import Options
 from conveyor.options.parser import add_checkpoint, add_config, add_options, add_run, options_from
 from conveyor.options.validation import notes_about, typed_flag
@@ -160,23 +161,18 @@ def _write_for_benchmarks(records: Sequence[Mapping[str, Any]], overall: Mapping
 
 def table(records: Sequence[Mapping[str, Any]]) -> str:
     """One line per validation."""
-    width = max(10, *(len(str(record["name"])) for record in records))
-    # Among five classes or fewer the right one is always one of five.
-    top5 = any("accuracy_top5" in record for record in records)
-    fifth = f"{'top-5 %':>8}  " if top5 else ""
-    lines = [f"{'checkpoint':<{width}}  {'epoch':>7}  {'top-1 %':>8}  {fifth}{'loss':>8}  {'images':>8}  {'img/s':>9}"]
-    for record in records:
-        lines.append(
-            f"{record['name']:<{width}}  {record['epoch']:>7.2f}  {record['accuracy']:>8.2f}  "
-            + (f"{record['accuracy_top5']:>8.2f}  " if "accuracy_top5" in record else "")
-            + f"{record['loss']:>8.4f}  {record['images']:>8}  {record['images_per_second']:>9.1f}"
-            + (
-                f"  latency {record['latency_avg_ms']:.2f} ms, 99 %: {record['latency_p99_ms']:.2f} ms"
-                if "latency_avg_ms" in record
-                else ""
-            )
-        )
-    return "\n".join(lines)
+    columns = {
+        "checkpoint": "{name}", "epoch": "{epoch:.2f}", "top-1 %": "{accuracy:.2f}", "top-5 %": "{accuracy_top5:.2f}",
+        "loss": "{loss:.4f}", "images": "{images}", "img/s": "{images_per_second:.1f}",
+        "latency ms": "{latency_avg_ms:.2f}", "99 %": "{latency_p99_ms:.2f}",
+    }  # fmt: skip
+    if "accuracy_top5" not in records[0]:  # among five classes or fewer the right one is always one of five
+        del columns["top-5 %"]
+    if "latency_avg_ms" not in records[0]:
+        del columns["latency ms"], columns["99 %"]
+    return format_table(
+        list(columns), [[form.format_map(record) for form in columns.values()] for record in records], rule=False
+    )
 
 
 def write_csv(options: Options, records: Sequence[Mapping[str, Any]]) -> Path:

@@ -107,7 +107,7 @@ def _run(
     except BaseException:
         # Writing now would create a removed folder again.
         reason = Reason.START_AGAIN if session.reason is Reason.START_AGAIN else Reason.FAILED
-        record = {"updates": session.update, "seconds": session.stopping.seconds, "reason": reason}
+        record: dict[str, Any] = {"updates": session.update, "seconds": session.stopping.seconds, "reason": reason}
         tell([] if events.folder_is_gone() else observers, lambda one: one.end(record))
         handover.write()
         raise
