@@ -2,10 +2,10 @@
 
 import argparse
 import dataclasses
+import itertools
 import json
 import statistics
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -245,7 +245,7 @@ def _peers(arguments: argparse.Namespace) -> int:
     options = bench_options(arguments)
     if not options.data.data_dir:
         raise UserError("bench --peers needs photographs: name their folder with --data-dir")
-    files = list(_photographs(Path(options.data.data_dir), arguments.images))
+    files = _photographs(Path(options.data.data_dir), arguments.images)
     batch = min(options.batch.micro_batch_size, len(files))
     if not files:
         raise UserError(f"there are no .jpg or .jpeg files below {options.data.data_dir}")
@@ -304,12 +304,11 @@ def _peers_record(rows: list[dict[str, Any]], size: int, conditions: dict[str, A
     return make_record(f"data-photographs-{size}px", results, kind="data", **conditions)
 
 
-def _photographs(folder: Path, count: int) -> Iterator[Path]:
+def _photographs(folder: Path, count: int) -> list[Path]:
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder")
     found = (path for path in sorted(folder.resolve().rglob("*")) if path.suffix.lower() in (".jpg", ".jpeg"))
-    for _, path in zip(range(count), found, strict=False):
-        yield path
+    return list(itertools.islice(found, count))
 
 
 def _rate(rate: "Rate") -> dict[str, float]:

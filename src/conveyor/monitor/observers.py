@@ -241,10 +241,11 @@ class CsvWriter(Observer):
     def log(self, record: Record) -> None:
         self.metrics.append(record)
         if self._training is not None and self._style is not None:
-            self._training.append(self._style.training_row(record))
+            self._training.append(self._style.row(self._style.training_columns, record))
 
     def validation(self, record: Record) -> None:
-        self.validations.append({**(self._style.validation_row(record) if self._style else {}), **record})
+        shown = self._style.row(self._style.validation_columns, record) if self._style else {}
+        self.validations.append({**shown, **record})
 
 
 class RunFiles(Observer):

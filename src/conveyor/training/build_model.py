@@ -3,7 +3,7 @@
 weights (init, load, or resume) -> frozen ones -> memory format -> precision -> fast kernels -> recompute -> cut into stages -> lane
 """
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import nn
@@ -61,12 +61,16 @@ def _fresh(options: Options, about: Subject) -> nn.Module:
 
 def check_splits(model: nn.Module, spec: RunSpec) -> None:
     """Refuse a split that names no layer: a lane of depth 1 does not cut there, but the mistake is the same on any layout."""
-    batch = spec.options.batch
-    if batch.splits and batch.splits != ("auto",):
-        splits.resolve(spec.model_name, units.trace(model, spec.image_size, spec.in_channels), batch.splits)
-    elif spec.topology.stages > 1:
-        found = units.trace(model, spec.image_size, spec.in_channels)
-        automatic_splits(found, spec.topology.stages, include=batch.split_include, exclude=batch.split_exclude)
+    if spec.options.batch.splits or spec.topology.stages > 1:
+        split_units(spec, units.trace(model, spec.image_size, spec.in_channels))
+
+
+def split_units(spec: RunSpec, found: Sequence[units.Unit]) -> list[int]:
+    """The units before which a new stage begins: as named, or balanced by estimates when nobody measured them before."""
+    options = spec.options.batch
+    if options.splits and options.splits != ("auto",):
+        return splits.resolve(spec.model_name, found, options.splits)
+    return automatic_splits(found, spec.topology.stages, include=options.split_include, exclude=options.split_exclude)
 
 
 def freeze(model: nn.Module, spec: RunSpec, update: int = 0) -> None:

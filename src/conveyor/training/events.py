@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Sequence
 from operator import methodcaller
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from conveyor.checkpoint import choice, store
@@ -69,9 +68,7 @@ class Events:
     def __enter__(self) -> "Events":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.writer.wait()
         self._tell_written()
 

@@ -12,16 +12,16 @@ from torch import Tensor, nn
 from conveyor.data.batch import Batch, Target
 from conveyor.data.transform.prepare import Prepare
 from conveyor.errors import UserError
-from conveyor.models import splits, units
+from conveyor.models import units
 from conveyor.models.layers import norms, stochastic
 from conveyor.monitor import timeline
 from conveyor.numerics import finite, recompute
 from conveyor.options.units import size_in_bytes
 from conveyor.pipeline.assign import Part, assign
-from conveyor.pipeline.balance import automatic_splits
 from conveyor.pipeline.cut import Stage, cut, shared_parameters
 from conveyor.pipeline.runtime import Pipeline
 from conveyor.spec import RunSpec
+from conveyor.training.build_model import split_units
 from conveyor.training.loss import TALLY, Loss, tally
 from conveyor.training.meter import Timing
 from conveyor.training.whole_model_lane import Teacher, joined_inputs
@@ -32,14 +32,6 @@ _logger = logging.getLogger(__name__)
 
 LABELS = 1
 """Tag of the messages with labels: they must not be taken for activations between the same two workers."""
-
-
-def split_units(spec: RunSpec, found: Sequence[units.Unit]) -> list[int]:
-    """The units before which a new stage begins: as named, or balanced by estimates when nobody measured them before."""
-    options = spec.options.batch
-    if options.splits and options.splits != ("auto",):
-        return splits.resolve(spec.model_name, found, options.splits)
-    return automatic_splits(found, spec.topology.stages, include=options.split_include, exclude=options.split_exclude)
 
 
 def cut_for(spec: RunSpec, model: nn.Module, parts: Sequence[Part]) -> tuple[list[Stage], list[Part]]:
