@@ -12,9 +12,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(words: list[str]) -> int:
-    """`benchmark --spec FILE [--benchmark NAME ...]` as `bench run`, which has the same options."""
-    if words[:1] != ["benchmark"]:
-        raise UserError(f"there is no action {' '.join(words[:1]) or 'given'}: write benchmark --spec FILE")
-    translated = ["bench", "run", *("--benchmark" if word == "--benchmarks" else word for word in words[1:])]
+    translated = translate(words)
     print(" ".join(["conveyor", *translated]), flush=True)
     return run_command(translated)
+
+
+def translate(words: Sequence[str]) -> list[str]:
+    """`benchmark --spec FILE [--benchmark NAME ...]` as `bench run`, which has the same options."""
+    if list(words[:1]) != ["benchmark"]:
+        raise UserError(f"there is no action {' '.join(words[:1]) or 'given'}: write benchmark --spec FILE")
+    return ["bench", "run", *("--benchmark" if word == "--benchmarks" else word for word in words[1:])]

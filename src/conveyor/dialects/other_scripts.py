@@ -115,10 +115,10 @@ def tensorflow2_export(script: str, values: Values, launcher: Launcher, environm
     form = _serving_form(notes)
     if values["pipeline_serving_model"] and not values["pipeline_splits"]:
         notes.append("--pipeline-serving-model has no effect without --pipeline-splits")
-    words = (checkpoint or str(values["model_name"]), "--out", folder, "--format", form)
-    words += ("--batch", str(base.options.batch.micro_batch_size))
+    words = [checkpoint or str(values["model_name"]), "--out", folder, "--format", form]
+    words += ["--batch", str(base.options.batch.micro_batch_size)]
     settings = {"folder": folder, "checkpoint": checkpoint, "form": form}
-    return dataclasses.replace(base, command="export", words=words, notes=tuple(notes), settings=settings)
+    return dataclasses.replace(base, command="export", words=tuple(words), notes=tuple(notes), settings=settings)
 
 
 def _beside_checkpoint(values: Values) -> list[str]:

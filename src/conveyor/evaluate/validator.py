@@ -51,7 +51,18 @@ class Validation:
 
     def of_session(self, session: Session) -> Accuracy:
         """The accuracy of the run's weights as they are now: the averaged ones when the run keeps an average."""
-        found = self._of_session(session)
+        share = None
+        with _averaged(session):
+            if session.world.depth > 1 and self._spec.options.layout.pipelined_validation:
+                from conveyor.training.stage_lane import Relay, StageLane
+
+                assert isinstance(session.lane, StageLane)
+                model, share = Relay(session.lane), (session.world.lane, session.world.lanes)
+            elif session.world.depth > 1 or self._device != session.world.device:
+                model = self._loaded(session.model_state())
+            else:
+                model = session.lane.module
+            found = self.measure(model, share)
         self.during_training = found, self.answers
         return found
 
@@ -71,17 +82,6 @@ class Validation:
         model = build_model.build_model(self._spec, own=copy.deepcopy(self._own))
         load_into(model, weights, "the run")
         return model
-
-    def _of_session(self, session: Session) -> Accuracy:
-        with _averaged(session):
-            if session.world.depth > 1 and self._spec.options.layout.pipelined_validation:
-                from conveyor.training.stage_lane import Relay, StageLane
-
-                assert isinstance(session.lane, StageLane)
-                return self.measure(Relay(session.lane), (session.world.lane, session.world.lanes))
-            if session.world.depth > 1 or self._device != session.world.device:
-                return self.measure(self._loaded(session.model_state()))
-            return self.measure(session.lane.module)
 
     @property
     def dataset(self) -> Dataset:

@@ -114,9 +114,7 @@ class Pod:
 def _one_of(what: str, choices: Sequence[str]) -> Callable[[str], str]:
     def read(text: str) -> str:
         if text not in choices:
-            raise UserError(
-                f"--simulate: there is no {what} {text!r}{did_you_mean(text, choices)}: {', '.join(choices)}"
-            )
+            raise UserError(f"--simulate: there is no {what} {text!r}: {', '.join(choices)}")
         return text
 
     return read
