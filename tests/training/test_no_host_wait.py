@@ -36,10 +36,10 @@ def two_updates(**options: Any) -> torch.Tensor:
     model = build_model.place_model(model, spec, world.device)
     prepare = assemble.make_prepare(spec, world)
     lane, updater = assemble.lane_and_updater(
-        spec, world, model, prepare, timing, (assemble.make_loss(spec, world, assemble.Own()), None)
+        spec, world, model, prepare, timing, (assemble.make_loss(spec, world, assemble.UserObjects()), None)
     )
     meter = Meter(world.device, world, timing, spec.dealt(1))
-    with assemble.make_feed(spec, world, assemble.Own(), prepare, 0) as batches:
+    with assemble.make_feed(spec, world, assemble.UserObjects(), prepare, 0) as batches:
         for update in range(2):
             tally = lane.gradients(batches, update, updater.loss_scale.value)
             updater.apply(update, 0.1)

@@ -113,7 +113,7 @@ class Validation:
         quiet = options.run.quiet or not world.is_main
         self.answers = Answers()
         if options.events.answers is not None:
-            self.all_answers = AllAnswers(len(self._dataset), self._spec.num_classes, world.device)
+            self.all_answers = AllAnswers(len(self._dataset), self._spec.subject.num_classes, world.device)
         with feed, track(len(feed) * self._spec.validation_batch, "Validate", quiet=quiet) as bar:
 
             def seen(batch: Batch, logits: Tensor) -> None:
@@ -127,7 +127,7 @@ class Validation:
                 self._prepare,
                 world,
                 num_batches=-(-len(self._dataset) // self._spec.validation_batch),
-                num_classes=self._spec.num_classes,
+                num_classes=self._spec.subject.num_classes,
                 latency=options.events.latency,
                 on_batch=seen,
                 answers=self.all_answers,

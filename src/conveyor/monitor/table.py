@@ -7,11 +7,11 @@ _NUMBER = re.compile(r"([-+]?\d[\d., ]*(e[-+]?\d+)? ?(%|x|[kMGT]?B?|[mu]?s|us/im
 
 
 def format_table(titles: Sequence[str], rows: Iterable[Sequence[object]], *, rule: bool = True) -> str:
-    """Columns as wide as their widest cell; numbers to the right, text to the left. `rule`: a line below the titles."""
+    """Columns as wide as their widest cell; numbers to the right, names and the first column to the left. `rule`: a line below the titles."""
     cells = [list(titles), *([str(cell) for cell in row] for row in rows)]
     columns = list(zip(*cells, strict=True))
     widths = [max(map(len, column)) for column in columns]
-    right = [len(cells) > 1 and all(_NUMBER.fullmatch(cell) for cell in column[1:]) for column in columns]
+    right = [bool(place) and all(map(_NUMBER.fullmatch, column[1:])) for place, column in enumerate(columns)]
     lines = [
         "  ".join(
             cell.rjust(width) if to_right else cell.ljust(width)

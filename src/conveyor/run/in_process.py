@@ -11,7 +11,7 @@ from conveyor.data.user_data import OwnData, adopt
 from conveyor.errors import UserError
 from conveyor.options import Options
 from conveyor.run import validate_run, worker
-from conveyor.run.assemble import Own
+from conveyor.run.assemble import UserObjects
 from conveyor.run.finish import Result
 from conveyor.run.same_objects import agree
 from conveyor.run.stored_options import options_for_validation, with_plain_weights
@@ -38,7 +38,7 @@ def prepared(
     """
     name = OWN_MODEL if model is not None else None
     info, *data = adopt(dataset, options.model.num_classes) if dataset is not None else (None, None, None)
-    own = Own(model, data[0], data[1], callbacks)
+    own = UserObjects(model, data[0], data[1], callbacks)
 
     def resolving(asked: Options, **where: Any) -> RunSpec:
         spec = resolve(asked, info=info, model_name=name, **where)
@@ -72,4 +72,4 @@ def validate(
     spec = resolve(options, info=info, model_name=OWN_MODEL if model is not None else None)
     if model is None and (sentence := random_weights(spec.options)) is not None:
         _logger.warning("%s", sentence)
-    return validate_run.run(spec, own=Own(model, data[0], data[1]))
+    return validate_run.run(spec, own=UserObjects(model, data[0], data[1]))

@@ -21,7 +21,7 @@ from conveyor.numerics.native import build
 from conveyor.numerics.precision import Precision
 from conveyor.numerics.threads import using_threads
 from conveyor.run import folder as rundir
-from conveyor.run.assemble import Own, make_feed, make_prepare, make_session, make_validation
+from conveyor.run.assemble import UserObjects, make_feed, make_prepare, make_session, make_validation
 from conveyor.run.describe import opening_lines
 from conveyor.run.finish import Result, finish
 from conveyor.run.gemm_rate import share_of_peak
@@ -39,9 +39,9 @@ from conveyor.world import restarts
 from conveyor.world.world import World, device_for
 
 
-def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Result:
+def run(spec: RunSpec, world: World | None = None, own: UserObjects | None = None) -> Result:
     """Run `spec` to its end as one worker of `world`. Several workers need `run_dir` set, so that they agree on it."""
-    world, own = world or World.single(device_for(spec.options.layout)), own or Own()
+    world, own = world or World.single(device_for(spec.options.layout)), own or UserObjects()
     folder = rundir.choose(spec)
     spec = spec.replace(options=rundir.resolved_options(spec, folder))
     lock = RunLock(folder) if world.is_main else None
@@ -55,7 +55,7 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
 def _run(
     spec: RunSpec,
     world: World,
-    own: Own,
+    own: UserObjects,
     folder: Path,
     state: State | None,
     signals: Signals,

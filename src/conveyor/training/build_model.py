@@ -62,14 +62,14 @@ def _fresh(options: Options, about: Subject) -> nn.Module:
 def check_splits(model: nn.Module, spec: RunSpec) -> None:
     """Refuse a split that names no layer: a lane of depth 1 does not cut there, but the mistake is the same on any layout."""
     if spec.options.batch.splits or spec.topology.stages > 1:
-        split_units(spec, units.trace(model, spec.image_size, spec.in_channels))
+        split_units(spec, units.trace(model, spec.subject.image_size, spec.subject.in_channels))
 
 
 def split_units(spec: RunSpec, found: Sequence[units.Unit]) -> list[int]:
     """The units before which a new stage begins: as named, or balanced by estimates when nobody measured them before."""
     options = spec.options.batch
     if options.splits and options.splits != ("auto",):
-        return splits.resolve(spec.model_name, found, options.splits)
+        return splits.resolve(spec.subject.name, found, options.splits)
     return automatic_splits(found, spec.topology.stages, include=options.split_include, exclude=options.split_exclude)
 
 

@@ -89,7 +89,7 @@ class Events:
         if session.events_due:
             self.after_update(session.spec.schedule.rate(session.update - 1))
             session.events_due = False
-        due = self._validates_at(session.update, session.update == session.spec.updates_total)
+        due = self._validates_at(session.update, session.update == session.spec.length.updates_total)
         if session.update > 0 and session.validated_at != session.update and due:
             with session.meter.paused():
                 self.validate()
@@ -104,15 +104,15 @@ class Events:
         """The log point, histograms, validation and checkpoint that are due now, in this order."""
         session = self._session
         spec, update = session.spec, session.update
-        last = update == spec.updates_total
+        last = update == spec.length.updates_total
         self._tell_written()
         if update % spec.events.updates_per_call == 0 or last:
             tell(self._observers, lambda one: one.tick(update))
-        regular = spec.events.logs_at(update, spec.updates_total)
+        regular = spec.events.logs_at(update, spec.length.updates_total)
         if regular or session.reason is not None:
             # A row more for a run that is told to leave: the next regular one is that of an undisturbed run.
             self._log(rate, goes_on=not regular)
-        if spec.options.run.weight_histograms and (last or update % spec.updates_per_epoch == 0):
+        if spec.options.run.weight_histograms and (last or update % spec.length.updates_per_epoch == 0):
             with session.meter.paused():
                 self._show_weights()
         if self._validates_at(update, last):
@@ -157,7 +157,7 @@ class Events:
         options, session = self._session.spec.options.events, self._session
         if self._validation is None or session.reason is Reason.INTERRUPTED:
             return False
-        epoch, rest = divmod(update, session.spec.updates_per_epoch)
+        epoch, rest = divmod(update, session.spec.length.updates_per_epoch)
         return last or session.reason is not None or (rest == 0 and epoch % options.epochs_per_validation == 0)
 
     def validate(self) -> None:

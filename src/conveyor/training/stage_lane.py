@@ -40,7 +40,7 @@ def cut_for(spec: RunSpec, model: nn.Module, parts: Sequence[Part]) -> tuple[lis
     A piece is a stage; recomputed modules inside stages become pieces of their own, since cutting dissolves modules.
     `--recompute stage` means the stages of the pipeline.
     """
-    found = units.trace(model, spec.image_size, spec.in_channels)
+    found = units.trace(model, spec.subject.image_size, spec.subject.in_channels)
     points = split_units(spec, found)
     recomputed = [] if "stage" in spec.options.batch.recompute else _ranges(found, recompute.wrapped(model))
     inner = {edge for one in recomputed for edge in (one.start, one.stop)} - {0, len(found)}
@@ -161,7 +161,7 @@ class StageLane:
         self._topology, self._loss, self._prepare, self._timing = topology, loss, prepare, timing
         self._teacher = teacher
         self._seed, self._metrics = options.run.seed, not options.events.disable_metrics
-        self._updates_per_epoch = spec.updates_per_epoch
+        self._updates_per_epoch = spec.length.updates_per_epoch
         self._group, self._world = group, world
         self._sent: list[tuple[Tensor, Any]] = []
         self._targets: dict[int, Target] = {}
