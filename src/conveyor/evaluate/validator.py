@@ -51,13 +51,14 @@ class Validation:
 
     def of_session(self, session: Session) -> Accuracy:
         """The accuracy of the run's weights as they are now: the averaged ones when the run keeps an average."""
-        share = None
+        share: tuple[int, int] | None = None
         with _averaged(session):
             if session.world.depth > 1 and self._spec.options.layout.pipelined_validation:
                 from conveyor.training.stage_lane import Relay, StageLane
 
                 assert isinstance(session.lane, StageLane)
-                model, share = Relay(session.lane), (session.world.lane, session.world.lanes)
+                model: nn.Module = Relay(session.lane)
+                share = (session.world.lane, session.world.lanes)
             elif session.world.depth > 1 or self._device != session.world.device:
                 model = self._loaded(session.model_state())
             else:
