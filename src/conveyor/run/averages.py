@@ -25,7 +25,7 @@ def average_checkpoints(paths: Sequence[Path], *, decay: float | None = None) ->
             used[:] = [state]
             yield state.model
 
-    model = average.average_mean(weights()) if decay is None else average.average_exponential(weights(), decay)
+    model = average.average(weights(), decay)
     (last,) = used
     return State(model=model, progress={**last.progress, "averaged": names, "decay": decay}, options=last.options)
 

@@ -13,9 +13,9 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        counter, gauge, histogram = (
-            functools.partial(kind, registry=self.registry) for kind in (Counter, Gauge, Histogram)
-        )
+        counter = functools.partial(Counter, registry=self.registry)
+        gauge = functools.partial(Gauge, registry=self.registry)
+        histogram = functools.partial(Histogram, registry=self.registry)
         self.requests = counter("conveyor_requests", "Requests by protocol and outcome.", ["protocol", "outcome"])
         self.images = counter("conveyor_images", "Images answered.")
         self.seconds = histogram("conveyor_request_seconds", "From arrival to answer.", ["protocol"], buckets=_SECONDS)
