@@ -4,12 +4,16 @@
 the site. The hashes are those
 of the package index, over all files of a version that fit this Python or a later one on any system. `torch.txt` has none:
 which build is right (CPU, which CUDA) depends on the machine, and pip takes hashes for all requirements of a file or none.
+For the same reason the environments of `peers/` that hold torch have none; the others get what they need and its hashes.
 """
 
+import json
 import os
 import re
 import ssl
+import subprocess
 import sys
+import tempfile
 import tomllib
 import urllib.request
 from html.parser import HTMLParser
@@ -102,6 +106,31 @@ def lines(versions: dict[str, str]) -> str:
     )
 
 
+def lock_peer(file: Path) -> None:
+    """Complete the pinned versions of an environment by what they need, each with its hashes; the comment stays."""
+    text = file.read_text()
+    pinned = re.findall(r"^[\w.-]+==[^\s\\]+", text, re.MULTILINE)
+    if any(line.startswith((f"{WITHOUT_HASH}==", "-r ")) for line in text.splitlines()):
+        return
+    with tempfile.NamedTemporaryFile("w", suffix=".txt") as asked:
+        asked.write("\n".join(pinned))
+        asked.flush()
+        command = [
+            sys.executable,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--dry-run",
+            "--ignore-installed",
+            "--report",
+            "-",
+        ]
+        report = json.loads(subprocess.run([*command, "-r", asked.name], check=True, stdout=subprocess.PIPE).stdout)
+    found = {canonical(one["metadata"]["name"]): one["metadata"]["version"] for one in report["install"]}
+    file.write_text(text.splitlines(keepends=True)[0] + lines(found))
+
+
 def main() -> None:
     project = tomllib.loads((HERE / "pyproject.toml").read_text())["project"]
     extras = project["optional-dependencies"]
@@ -126,6 +155,8 @@ def main() -> None:
     (folder / "docs.txt").write_text("# Made by `make lock`: what builds the site.\n-r all.txt\n" + lines(site))
     note = "# Made by `make lock`: the build that fits the machine, so without a hash; what it needs is in core.txt.\n"
     (folder / "torch.txt").write_text(f"{note}{WITHOUT_HASH}=={torch}\n")
+    for file in sorted(folder.glob("peers/*.txt")):
+        lock_peer(file)
 
 
 if __name__ == "__main__":

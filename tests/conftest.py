@@ -5,6 +5,7 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -22,6 +23,12 @@ if TYPE_CHECKING:
 # No time limit per example (machines are busy), and the same examples in every run.
 settings.register_profile("conveyor", deadline=None, derandomize=True, max_examples=50)
 settings.load_profile("conveyor")
+
+# What tests start inherits ignored signals. `nohup make test` ignores SIGHUP, `make test &` in a script SIGINT, and our programs
+# rightly leave an ignored signal ignored: the tests that send one begin from the defaults.
+for number, default in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.default_int_handler)):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        signal.signal(number, default)
 
 
 @pytest.fixture(autouse=True, scope="session")

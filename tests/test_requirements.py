@@ -28,6 +28,16 @@ def test_every_requirement_has_a_version_and_hashes(file: str) -> None:
         assert metadata.version(pinned).split("+")[0] == version, "run `make lock` after changing a version"
 
 
+@pytest.mark.parametrize("file", sorted(one.name for one in FOLDER.glob("peers/*.txt")))
+def test_an_environment_without_torch_is_locked_too(file: str) -> None:
+    """pip asks for hashes as soon as one line has one."""
+    found = requirements(f"peers/{file}")
+    free = (
+        any(line.startswith("torch==") for line in found) or "-r ../core.txt" in (FOLDER / "peers" / file).read_text()
+    )
+    assert all(("--hash=sha256:" in line) is not free for line in found)
+
+
 def test_they_are_installed_with_their_hashes() -> None:
     """Only torch, whose build depends on the machine, comes without; then without anything it would pull in."""
     installs = [line.strip() for line in (HERE / "Makefile").read_text().splitlines() if "$(PIP) " in line]

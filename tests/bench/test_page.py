@@ -15,8 +15,6 @@ def peers_record(name: str, kind: str, ours: float, theirs: dict[str, float]) ->
     results = {"conveyor rate": Sample("img/s", (ours, ours * 1.1))}
     for peer, rate in theirs.items():
         results[f"{peer} rate"] = Sample("img/s", (rate, rate * 1.1))
-        results[f"ratio to {peer}"] = Sample("x", (ours / rate, ours / rate))
-        results[f"ratio to {peer} in another unit"] = Sample("x", (0.01,))
     return make_record(name, results, kind=kind)
 
 
@@ -29,7 +27,7 @@ def growth_record(benchmark: str, value: str, rate: float, memory: float | None)
 
 def test_the_head_shows_the_fastest_other_program_even_if_it_is_ahead(tmp_path: Path) -> None:
     peers_record("inference-x", "inference", 5.0, {"slow": 4.0}).save(tmp_path / "benchmarks" / "records")
-    others = {"slow": 5.0, "fast": 20.0, "conveyor, one process": 30.0}
+    others = {"slow": 5.0, "fast": 20.0, "conveyor, one process": 8.0}
     peers_record("training-x", "training", 10.0, others).save(tmp_path / "benchmarks" / "records")
     readme = tmp_path / "README.md"
     readme.write_text(f"# Title\n\n{page.BEGIN}\nold\n{page.END}\nrest\n")
@@ -49,7 +47,7 @@ def test_the_head_shows_the_fastest_other_program_even_if_it_is_ahead(tmp_path: 
 
 def test_a_rate_that_is_not_in_images_per_second_says_so() -> None:
     results = {name: Sample("img/CPU-s", (10.0, 12.0)) for name in ("conveyor rate", "other rate")}
-    record = make_record("data-x", results | {"ratio to other": Sample("x", (1.0, 1.0))}, kind="data")
+    record = make_record("data-x", results, kind="data")
     assert [row[2] for row in peers_rows([record])] == ["11 img/CPU-s (10..12, n=2)"] * 2
 
 
@@ -61,7 +59,7 @@ def test_without_records_no_page_is_written(tmp_path: Path) -> None:
 
 def test_one_round_is_not_called_a_lead(tmp_path: Path) -> None:
     results = {"conveyor rate": Sample("img/s", (12.0,)), "other rate": Sample("img/s", (10.0,))}
-    once = make_record("serving-x", results | {"ratio to other": Sample("x", (1.2,))}, kind="serving")
+    once = make_record("serving-x", results, kind="serving")
     often = peers_record("training-x", "training", 12.0, {"other": 10.0})
     assert [row[-1] for row in peers_rows([once, often])] == ["", "ahead in the only round", "", "ahead"]
 

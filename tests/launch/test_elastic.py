@@ -76,9 +76,15 @@ def newest(place: Path) -> tuple[int, str]:
 
 
 def forget_stop(folder: Path, stopped: int, per_checkpoint: int) -> None:
-    """Remove what a run saves and logs because it is told to leave: the checkpoint, and one row more; nothing else."""
+    """Remove what a run saves and logs because it is told to leave: the checkpoint or its reason, and one row more."""
+    checkpoint = folder / "checkpoints" / str(stopped)
     if stopped % per_checkpoint:
-        shutil.rmtree(folder / "checkpoints" / str(stopped))
+        shutil.rmtree(checkpoint)
+    else:
+        state = json.loads((checkpoint / "state.json").read_text())
+        assert state["progress"]["reason"] == "interrupted"
+        state["progress"]["reason"] = None
+        (checkpoint / "state.json").write_text(json.dumps(state))
     if stopped % int(str(RUN["updates_per_log"])):
         table = folder / "metrics.csv"
         first, *rows = table.read_text().splitlines(keepends=True)

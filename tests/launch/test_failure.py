@@ -54,6 +54,15 @@ def test_an_error_travels_through_its_file(tmp_path: Path) -> None:
     assert read(3, 9, str(tmp_path / "absent")).sentence() == "worker 3 ended with exit code 9."
 
 
+def test_a_lost_connection_is_told_in_our_words(tmp_path: Path) -> None:
+    path = tmp_path / "error.json"
+    error = RuntimeError("[../gloo/transport/tcp/pair.cc:537] Read error [127.0.0.1]:26021: Connection reset by peer.")
+    assert record(error, {"TORCHELASTIC_ERROR_FILE": str(path)}) == LOST_PEER
+    found = read(0, LOST_PEER, str(path))
+    assert found.sentence() == "worker 0: the connection to another worker was lost."
+    assert "pair.cc" in found.trace
+
+
 def test_the_cause_comes_before_its_echoes() -> None:
     echo, cause, ended = (
         Failure(0, LOST_PEER, "peer", when=1.0),

@@ -4,10 +4,12 @@ import csv
 import io
 import json
 import re
+import resource
 from pathlib import Path
 
 import pytest
 
+from conveyor.errors import UserError
 from conveyor.monitor import observers
 from conveyor.monitor.csvfile import CsvFile
 from conveyor.monitor.log_style import log_style
@@ -88,6 +90,24 @@ def test_a_new_key_becomes_a_column_and_survives_a_resume(tmp_path: Path) -> Non
     again.open(upto=2)
     again.append({"update": 3, "loss_scale": 64.0})
     assert [row["loss_scale"] for row in rows(path)] == ["", "128", "64"]
+
+
+def test_rows_wait_until_there_is_room(tmp_path: Path) -> None:
+    """As on a full disk: files may not grow; a column that came meanwhile is in the header too."""
+    file = CsvFile(tmp_path / "metrics.csv", ("update", "loss"), "update")
+    file.open()
+    file.append({"update": 1, "loss": 0.5})
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file.path.stat().st_size + 3, limits[1]))
+    try:
+        for update in (2, 3):
+            with pytest.raises((OSError, UserError)):
+                file.append({"update": update, "loss": 0.25, **({"new": 7} if update == 3 else {})})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert file.path.read_text() == "update,loss\n1,0.5\n"
+    file.append({"update": 4, "loss": 0.125, "new": 8})
+    assert file.path.read_text() == "update,loss,new\n1,0.5,\n2,0.25,\n3,0.25,7\n4,0.125,8\n"
 
 
 def test_terminal_lines_and_log_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -160,3 +160,14 @@ def test_a_run_restored_around_the_release_ends_alike(pool: Any, folders: Any, u
     for name in TENSORS:
         one, other = (run / "checkpoints" / "6" / name for run in (folder, expected))
         assert one.read_bytes() == other.read_bytes(), name
+
+
+def test_the_first_line_is_of_the_whole_model(pool: Any, folders: Any) -> None:
+    text = json.dumps({**FINE_TUNING, "updates": 1, "quiet": False}, sort_keys=True)
+    first = set()
+    for depth in (1, 2):
+        folder = folders("opening") / f"1x{depth}"
+        pool.run(run_case, depth, text=text, lanes=1, depth=depth, folder=str(folder))
+        first.add((folder / "log.txt").read_text().splitlines()[0])
+    (line,) = first
+    assert "(75,002 parameters" in line

@@ -4,8 +4,19 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conveyor.bench import scaling, time_to_accuracy
-from conveyor.bench.records import BEST_RATIO, OURS, Record, Sample
-from conveyor.bench.tables import OUR_RATE, PEER_TITLES, markdown, newest_records, peers_rows
+from conveyor.bench.records import OURS, Record, Sample
+from conveyor.bench.tables import (
+    OUR_RATE,
+    PEER_TITLES,
+    fastest,
+    is_ours,
+    markdown,
+    newest_records,
+    peers_rows,
+    rates,
+    ratio,
+    shown,
+)
 from conveyor.errors import UserError
 from conveyor.files import write_atomically
 from conveyor.monitor import svg
@@ -14,8 +25,8 @@ INTRODUCTION = (
     "Made by `make bench` from the records beside it. All programs of a setting ran in one session in alternating rounds "
     "with the same model, batch and threads; warm-up is never timed; a ratio is the median of the rounds' ratios, beside the "
     "medians of both rates in the same rounds. A row in which a peer is ahead stays in the table. A name without a precision "
-    "is float32; `conveyor` of an inference setting is its fastest precision, those of each stand below it. A program far "
-    "behind the others of its precision is left out of the later rounds; its n says so."
+    "is float32. Each kind of processor has the newest record of its own, with its commit. A program far behind the others of its "
+    "precision does not run the later rounds; its n says so."
 )
 BEGIN, END = "<!-- benchmarks: begin -->", "<!-- benchmarks: end -->"
 HEAD_KINDS = ("training", "inference", "data", "serving")
@@ -27,25 +38,31 @@ def write_page(folder: Path, readme: Path | None = None) -> Path:
 
     With `readme` the head of the table also goes between that file's markers.
     """
-    records = newest_records(folder / "records")
+    records = list(newest_records(folder / "records").values())
     if not records:
         raise UserError(f"there are no records in {folder / 'records'}: run `conveyor bench` with this --out first")
-    peers = [record for record in records.values() if OUR_RATE in record.results]
+    of_each_processor = newest_records(folder / "records", lambda one: f"{one.name} on {one.machine.get('processor')}")
+    peers = [record for record in of_each_processor.values() if OUR_RATE in record.results]
     peers.sort(
         key=lambda record: (_kind(record), record.conditions.get("model", ""), record.conditions.get("batch", 0))
     )
-    varied = scaling.grouped(records.values())
-    shown = {id(record) for members in varied.values() for record in members}
-    recipes = [record for record in records.values() if record.conditions.get("kind") == time_to_accuracy.KIND]
-    shown |= {id(record) for record in recipes}
-    others = [record for record in records.values() if OUR_RATE not in record.results and id(record) not in shown]
+    varied = scaling.grouped(records)
+    placed = {id(record) for members in varied.values() for record in members}
+    recipes = [record for record in records if record.conditions.get("kind") == time_to_accuracy.KIND]
+    placed |= {id(record) for record in recipes}
+    others = [record for record in records if OUR_RATE not in record.results and id(record) not in placed]
     parts = ["# Benchmarks", "", INTRODUCTION, ""]
     if (folder / "plan.md").exists():
         parts += ["Predictions of `conveyor plan` beside measurements: [plan.md](plan.md).", ""]
     if peers:
         parts += ["## Beside the peers", "", "![rates beside the peers](peers.svg)", ""]
-        parts += [markdown(PEER_TITLES, peers_rows(peers)), ""]
-        write_atomically(folder / "peers.svg", peers_chart(peers))
+        rows = []
+        for record in peers:
+            first, *others_of_it = peers_rows([record])
+            first[0] += f"<br>{record.machine.get('processor')}, {record.machine.get('commit')}, {record.time[:10]}"
+            rows += [first, *others_of_it]
+        parts += [markdown(PEER_TITLES, rows), ""]
+        write_atomically(folder / "peers.svg", peers_chart(_of_newest_processor(peers)))
     if recipes:
         parts += ["## Time to accuracy", ""]
         parts += [markdown(time_to_accuracy.TITLES, [time_to_accuracy.row(record) for record in recipes]), ""]
@@ -63,11 +80,11 @@ def write_page(folder: Path, readme: Path | None = None) -> Path:
         parts += ["## Limits and other records", ""]
         rows = [[record.name, metric, str(sample)] for record in others for metric, sample in record.results.items()]
         parts += [markdown(["benchmark", "quantity", "median (spread)"], rows), ""]
-    missing = list(dict.fromkeys(line for record in records.values() for line in record.conditions.get(LEFT_OUT, ())))
+    missing = list(dict.fromkeys(line for record in records for line in record.conditions.get(LEFT_OUT, ())))
     if missing:
         about = "For want of time, or because it failed; rows of it above come from runs of their own."
         parts += ["## Left out of the last `make bench`", "", about, "", *(f"- {line}" for line in missing), ""]
-    parts += ["## Machine", "", *sorted({_machine(record) for record in records.values()}), ""]
+    parts += ["## Machine", "", *sorted({_machine(record) for record in records}), ""]
     page = folder / "README.md"
     write_atomically(page, "\n".join(parts))
     if readme is not None:
@@ -76,48 +93,44 @@ def write_page(folder: Path, readme: Path | None = None) -> Path:
 
 
 def peers_chart(records: Sequence[Record]) -> str:
-    """Each program's rate relative to ours."""
-    rows = [
-        (record.name, metric.removesuffix(" rate"), sample.median / record.results[OUR_RATE].median)
-        for record in records
-        for metric, sample in record.results.items()
-        if (metric.endswith(" rate") and not metric.startswith(f"{OURS} ")) or metric == OUR_RATE
-    ]
+    """Each program's rate relative to our fastest."""
+    rows = []
+    for record in records:
+        found = rates(record)
+        ours = {name: sample for name, sample in found.items() if is_ours(name)}
+        best = fastest(ours)
+        rows += [
+            (record.name, OURS if name == best else name, sample.median / found[best].median)
+            for name, sample in found.items()
+            if name == best or name not in ours
+        ]
     return svg.standalone(svg.bars(rows, OURS, label="rates beside the peers"))
 
 
 def head_rows(records: Sequence[Record]) -> list[list[str]]:
-    """One row for each setting: our rate, the fastest of the others, and our ratio to it."""
+    """One row for each setting: our fastest, the fastest of the others, the ratio; all of the rounds that both ran."""
     rows = []
     for record in records:
-        programs = [metric.removesuffix(" rate") for metric in record.results if metric.endswith(" rate")]
-        ratios = {
-            name: record.results[f"ratio to {name}"]
-            for name in programs
-            if f"ratio to {name}" in record.results and not name.startswith(OURS)
-        }
-        if not ratios:
+        found = rates(record)
+        ours = {name: sample for name, sample in found.items() if is_ours(name)}
+        others = {name: sample for name, sample in found.items() if name not in ours}
+        if not others:
             continue
-        best = max(ratios, key=lambda name: record.results[f"{name} rate"].median)
-        ratio = ratios[best]
-        ours = record.results[OUR_RATE]
-        ours = Sample(ours.unit, ours.values[: ratio.n])  # the rounds that both ran
-        unit = "" if ours.unit == "img/s" else f" {ours.unit}"
-        shown = f"{ours.median:.4g}{unit}"
-        half = record.results.get(f"{OURS}, bfloat16 rate")
-        if half is not None:
-            shown += f"; bfloat16: {half.median:.4g}"
-            # Each side in its fastest precision, in the same rounds.
-            ratio = next((sample for name, sample in record.results.items() if name.startswith(BEST_RATIO)), ratio)
-        rows.append(
-            [
-                record.name,
-                shown,
-                f"{best}: {record.results[f'{best} rate'].median:.4g}",
-                f"{ratio.median:.2f}x ({ratio.low:.2f}..{ratio.high:.2f})",
-            ]
-        )
+        mine, theirs = fastest(ours), fastest(others)
+        shared = min(ours[mine].n, others[theirs].n)
+        cells = [
+            _cell(mine.removeprefix(OURS).lstrip(", "), ours[mine], shared),
+            _cell(theirs, others[theirs], shared),
+        ]
+        rows.append([record.name, *cells, shown(ratio(ours[mine], others[theirs]))])
     return rows
+
+
+def _cell(name: str, sample: Sample, rounds: int) -> str:
+    """The median of the first rounds, after the program's name."""
+    median = Sample(sample.unit, sample.values[:rounds]).median
+    unit = "" if sample.unit == "img/s" else f" {sample.unit}"
+    return f"{name}{': ' if name else ''}{median:.4g}{unit}"
 
 
 def write_head(readme: Path, peers: Sequence[Record], page: Path) -> None:
@@ -127,11 +140,18 @@ def write_head(readme: Path, peers: Sequence[Record], page: Path) -> None:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise UserError(f"{readme} has no lines {BEGIN} and {END}: put them where the table should stand")
+    peers = _of_newest_processor(peers)
     rows = head_rows(peers)
-    table = markdown(["setting", "conveyor, images/s", "the fastest other", "ratio (spread)"], rows)
+    table = markdown(["setting", "our fastest, images/s", "the fastest other", "ratio (spread)"], rows)
     where = page.relative_to(readme.parent) if page.is_relative_to(readme.parent) else page
     about = f"{_machine(peers[0]).removeprefix('- ')}. All programs and rounds: [{where}]({where})." if peers else ""
     write_atomically(readme, f"{before}{BEGIN}\n{table if rows else ''}\n\n{about}\n{END}{after}")
+
+
+def _of_newest_processor(peers: Sequence[Record]) -> list[Record]:
+    """The records of the processor that was measured last: figures of two machines are not shown as one table."""
+    newest = max(peers, key=lambda record: record.time).machine.get("processor") if peers else None
+    return [record for record in peers if record.machine.get("processor") == newest]
 
 
 def _kind(record: Record) -> int:

@@ -1,60 +1,82 @@
 """Tables of records: the newest of each name, programs beside each other."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 
-from conveyor.bench.records import OURS, Record, Sample, load_record, share_of
+from conveyor.bench.records import OURS, Record, Sample, load_record, ratios, share_of
 
 OUR_RATE = f"{OURS} rate"
 LIMITS = ("GEMM", "memory bandwidth")
 """The machine's limits whose shares a record may hold."""
-PEER_TITLES = ["setting", "program", "images/s (spread)", "conveyor / it", ""]
+PEER_TITLES = ["setting", "program", "images/s (spread)", "ours, same precision / it", "our fastest / it", ""]
 
 
-def newest_records(folder: Path) -> dict[str, Record]:
-    """The newest record of each name."""
-    found: dict[str, Record] = {}
-    for path in sorted(folder.glob("*.json")):
-        record = load_record(path)
-        if record.name not in found or record.time > found[record.name].time:
-            found[record.name] = record
+def newest_records(folder: Path, key: Callable[[Record], str] = lambda record: record.name) -> dict[str, Record]:
+    """The newest record of each name, or of each `key`."""
+    records = sorted(map(load_record, sorted(folder.glob("*.json"))), key=lambda record: record.time)
+    return {key(record): record for record in records}
+
+
+def rates(record: Record) -> dict[str, Sample]:
+    """Each program's rates by round, without the second entry of our fastest that records of inference hold."""
+    found = {name.removesuffix(" rate"): sample for name, sample in record.results.items() if name.endswith(" rate")}
+    if any(name.startswith(f"{OURS} ") for name in found):
+        del found[OURS]
     return found
 
 
+def is_ours(name: str) -> bool:
+    return name == OURS or name.startswith((f"{OURS} ", f"{OURS}, "))
+
+
+def fastest(found: Mapping[str, Sample]) -> str:
+    return max(found, key=lambda name: found[name].median)
+
+
+def ratio(ours: Sample, other: Sample) -> Sample:
+    """Round by round, over the rounds that both ran."""
+    shared = min(ours.n, other.n)
+    return ratios(ours.values[:shared], other.values[:shared])
+
+
 def peers_rows(records: Iterable[Record]) -> list[list[str]]:
-    """One row for each program of each setting: rate, our ratio to it, which is faster."""
+    """One row for each program of each setting: its rate, and the ratio to it of ours in its precision and of our fastest."""
     rows = []
     for record in records:
-        ours = record.results.get(OUR_RATE)
-        if ours is None:
+        found = rates(record)
+        ours = {name: sample for name, sample in found.items() if is_ours(name)}
+        if not ours:
             continue
-        rows.append([record.name, f"**{OURS}**", _spread(ours), "", _share(record, OURS)])
-        for metric, sample in record.results.items():
-            peer = metric.removesuffix(" rate")
-            if metric.endswith(" rate") and peer.startswith(f"{OURS} "):
-                same = record.results.get(f"ratio at {peer.rpartition(' ')[2]}")
-                about = f"{_ratio(same)} the fastest other in this precision" if same else ""
-                rows.append(["", f"**{peer}**", _spread(sample), "", about])
-            elif metric.endswith(" rate") and metric != OUR_RATE:
-                ratio = record.results[f"ratio to {peer}"]
-                verdict = "ahead" if ratio.low > 1 else "behind" if ratio.high < 1 else "even"
-                verdict += " in the only round" if ratio.n == 1 else ""
-                shown = _ratio(ratio)
-                about = ", ".join(filter(None, [verdict, _share(record, peer)]))
-                rows.append(["", peer, _spread(sample), shown, about])
+        mine = [["", f"**{name}**", _spread(sample), "", "", _share(record, name)] for name, sample in ours.items()]
+        mine[0][0] = record.name
+        rows += mine
+        for peer, sample in found.items():
+            if peer in ours:
+                continue
+            alike = {name: one for name, one in ours.items() if _precision(name) == _precision(peer)}
+            best = ratio(ours[fastest(ours)], sample)
+            verdict = "ahead" if best.low > 1 else "behind" if best.high < 1 else "even"
+            verdict += " in the only round" if best.n == 1 else ""
+            same = shown(ratio(alike[fastest(alike)], sample)) if alike else ""
+            rows.append(["", peer, _spread(sample), same, shown(best), verdict])
         rows += [
-            ["", peer, "-", "-", f"could not run: {why}"] for peer, why in record.conditions.get("absent", {}).items()
+            ["", peer, "-", "-", "-", f"could not run: {why}"]
+            for peer, why in record.conditions.get("absent", {}).items()
         ]
     return rows
 
 
-def _ratio(ratio: Sample) -> str:
+def _precision(name: str) -> str:
+    """Of a program, from its name; a name without one is float32."""
+    return next((precision for precision in ("bfloat16", "int8") if precision in name), "float32")
+
+
+def shown(ratio: Sample) -> str:
     return f"{ratio.median:.2f}x ({ratio.low:.2f}..{ratio.high:.2f})"
 
 
 def _share(record: Record, program: str) -> str:
-    limits = (*LIMITS, "bfloat16 GEMM")
-    shares = ((limit, record.results.get(share_of(limit, program))) for limit in limits)
+    shares = ((limit, record.results.get(share_of(limit, program))) for limit in (*LIMITS, "bfloat16 GEMM"))
     return ", ".join(f"{share.median:.0f} % of {limit}" for limit, share in shares if share)
 
 

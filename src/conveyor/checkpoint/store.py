@@ -111,7 +111,7 @@ def load_newest(path: Path | str, load: Callable[[Path], State] = one.load) -> t
             return candidate, load(candidate)
         except one.DamagedError as problem:
             damaged.append(str(problem))
-            _logger.warning("%s", problem)
+            _logger.warning("%s, as is done now", problem)
     if damaged:
         raise UserError(
             f"no complete checkpoint in {path}: {len(damaged)} found, all damaged; the newest: {damaged[0]}"

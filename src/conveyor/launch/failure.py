@@ -119,6 +119,8 @@ def record(error: BaseException, environment: Mapping[str, str]) -> int:
     code = exit_code(error)
     cause = root_cause(error)
     text = str(cause) if isinstance(cause, UserError) else f"{type(cause).__name__}: {cause}"
+    if code == LOST_PEER:
+        text = "the connection to another worker was lost."  # what the library says of it stays in the trace
     path = environment.get("TORCHELASTIC_ERROR_FILE", "")
     if path:
         trace = "".join(traceback.format_exception(error))

@@ -9,7 +9,7 @@ from conveyor.models.efficientnet import MobileNetwork
 from conveyor.models.initialise import dense_normal_, initialise
 from conveyor.models.layers.conv import spatial_conv
 from conveyor.models.layers.layers import GlobalMean, conv
-from conveyor.models.layers.mbconv import BlockPlan, make_activation, make_block, round_filters, with_drop_rates
+from conveyor.models.layers.mbconv import BlockPlan, make_block, round_filters, with_drop_rates
 from conveyor.models.layers.norms import NormChoice, norm_act
 from conveyor.models.layers.stochastic import Dropout
 
@@ -41,6 +41,19 @@ _V2 = ((1, 16, 1), (2, 24, 2), (3, 32, 2), (4, 64, 2), (3, 96, 1), (3, 160, 2), 
 
 class MobileNetV2(MobileNetwork):
     """The network with relu6 throughout."""
+
+
+class ConvNormAct(nn.Module):
+    """1x1 convolution, norm, hard swish: the last feature layer of v3."""
+
+    def __init__(self, in_channels: int, out_channels: int, norm: NormChoice) -> None:
+        super().__init__()
+        self.conv = conv(in_channels, out_channels, 1, bias=norm.conv_bias)
+        self.bn1 = norm.layer(out_channels)
+        self.act = norm.activation(nn.Hardswish(), out_channels)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return norm_act(self.bn1, self.act, self.conv(x))
 
 
 class MobileNetV3(nn.Module):

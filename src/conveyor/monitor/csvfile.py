@@ -16,17 +16,18 @@ class CsvFile:
 
     `open(upto)` keeps the rows whose `key` is from 0 to `upto` (a resumed run repeats the later updates, and computes
     the averages at its end, which have no number, again) and drops a truncated last line. A key that is not yet a
-    column adds one: the file is rewritten once, older rows get an empty cell.
+    column adds one: the file is rewritten once, older rows get an empty cell. Rows that could not be written (a full disk)
+    are written before the next one.
     """
 
     def __init__(self, path: Path, columns: Sequence[str], key: str) -> None:
         self.path, self.key = path, key
         self.columns = list(columns)
+        self._waiting: list[Record] = []
 
     def open(self, upto: float = 0) -> None:
         rows = [row for row in self.read() if _is_before(row.get(self.key, ""), upto)]
-        self.columns += [column for row in rows[:1] for column in row if column not in self.columns]
-        self._rewrite(rows)
+        self._rewrite(rows, [*self.columns, *(name for row in rows[:1] for name in row if name not in self.columns)])
 
     def read(self) -> list[dict[str, str]]:
         """Every complete row as text; an absent file has none."""
@@ -41,25 +42,32 @@ class CsvFile:
         ]
 
     def append(self, record: Record) -> None:
-        new = [name for name in record if name not in self.columns]
+        self._waiting.append(record)
+        self.flush()
+
+    def flush(self) -> None:
+        """Write the rows that wait."""
+        if not self._waiting:
+            return
+        new = dict.fromkeys(name for record in self._waiting for name in record if name not in self.columns)
         if new:
-            rows = self.read()
-            self.columns += new
-            self._rewrite(rows)
-        line = csv_text([[_cell(record.get(name, "")) for name in self.columns]])
+            self._rewrite(self.read(), [*self.columns, *new])
+        lines = csv_text([[_cell(record.get(name, "")) for name in self.columns] for record in self._waiting]).encode()
         descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
         try:
             before = os.fstat(descriptor).st_size
-            if os.write(descriptor, line.encode()) < len(line.encode()):
+            if os.write(descriptor, lines) < len(lines):
                 # The disk is full: half a row would become one with the next.
                 os.ftruncate(descriptor, before)
                 raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(self.path))
         finally:
             os.close(descriptor)
+        self._waiting.clear()
 
-    def _rewrite(self, rows: list[dict[str, str]]) -> None:
-        table = [self.columns, *([row.get(name, "") for name in self.columns] for row in rows)]
+    def _rewrite(self, rows: list[dict[str, str]], columns: list[str]) -> None:
+        table = [columns, *([row.get(name, "") for name in columns] for row in rows)]
         write_atomically(self.path, csv_text(table).encode())
+        self.columns = columns
 
 
 def csv_text(table: Sequence[Sequence[object]]) -> str:

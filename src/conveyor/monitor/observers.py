@@ -56,6 +56,8 @@ class Observer:
     """Whether it was reported that it cannot write."""
     stop = False
     """Whether it asks for the end of the run."""
+    unwritten = "what it would have written is lost"
+    """What becomes of a record after a failed write."""
 
     def start(self, spec: Spec, resumed_at: int = 0) -> None:
         """The run begins, or goes on after `resumed_at` updates: records of later updates are invalid."""
@@ -91,7 +93,7 @@ def tell(observers: Sequence[Observer], act: Callable[[Observer], None]) -> None
             raise
         except (OSError, UserError) as problem:
             if not one.failed:
-                _logger.error("%s cannot write (%s): training goes on without", type(one).__name__, problem)
+                _logger.error("%s cannot write (%s): training goes on, %s", type(one).__name__, problem, one.unwritten)
             one.failed = True
 
 
@@ -219,6 +221,8 @@ def end_line(record: Record) -> str:
 class CsvWriter(Observer):
     """`metrics.csv` and `validation.csv` of the run; with a dialect also its `training.csv` and its validation columns."""
 
+    unwritten = "its rows are written when there is room"
+
     def __init__(self, run_dir: Path, style: LogStyle | None = None) -> None:
         columns = tuple(style.validation_columns) if style else ()
         self.metrics = CsvFile(run_dir / "metrics.csv", TRAINING_COLUMNS, "update")
@@ -246,6 +250,10 @@ class CsvWriter(Observer):
     def validation(self, record: Record) -> None:
         shown = self._style.row(self._style.validation_columns, record) if self._style else {}
         self.validations.append({**shown, **record})
+
+    def end(self, record: Record) -> None:
+        for file in filter(None, (self.metrics, self.validations, self._training)):
+            file.flush()
 
 
 class RunFiles(Observer):

@@ -76,6 +76,7 @@ def make_session(spec: RunSpec, world: World, own: UserObjects, state: State | N
     if world.is_main:
         spec = spec.replace(notes=(*spec.notes, *preflight.unused_names(model, spec)))
     flops = training_flops(model, spec.subject.image_size, spec.subject.in_channels) if world.is_main else 0.0
+    parameters = sum(parameter.numel() for parameter in model.parameters())
     spec = spec.replace(half=half_choice(spec, state, world, model))
     update = 0 if state is None else state.update
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
@@ -93,6 +94,7 @@ def make_session(spec: RunSpec, world: World, own: UserObjects, state: State | N
         timing=timing,
         identity=identity,
         flops=flops,
+        parameters=parameters,
     )
     if state is not None:
         session.load(state)

@@ -132,9 +132,8 @@ def announce(session: Session, log: Path) -> None:
     options = session.spec.options
     if options.run.quiet or options.run.json_logs:
         return
-    parameters = sum(parameter.numel() for parameter in session.lane.module.parameters())
     precision = Precision.from_options(options.precision, session.spec.half).describe(session.world.device)
-    lines = opening_lines(session.spec, parameters, precision)
+    lines = opening_lines(session.spec, session.parameters, precision)
     if options.batch.recompute and session.world.depth == 1:
         lines.append(recompute_note(session.lane.module, session.spec, session.world.device) or "")
     if session.world.device.type == "cpu":

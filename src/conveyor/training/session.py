@@ -35,6 +35,8 @@ class Session:
     """The data as they were when this worker started."""
     flops: float = 0.0
     """Floating-point operations to train on one image; known to the main worker."""
+    parameters: int = 0
+    """Numbers in the parameters of the whole model."""
     update: int = 0
     """Weight updates done."""
     reason: Reason | None = None
