@@ -21,7 +21,7 @@ _logger = logging.getLogger(__name__)
 def records(
     paths: Sequence[Path], validation: Validation, repeat: int = 1, *, strict: bool = False
 ) -> Iterator[tuple[dict[str, Any], State]]:
-    """Validate the checkpoints in their order, each `repeat` times; every worker runs this in step.
+    """Validate the checkpoints in their order, each `repeat` times; every worker calls it.
 
     One whose answers are not finite is reported and skipped; with `strict` it is an error, like a damaged one.
     """

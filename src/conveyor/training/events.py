@@ -44,7 +44,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Events:
-    """Looks at the clock after each update. Every worker has one; only the main one writes and talks."""
+    """What is due after each update. Every worker has one; only the main one writes files and prints."""
 
     def __init__(
         self,
