@@ -9,7 +9,7 @@ PAGE = Path(__file__).parent.parent.parent / "docs" / "reliability.md"
 HEAD = """# Reliability under attack
 
 What `make conformance` does to Conveyor, and what came of it: each attack writes its own row here when it has succeeded in
-nothing. All of them run on one machine and speak to loopback only. The same cures have small tests of their own in
+nothing. All of them run on one machine and speak to loopback or to network namespaces of their own. The same cures have small tests of their own in
 `make test`.
 
 | attack | what is done | what has to hold | measured | when |
@@ -23,6 +23,13 @@ ATTACKS = {
     "jobs": (
         "SIGKILL of a job of several processes, or of one of its workers, over layouts, precisions and averages; restoration",
         "the same",
+    ),
+    "punisher": (
+        (
+            "one run of CIFAR-10 on changing layouts: workers and jobs killed, suspended and told to leave, the disk filled, "
+            "checkpoints damaged, the clock set, the network cut between two machines"
+        ),
+        "the end and all log points are bit-identical to the undisturbed run",
     ),
     "checkpoints": (
         "checkpoints with flipped bits, cut, lengthened, missing and exchanged files, and files forged with right checksums",
@@ -39,6 +46,10 @@ ATTACKS = {
     "clients": (
         "32 clients for 60 seconds through an engine kill, a broken version, a swap and SIGTERM",
         "every accepted request is answered, with the right numbers; exit code 0",
+    ),
+    "server": (
+        "8 clients without pause while engines are killed, versions swapped, bad ones offered and peers hostile",
+        "every request is answered, with the numbers of a version that was served; memory and open files flat",
     ),
     "token": (
         "attempts to pass the token over HTTP and gRPC",

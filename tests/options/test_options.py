@@ -1,6 +1,7 @@
 """Command line, YAML and Python give the same options; mistakes are one sentence that names the cure."""
 
 import dataclasses
+import json
 from collections.abc import Callable
 from fractions import Fraction
 from pathlib import Path
@@ -45,6 +46,7 @@ def value_for(spec: Spec) -> st.SearchStrategy[Any]:
 FORMS = {
     "lr_factors": ("bias:64", "head.weight:0.5"),
     "progressive_image_size": ("0:96", "10:128"),
+    "optimizer_arguments": ("rho=0.9", "betas=0.9,0.99", "amsgrad=true"),
     "normalization": ("imagenet", "centred", "0.5,0.5,0.5/0.25,0.25,0.25"),
 }
 """Texts that an option with a form of its own reads."""
@@ -143,6 +145,22 @@ def test_precedence(tmp_path: Path) -> None:
     options = parse("--config", str(file), "--replicas", "5")
     assert (options.length.epochs, options.batch.replicas, options.run.seed) == (4.0, 5, 9)
     assert options.batch.micro_batch_size == Options().batch.micro_batch_size
+
+
+def test_what_a_user_gives_takes_the_place_of_a_configurations_option_that_excludes_it(
+    conveyor: Callable[..., tuple[int, str, str]],
+) -> None:
+    """`cifar10_fast` has epochs and an accumulation; two options of one place still exclude each other."""
+    code, out, err = conveyor(
+        "train", "--config", "cifar10_fast", "--updates", "8", "--generated-data", "--dry-run", "--json"
+    )
+    assert code == 0, err
+    assert json.loads(out)["updates_total"] == 8
+    code, out, err = conveyor(
+        "train", "--pretrained", "tf_efficientnet_lite0", "--updates", "8", "--epochs", "2", "--dry-run"
+    )
+    assert code == 2
+    assert "--updates 8 and --epochs 2" in err
 
 
 def test_configurations_inherit() -> None:

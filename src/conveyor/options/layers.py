@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from conveyor.options.coerce import to_bool
-from conveyor.options.options import Options
+from conveyor.options.options import EXCLUSIVE, Options, specs
 
 FINE_TUNING: dict[str, Any] = {
     "optimizer": "adamw",
@@ -22,16 +22,20 @@ def layered(given: Sequence[tuple[Mapping[str, Any], str]], base: Options | None
     named = {str(key).replace("-", "_"): value for values, _ in given for key, value in values.items()}
     options = base or defaults(named)
     for values, where in given:
-        options = options.updated(values, where)
+        options = _without_rivals(options, values).updated(values, where)
     return options.check()
+
+
+def _without_rivals(options: Options, values: Mapping[str, Any]) -> Options:
+    """`options` without those that exclude one of `values`: `--updates 8` takes the place of a configuration's epochs."""
+    named = {str(key).replace("-", "_") for key, value in values.items() if value is not None}
+    rivals = {two[1] for pair in EXCLUSIVE for two in (pair, pair[::-1]) if two[0] in named and two[1] not in named}
+    return options.replace(**{name: specs()[name].default for name in rivals})
 
 
 def defaults(named: Mapping[str, Any]) -> Options:
     """What holds under the options `named`: the defaults, and those of fine-tuning."""
-    if not _fine_tunes(named):
-        return Options()
-    # `updates` and `epochs` exclude each other.
-    return Options().updated({k: v for k, v in FINE_TUNING.items() if k != "epochs" or not named.get("updates")})
+    return _without_rivals(Options().updated(FINE_TUNING), named) if _fine_tunes(named) else Options()
 
 
 def _fine_tunes(named: Mapping[str, Any]) -> bool:
