@@ -22,6 +22,7 @@ from conveyor.infer.classifier import Classifier
 from conveyor.infer.load import load as load_for_inference
 from conveyor.launch.rank import is_main
 from conveyor.models import user_module
+from conveyor.monitor.csvfile import CsvFile
 from conveyor.options import Options
 from conveyor.options.file import configuration
 from conveyor.options.layers import layered
@@ -30,15 +31,21 @@ from conveyor.remote import front
 from conveyor.report import live
 from conveyor.run import folder as rundir
 from conveyor.run import in_process
+from conveyor.run.finish import best_checkpoint
 from conveyor.spec import resolve
 
 __all__ = ["Classifier", "Run", "load", "train", "validate"]
 
 
 @dataclass(frozen=True, slots=True)
-class Run(in_process.Run):
+class Run:
     """A finished (or interrupted) run: its folder, and what can be read and made from it."""
 
+    folder: Path
+    reason: str = "done"
+    updates: int = 0
+    accuracy: float | None = None
+    best_accuracy: float | None = None
     own_model: nn.Module | None = field(default=None, repr=False, compare=False)
     """The caller's own module, which `model` needs."""
 
@@ -59,14 +66,25 @@ class Run(in_process.Run):
         return rundir.read_options(self.folder)
 
     @property
+    def metrics(self) -> list[dict[str, Any]]:
+        """The rows of metrics.csv, numbers as numbers."""
+        return _rows(self.folder / "metrics.csv")
+
+    @property
     def validation(self) -> list[dict[str, Any]]:
         """The rows of validation.csv."""
-        return self.validations
+        return _rows(self.folder / "validation.csv")
 
     @property
     def best(self) -> Path | None:
         """The checkpoint with the best validation, else the newest."""
-        return self.best_checkpoint
+        return best_checkpoint(self.folder)
+
+    validations, best_checkpoint = validation, best
+
+    def __str__(self) -> str:
+        shown = f", accuracy {self.accuracy:.2f} %" if self.accuracy is not None else ""
+        return f"{self.reason} after {self.updates} updates{shown} in {self.folder}"
 
     @property
     def model(self) -> Classifier:
@@ -204,3 +222,16 @@ def _options(
     asked = {**{name: value for name, value in plain_names.items() if value is not None}, **plain}
     layers = [configuration(config)] if config is not None else []
     return layered([*layers, (asked, "")]), own_model, own_data
+
+
+def _rows(path: Path) -> list[dict[str, Any]]:
+    """The rows of a CSV file without their empty cells, numbers as numbers."""
+    rows = CsvFile(path, (), "update").read()
+    return [{name: _value(text) for name, text in row.items() if text} for row in rows]
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        with contextlib.suppress(ValueError):
+            return kind(text)
+    return text

@@ -43,7 +43,7 @@ class Report:
         self._written = path
 
     def send(self) -> None:
-        """The newest checkpoint that Ray has not heard of with its metrics, else the newest metrics."""
+        """The newest checkpoint that was not reported to Ray with its metrics, else the newest metrics."""
         path, self._written = self._written, None
         newest = max(self._records, default=0)
         metrics = self._records.get(newest if path is None else int(path.name), {"update": newest})

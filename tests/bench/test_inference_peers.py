@@ -1,4 +1,4 @@
-"""The engines take turns at every batch size; those far behind are spared most of them."""
+"""The engines take turns at every batch size; those far behind leave early."""
 
 import json
 import sys
@@ -110,7 +110,7 @@ def test_each_precision_is_compared_with_its_own(monkeypatch: pytest.MonkeyPatch
     assert results["ratio to lib"].median == 3.75
     assert (results["ratio at float32"].median, results["ratio at int8"].median) == (1.25, 1.25)
     assert results["lib rate"].n == 3, "far behind int8, but the best in float32"
-    assert results["other rate"].n == 2, "spared"
+    assert results["other rate"].n == 2, "left out of the later rounds"
     rows = {row[1]: row for row in tables.peers_rows([record])}
     assert list(rows)[:2] == ["**conveyor float32**", "**conveyor int8**"]
     assert rows["lib"][3:] == ["1.25x (1.25..1.25)", "3.75x (3.75..3.75)", "ahead"], "float32 beside it, and int8"
@@ -133,6 +133,6 @@ def test_real_engines_compete() -> None:
 def test_one_that_was_spared_stays_out() -> None:
     """Rounds are paired by their numbers: a peer that came back when the best became slow would be paired wrongly."""
     rates = peers.Rates({OURS: [10.0, 10.0], "best": [10.0, 10.0], "slow": [5.0, 5.0]})
-    assert [name for name in rates.wall if rates.still_in(name)] == [OURS, "best"]
+    assert [name for name in rates.wall if rates.worth_another_round(name)] == [OURS, "best"]
     del rates.wall["best"]
-    assert not rates.still_in("slow")
+    assert not rates.worth_another_round("slow")

@@ -24,7 +24,7 @@ def test_servers_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     class Direct:
         def __init__(self, program: object, threads: int) -> None: ...
 
-        def rate(self, seconds: float) -> float:
+        def rate(self, request: object) -> float:
             asked.append("direct")
             return 10.0
 
@@ -38,7 +38,7 @@ def test_servers_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
         asked.append(process)
         return Load(8.0, 1, (), 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, ())
 
-    monkeypatch.setattr(serving, "DirectSession", Direct)
+    monkeypatch.setattr(serving, "Session", Direct)
     monkeypatch.setattr(serving, "server", server)
     monkeypatch.setattr(serving, "put_load", put_load)
     monkeypatch.setattr(serving, "peer_python", lambda name: "python")

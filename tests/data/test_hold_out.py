@@ -48,7 +48,7 @@ def test_a_run_on_class_folders_says_what_it_does(tmp_path: Path) -> None:
     """No other option is needed, and the note names the one that changes it."""
     root = photographs(tmp_path / "photos", {"cat": 30, "dog": 30})
     spec = resolve(Options().replace(data_dir=str(root), micro_batch_size=8))
-    assert (spec.data.train_images, spec.data.validation_images, spec.num_classes) == (54, 6, 2)
+    assert (spec.data.train_images, spec.data.validation_images, spec.subject.num_classes) == (54, 6, 2)
     assert any("6 of its images are held out (--hold-out)" in note for note in spec.notes)
 
 

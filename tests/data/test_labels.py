@@ -78,7 +78,7 @@ def test_copies_of_a_sample_are_augmented_differently(kind: str, tmp_path: Path)
     else:
         chosen = {"data": "digits", "max_train_images": 12, "train_crop": "pad", "flip": "none", "micro_batch_size": 4}
     spec = resolve(Options.from_mapping({**chosen, "layout": "1x1"}))
-    dataset = open_dataset(spec.options, "train", spec.image_size, spec.in_channels)
+    dataset = open_dataset(spec.options, "train", spec.subject.image_size, spec.subject.in_channels)
     prepare = Prepare(spec.options, spec.data, about=spec.subject)
     feed = TrainingFeed(dataset, Topology(micro_batch=12), updates_per_epoch=1, stop_update=1, repeats=3)
     with feed:

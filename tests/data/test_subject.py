@@ -16,7 +16,7 @@ def test_training_inference_and_planning_agree(model: str | None, data: str) -> 
     """A network with a size of its own sees that size everywhere, unless the images have one."""
     options = Options().replace(model=model, data=data, synthetic_data=True)
     spec, about = resolve(options), planned(options)
-    assert (spec.model_name, spec.image_size, spec.num_classes, spec.in_channels) == (
+    assert (spec.subject.name, spec.subject.image_size, spec.subject.num_classes, spec.subject.in_channels) == (
         about.name, about.image_size, about.num_classes, about.in_channels,
     )  # fmt: skip
     seen = from_options(options, "fresh").preprocessing

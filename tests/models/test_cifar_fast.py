@@ -41,7 +41,7 @@ def test_what_learns_and_what_does_not() -> None:
 
 def test_the_configuration_resolves() -> None:
     spec = resolve(configured())
-    assert (spec.model_name, spec.topology.global_batch, spec.updates_total) == ("cifar_fast", 2000, 225)
+    assert (spec.subject.name, spec.topology.global_batch, spec.length.updates_total) == ("cifar_fast", 2000, 225)
     assert spec.schedule.rate(0) == pytest.approx(0.24)
     assert spec.schedule.rate(90) == pytest.approx(0.24 * (1 - 90 / 225))
     assert spec.options.events.validation_views == "mirror-shift"

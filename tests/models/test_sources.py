@@ -71,7 +71,7 @@ def test_a_configuration_beside_the_weights_is_read(tmp_path: Path) -> None:
     assert (seen.image_size, seen.resize, seen.interpolation) == (240, 266, "bicubic")
     assert seen.normalization == "0.48145466,0.4578275,0.40821073/0.26862954,0.26130258,0.27577711"
     spec = resolve(options_for(path))
-    assert (spec.model_name, spec.image_size, spec.options.model.padding) == ("efficientnet_b0", 240, "same")
+    assert (spec.subject.name, spec.subject.image_size, spec.options.model.padding) == ("efficientnet_b0", 240, "same")
     smaller = resolve(options_for(path, image_size=120, normalization="unit")).options
     assert (smaller.data.validation_resize, smaller.data.normalization) == (133, "unit")
     flat = weights(tmp_path / "flat", "model.safetensors", "resnet18", architecture="resnet18", **stated)
@@ -86,7 +86,11 @@ def test_other_images_keep_their_size_and_statistics(tmp_path: Path) -> None:
         pretrained_cfg={"input_size": [3, 240, 240], **CLIP},
     )
     spec = resolve(Options().replace(data="cifar10", synthetic_data=True, weights=str(path), replace_head=True))
-    assert (spec.image_size, spec.options.model.norm_epsilon, spec.options.data.normalization) == (32, 1e-5, None)
+    assert (spec.subject.image_size, spec.options.model.norm_epsilon, spec.options.data.normalization) == (
+        32,
+        1e-5,
+        None,
+    )
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from conveyor.errors import UserError
-from conveyor.optim.average import Ema, average_exponential, average_mean
+from conveyor.optim.average import Ema, average
 
 
 def model() -> nn.Sequential:
@@ -17,7 +17,7 @@ def model() -> nn.Sequential:
 
 def test_mean_is_exact_in_float64() -> None:
     states = [{"w": torch.tensor([value]), "n": torch.tensor(count)} for count, value in enumerate([1e8, 1.0, -1e8])]
-    averaged = average_mean(iter(states))
+    averaged = average(iter(states))
     assert averaged["w"].dtype == torch.float32
     assert averaged["w"].item() == pytest.approx(1 / 3)
     assert averaged["n"].item() == 2
@@ -25,25 +25,25 @@ def test_mean_is_exact_in_float64() -> None:
 
 def test_exponential_from_the_oldest() -> None:
     states = [{"w": torch.tensor([value], dtype=torch.float16)} for value in (1.0, 2.0, 4.0)]
-    averaged = average_exponential(iter(states), 0.5)
+    averaged = average(iter(states), 0.5)
     assert averaged["w"].dtype == torch.float16
     assert averaged["w"].item() == 0.5 * (0.5 * 1 + 0.5 * 2) + 0.5 * 4
 
 
 def test_inputs_are_untouched() -> None:
     states = [{"w": torch.tensor([value], dtype=torch.float64)} for value in (1.0, 3.0)]
-    assert average_mean(states)["w"].item() == 2
-    assert average_exponential(states, 0.5)["w"].item() == 2
+    assert average(states)["w"].item() == 2
+    assert average(states, 0.5)["w"].item() == 2
     assert [state["w"].item() for state in states] == [1, 3]
 
 
 def test_nothing_or_different_models_are_refused() -> None:
     with pytest.raises(UserError, match="no checkpoint"):
-        average_mean([])
+        average([])
     with pytest.raises(UserError, match="different models"):
-        average_mean([{"a": torch.ones(1)}, {"b": torch.ones(1)}])
+        average([{"a": torch.ones(1)}, {"b": torch.ones(1)}])
     with pytest.raises(UserError, match="no checkpoint"):
-        average_exponential([], 0.9)
+        average([], 0.9)
 
 
 def test_ema_by_hand_including_statistics() -> None:

@@ -22,7 +22,7 @@ BASE: dict[str, Any] = {
 def broken_case(rank: int, text: str, lanes: int, depth: int, broken: str, value: float) -> dict[str, Any]:
     """One update with a weight overwritten, and what the check says of it."""
     from conveyor.options import Options
-    from conveyor.run.assemble import Own, make_feed, make_prepare, make_session
+    from conveyor.run.assemble import UserObjects, make_feed, make_prepare, make_session
     from conveyor.spec import resolve
     from conveyor.training.health import NotFiniteError, check_finite
     from conveyor.training.loss import BAD
@@ -31,13 +31,13 @@ def broken_case(rank: int, text: str, lanes: int, depth: int, broken: str, value
     spec = resolve(Options.from_mapping({**json.loads(text), "layout": f"{lanes}x{depth}"}))
     world = ProcessWorld(lanes, depth, "cpu")
     prepare = make_prepare(spec, world)
-    session = make_session(spec, world, Own(), None, prepare)
+    session = make_session(spec, world, UserObjects(), None, prepare)
     session.lane.module.train()
     with torch.no_grad():
         for name, parameter in session.lane.module.named_parameters():
             if name == broken:
                 parameter.fill_(value)
-    with make_feed(spec, world, Own(), prepare, 0, session.lane.reads_data) as feed:
+    with make_feed(spec, world, UserObjects(), prepare, 0, session.lane.reads_data) as feed:
         tally = session.lane.gradients(iter(feed), 0, 1.0)
     world.sum_over_all([tally])
     try:

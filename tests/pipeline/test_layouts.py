@@ -65,7 +65,7 @@ def train_case(
     from conveyor.numerics.half_choice import HalfChoice
     from conveyor.options import Options
     from conveyor.run import assemble
-    from conveyor.run.assemble import Own, make_feed, make_prepare, make_session, make_validation
+    from conveyor.run.assemble import UserObjects, make_feed, make_prepare, make_session, make_validation
     from conveyor.spec import OWN_MODEL, resolve
     from conveyor.world.distributed import ProcessWorld
 
@@ -75,7 +75,7 @@ def train_case(
     options = Options.from_mapping({**asked, "layout": f"{lanes}x{depth}"})
     spec = resolve(options, model_name=OWN_MODEL if own else None).replace(cuts_spans=cuts_spans)
     world = ProcessWorld(lanes, depth, "cpu", spec.lanes_per_span(lanes))
-    mine = Own(small_efficientnet(spec.num_classes, spec.in_channels) if own else None)
+    mine = UserObjects(small_efficientnet(spec.subject.num_classes, spec.subject.in_channels) if own else None)
     prepare = make_prepare(spec, world)
     chosen = {} if native is None else {"half_choice": lambda *_: HalfChoice(native)}
     with mock.patch.multiple(assemble, **chosen) if chosen else contextlib.nullcontext():

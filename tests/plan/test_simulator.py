@@ -140,7 +140,7 @@ def test_reading_a_cluster() -> None:
      ("reduce=star", "there is no all-reduce 'star'"), ("mtbf=0", "mtbf must be above 0"), ("save=0", "save must be above 0"),
      ("link=0Gbit", "link must be above 0"), ("tflops=0", "tflops must be above 0"), ("tflops=nan", "tflops must be above 0"),
      ("straggler=-1", "straggler must not be below 0"), ("storage=0GB/s", "storage must be above 0"),
-     ("recovery=none", "recovery is update or checkpoint")],
+     ("recovery=none", "there is no recovery 'none': update, checkpoint")],
 )  # fmt: skip
 def test_mistakes_are_named(word: str, answer: str) -> None:
     with pytest.raises(UserError, match=answer):

@@ -45,10 +45,10 @@ def spec_of(**changes: Any) -> Any:
 
 def test_the_defaults_are_a_small_network_on_the_digits() -> None:
     spec = spec_of()
-    assert (spec.model_name, spec.data.name, spec.image_size, spec.num_classes, spec.in_channels) == (
+    assert (spec.subject.name, spec.data.name, spec.subject.image_size, spec.subject.num_classes, spec.subject.in_channels) == (
         "resnet8", "digits", 8, 10, 1,
     )  # fmt: skip
-    assert (spec.updates_per_epoch, spec.updates_total, spec.topology.global_batch) == (44, 880, 32)
+    assert (spec.length.updates_per_epoch, spec.length.updates_total, spec.topology.global_batch) == (44, 880, 32)
     assert spec.notes == (
         "29 of 1437 images do not fill a global batch of 32 and sit out each epoch (other ones each time)",
     )

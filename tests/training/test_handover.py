@@ -41,7 +41,7 @@ def test_an_update_counts_as_begun_once_it_has_begun(lost_in: str, update: int, 
         update=0,
         world=world,
         updater=SimpleNamespace(changing=False),
-        spec=SimpleNamespace(updates_total=3),
+        spec=SimpleNamespace(length=SimpleNamespace(updates_total=3)),
         progress=lambda local: {"update": session.update},
         local_state=lambda: State(model={"weight": torch.full((2,), float(session.update))}),
     )

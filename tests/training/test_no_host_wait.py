@@ -81,10 +81,10 @@ def two_updates(world: World | None = None, **options: Any) -> Tensor:
     model = build_model.place_model(model, spec, world.device)
     prepare = assemble.make_prepare(spec, world)
     lane, updater = assemble.lane_and_updater(
-        spec, world, model, prepare, timing, (assemble.make_loss(spec, world, assemble.Own()), None)
+        spec, world, model, prepare, timing, (assemble.make_loss(spec, world, assemble.UserObjects()), None)
     )
     meter = Meter(world.device, world, timing, spec.dealt(world.lanes))
-    with assemble.make_feed(spec, world, assemble.Own(), prepare, 0) as batches:
+    with assemble.make_feed(spec, world, assemble.UserObjects(), prepare, 0) as batches:
         for number in range(2):
             tally = lane.gradients(batches, number, updater.loss_scale.value)
             updater.apply(number, 0.1)

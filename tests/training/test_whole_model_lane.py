@@ -8,7 +8,7 @@ import torch
 from tests.run.runs import small_spec
 
 from conveyor.data.batch import Batch
-from conveyor.run.assemble import Own, make_feed, make_prepare, make_session
+from conveyor.run.assemble import UserObjects, make_feed, make_prepare, make_session
 from conveyor.training.loss import SAMPLES
 from conveyor.training.session import Session
 from conveyor.world.world import World
@@ -19,9 +19,9 @@ def session_of(**changes: Any) -> tuple[Session, list[Batch]]:
     spec = small_spec(**changes)
     world = World.single()
     prepare = make_prepare(spec, world)
-    session = make_session(spec, world, Own(), None, prepare)
+    session = make_session(spec, world, UserObjects(), None, prepare)
     session.lane.module.train()
-    with make_feed(spec, world, Own(), prepare, 0) as feed:
+    with make_feed(spec, world, UserObjects(), prepare, 0) as feed:
         return session, list(itertools.islice(feed, 2 * spec.topology.slots))
 
 

@@ -24,10 +24,6 @@ from conveyor.layout import usable_cores
 from conveyor.measure.rounds import NO_TIME
 from conveyor.processes import of_module
 
-SHARES = {
-    "limits": 1.0, "training": 13.0, "inference": 15.0, "data": 2.0, "serving": 4.0, "lanes": 2.0, "growth": 6.0,
-}  # fmt: skip
-"""Weights of the parts."""
 SETTING_SECONDS = 45.0
 """The least seconds for which the programs of a setting are started."""
 CASE_SECONDS = 25.0
@@ -44,7 +40,8 @@ class Plan:
     say: Callable[[str], None]
     small: bool = False
     """Tiny networks and images, to test that the benchmarks run, not how fast."""
-    parts: Sequence[str] = tuple(SHARES)
+    parts: Sequence[str] = ()
+    """Those to run; all, if empty."""
 
     @property
     def records(self) -> Path:
@@ -53,14 +50,14 @@ class Plan:
 
 def measure(plan: Plan, minutes: float) -> list[str]:
     """Run the parts; returns sentences about what was left out or failed."""
-    shares = {name: share for name, share in SHARES.items() if name in plan.parts}
+    shares = {name: share for name, (share, _) in PARTS.items() if name in (plan.parts or PARTS)}
     budget, started = Budget(60 * minutes, shares), time.monotonic()
     troubles: list[str] = []
     for name in shares:
         seconds = budget.begin(name)
         plan.say(f"{name}: up to {seconds / 60:.1f} min")
         try:
-            PARTS[name](plan, budget)
+            PARTS[name][1](plan, budget)
         except Exception as error:  # a part must not end the others
             plan.say("".join(traceback.format_exception(error)))
             troubles.append(f"{name}: failed with {type(error).__name__}: {error}")
@@ -225,12 +222,8 @@ def lanes(plan: Plan, budget: Budget) -> None:
     measure_layouts(work, usable_cores(), rounds=rounds, updates=1).save(plan.records)
 
 
-PARTS: dict[str, Callable[[Plan, Budget], None]] = {
-    "limits": limits,
-    "training": training,
-    "inference": inference,
-    "data": data,
-    "serving": serving,
-    "lanes": lanes,
-    "growth": growth,
-}
+PARTS: dict[str, tuple[float, Callable[[Plan, Budget], None]]] = {
+    "limits": (1.0, limits), "training": (13.0, training), "inference": (15.0, inference), "data": (2.0, data),
+    "serving": (4.0, serving), "lanes": (2.0, lanes), "growth": (6.0, growth),
+}  # fmt: skip
+"""The weight of each part in the time, and what runs it."""

@@ -26,7 +26,15 @@ from conveyor.infer.engines.auto import REST
 from conveyor.infer.machine import busy_seconds
 from conveyor.layout import usable_cores
 from conveyor.measure.processor import multiplies_bfloat16
-from conveyor.measure.rounds import NO_TIME, START_SECONDS, Program, Session, UnavailableError, open_sessions, still_in
+from conveyor.measure.rounds import (
+    NO_TIME,
+    START_SECONDS,
+    Program,
+    Session,
+    UnavailableError,
+    open_sessions,
+    worth_another_round,
+)
 
 BATCHES = {"efficientnet-b0": (1, 8, 16, 32), "resnext101": (1, 2, 4, 8, 16), "resnet50": (1, 4, 16, 32, 64, 80, 90)}
 """The published lists of batch sizes; the model whose list costs least comes first."""
@@ -56,19 +64,6 @@ BEST_CPU = "ratio to the best by processor time"
 """The same per second of the programs' own processor time, which other programs disturb less."""
 
 
-class BatchSession(Session):
-    """A program that is sent the batch size, and then how long to run it."""
-
-    def prepare(self, batch: int, seconds: float) -> dict[str, Any]:
-        """Compile and warm up; returns what the program reports about it."""
-        return self.ask({"prepare": batch}, seconds)
-
-    def timed(self, seconds: float) -> tuple[float, float]:
-        """Images per second and per processor second, run for `seconds` and at least once."""
-        answer = self.ask({"seconds": seconds})
-        return float(answer["images"] / answer["seconds"]), float(answer["images"] / answer["cpu_seconds"])
-
-
 def programs(model: str, *, image_size: int, threads: int, folder: str, only: Sequence[str] = ()) -> list[Program]:
     """Ours and the peers in `only` (empty: all), each as a command."""
     base = {"model": model, "image_size": image_size, "threads": threads, "folder": folder}
@@ -95,20 +90,20 @@ class Rates:
 
     wall: dict[str, list[float]] = field(default_factory=dict)
     cpu: dict[str, list[float]] = field(default_factory=dict)
-    roofs: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in limits.UNITS})
+    limit_rates: dict[str, list[float]] = field(default_factory=lambda: {name: [] for name in limits.UNITS})
     """The machine's limits in the same rounds."""
-    spared: set[str] = field(default_factory=set)
+    dropped: set[str] = field(default_factory=set)
 
-    def still_in(self, name: str) -> bool:
+    def worth_another_round(self, name: str) -> bool:
         """Whether another round of this program could change the result.
 
         Once it could not, it never runs again: round i of one program is compared with round i of another, so no round
         may be skipped in between. A peer is compared with the peers of its own precision.
         """
         alike = [peer for peer in self.peers if precision_of(peer) == precision_of(name)]
-        if not is_ours(name) and not still_in(self.wall, name, alike):
-            self.spared.add(name)
-        return name not in self.spared
+        if not is_ours(name) and not worth_another_round(self.wall, name, alike):
+            self.dropped.add(name)
+        return name not in self.dropped
 
     @property
     def peers(self) -> list[str]:
@@ -132,9 +127,9 @@ class Rates:
             alike = [peer for peer in self.peers if precision_of(peer) == precision_of(name)]
             if alike and name != OURS:
                 found[f"{AT} {precision_of(name)}"] = _ratio(self.wall, name, self.best(alike))
-        found |= {name: Sample(limits.UNITS[name], tuple(rates)) for name, rates in self.roofs.items()}
+        found |= {name: Sample(limits.UNITS[name], tuple(rates)) for name, rates in self.limit_rates.items()}
         plain = f"{OURS} float32" if f"{OURS} float32" in self.wall else ours
-        return found | needs.shares(OURS, self.wall[plain], self.roofs)
+        return found | needs.shares(OURS, self.wall[plain], self.limit_rates)
 
 
 def _ratio(rates: dict[str, list[float]], ours: str, name: str) -> Sample:
@@ -165,10 +160,10 @@ def measure(
     with tempfile.TemporaryDirectory() as scratch:
         found = programs(model, image_size=image_size, threads=threads, folder=scratch, only=only)
         needs = limits.needs(model, image_size, 1000, training=False)
-        sessions, absent = open_sessions(found, threads, BatchSession)
-        roofs: dict[str, Session] = {}
+        sessions, absent = open_sessions(found, threads)
+        limit_sessions: dict[str, Session] = {}
         try:
-            roofs |= {each.name: Session(each, threads) for each in limits.programs(threads)}
+            limit_sessions |= {each.name: Session(each, threads) for each in limits.programs(threads)}
             if not any(map(is_ours, sessions)):
                 raise UserError(
                     f"our own side could not run: {next(why for name, why in absent.items() if is_ours(name))}"
@@ -178,27 +173,27 @@ def measure(
             for number, batch in enumerate(batches):
                 share_end = time.monotonic() + max(0.0, end - time.monotonic()) / (len(batches) - number)
                 chosen = _prepare(sessions, absent, batch, prepare_seconds)
-                before = _clock(sessions, roofs)
-                rates = _run_rounds(sessions, absent, roofs, rounds=rounds, turn=turn, end=share_end)
+                before = _clock(sessions, limit_sessions)
+                rates = _run_rounds(sessions, absent, limit_sessions, rounds=rounds, turn=turn, end=share_end)
                 records.append(
                     make_record(
                         f"inference-{model}-{image_size}px-b{batch}", rates.results(needs),
                         kind="inference", model=model, batch=batch, image_size=image_size, threads=threads, turn=turn,
-                        absent=dict(absent), chosen=chosen, others_cores=_others(before, _clock(sessions, roofs)),
+                        absent=dict(absent), chosen=chosen, others_cores=_others(before, _clock(sessions, limit_sessions)),
                         versions={name: one.ready.get("versions", {}) for name, one in sessions.items()},
                     )
                 )  # fmt: skip
                 report(records[-1])
             return records
         finally:
-            for session in (*sessions.values(), *roofs.values()):
+            for session in (*sessions.values(), *limit_sessions.values()):
                 session.close()
 
 
 def _run_rounds(
-    sessions: dict[str, BatchSession],
+    sessions: dict[str, Session],
     absent: dict[str, str],
-    roofs: dict[str, Session],
+    limit_sessions: dict[str, Session],
     *,
     rounds: int,
     turn: float,
@@ -210,30 +205,29 @@ def _run_rounds(
     while number < rounds or (number < MOST_ROUNDS and time.monotonic() < end):
         names = list(sessions) if number % 2 == 0 else list(reversed(sessions))
         number += 1
-        for name in filter(rates.still_in, names):
+        for name in filter(rates.worth_another_round, names):
             time.sleep(REST)
             try:
-                wall, cpu = sessions[name].timed(turn)
+                answer = sessions[name].ask({"seconds": turn})
             except UnavailableError as error:
                 _drop(name, str(error), sessions, absent)
                 del rates.wall[name], rates.cpu[name]
                 if not any(map(is_ours, sessions)):
                     raise UserError(f"our own side failed: {error}") from None
                 continue
-            rates.wall[name].append(wall)
-            rates.cpu[name].append(cpu)
-        for name, session in roofs.items():
-            answer = session.ask({"steps": 1})
-            rates.roofs[name].append(answer["images"] / answer["seconds"])
+            rates.wall[name].append(answer["images"] / answer["seconds"])
+            rates.cpu[name].append(answer["images"] / answer["cpu_seconds"])
+        for name, session in limit_sessions.items():
+            rates.limit_rates[name].append(session.rate({"steps": 1}))
     return rates
 
 
-def _drop(name: str, why: str, sessions: dict[str, BatchSession], absent: dict[str, str]) -> None:
+def _drop(name: str, why: str, sessions: dict[str, Session], absent: dict[str, str]) -> None:
     sessions.pop(name).close()
     absent[name] = why
 
 
-def _prepare(sessions: dict[str, BatchSession], absent: dict[str, str], batch: int, seconds: float) -> dict[str, str]:
+def _prepare(sessions: dict[str, Session], absent: dict[str, str], batch: int, seconds: float) -> dict[str, str]:
     """Prepare every program for a batch; those that fail or take too long are out. Returns the engines that we chose.
 
     Ours go first, one by one, because they may measure engines; the others two at a time.
@@ -241,7 +235,7 @@ def _prepare(sessions: dict[str, BatchSession], absent: dict[str, str], batch: i
     chosen: dict[str, str] = {}
     for name in [name for name in sessions if is_ours(name)]:
         try:
-            chosen[name] = str(sessions[name].prepare(batch, START_SECONDS)["chosen"])
+            chosen[name] = str(sessions[name].ask({"prepare": batch}, START_SECONDS)["chosen"])
         except UnavailableError as error:
             _drop(name, str(error), sessions, absent)
     if not chosen:
@@ -253,7 +247,7 @@ def _prepare(sessions: dict[str, BatchSession], absent: dict[str, str], batch: i
         try:
             if time.monotonic() >= end:
                 raise UnavailableError(NO_TIME)
-            sessions[name].prepare(batch, end - time.monotonic())
+            sessions[name].ask({"prepare": batch}, end - time.monotonic())
         except UnavailableError as error:
             _drop(name, str(error), sessions, absent)
 

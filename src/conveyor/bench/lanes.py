@@ -126,14 +126,14 @@ def ideal_seconds(stages: Sequence[Sequence[float]], micro_batches: int, schedul
 def serve(spec: RunSpec, world: World) -> None:
     """Answer the requests of `measure.rounds.Session` until there are none; the main worker reads and answers."""
     from conveyor.numerics.threads import using_threads
-    from conveyor.run.assemble import Own, make_feed, make_prepare, make_session
+    from conveyor.run.assemble import UserObjects, make_feed, make_prepare, make_session
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(using_threads(spec.layout.threads))
         folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
         prepare = make_prepare(spec, world)
-        job = make_session(spec, world, Own(), None, prepare)
-        batches = stack.enter_context(make_feed(spec, world, Own(), prepare, 0, job.lane.reads_data))
+        job = make_session(spec, world, UserObjects(), None, prepare)
+        batches = stack.enter_context(make_feed(spec, world, UserObjects(), prepare, 0, job.lane.reads_data))
 
         @functools.cache
         def measure_alone() -> Callable[[int], Any]:
@@ -144,8 +144,8 @@ def serve(spec: RunSpec, world: World) -> None:
             # As many slots as this lane has, in a world of one worker: nothing is exchanged.
             share = replace(spec.topology, accumulation=spec.topology.accumulation // world.lanes)
             own, single = spec.replace(topology=share), World.single(world.device)
-            same = make_session(own, single, Own(), None, prepare)
-            feed = stack.enter_context(make_feed(own, single, Own(), prepare, 0))
+            same = make_session(own, single, UserObjects(), None, prepare)
+            feed = stack.enter_context(make_feed(own, single, UserObjects(), prepare, 0))
             return functools.partial(_updates, same, feed, folder)
 
         for steps, alone in _requests(world):
@@ -197,7 +197,7 @@ def _stage_seconds(spec: RunSpec, lane: Any, repeats: int) -> list[float]:
     from conveyor.pipeline.stage_io import wire_example
 
     pipeline = lane.pipeline
-    shape = (spec.topology.micro_batch, spec.in_channels, spec.image_size, spec.image_size)
+    shape = spec.subject.shape(spec.topology.micro_batch)
     images = torch.randn(shape).contiguous(memory_format=torch.channels_last)
     found: list[tuple[float, float]] = []
     for _ in range(1 + STAGE_REPEATS * repeats):

@@ -33,15 +33,15 @@ class Needs:
     flops: float
     bytes_moved: float
 
-    def shares(self, name: str, rates: Sequence[float], roofs: Mapping[str, Sequence[float]]) -> dict[str, Sample]:
+    def shares(self, name: str, rates: Sequence[float], limits: Mapping[str, Sequence[float]]) -> dict[str, Sample]:
         """Share of each limit that a program's images per second use, in percent, one value per round."""
         needed = {MEMORY: self.bytes_moved / 1e9}
         flops = self.flops / 1e9
         return {
             share_of(limit, name): Sample(
-                "%", tuple(100 * needed.get(limit, flops) * each for each in ratios(rates, roof).values)
+                "%", tuple(100 * needed.get(limit, flops) * each for each in ratios(rates, most).values)
             )
-            for limit, roof in roofs.items()
+            for limit, most in limits.items()
         }
 
 

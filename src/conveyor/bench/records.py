@@ -20,9 +20,9 @@ from conveyor.measure.remembered import version
 from conveyor.version import __version__
 
 OURS = "conveyor"
+"""Our own side in every comparison."""
 BEST_RATIO = "our best / the fastest other"
 """Prefix of the name of the result that compares both sides in their fastest precision."""
-"""Our own side in every comparison."""
 LOAD_BEFORE = round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else 0.0
 """The machine's load when this program began; when a record is made it is the load of the measurement itself."""
 LIBRARIES = ("torch", "numpy", "onnxruntime", "openvino", "simplejpeg", "pillow")
@@ -129,22 +129,17 @@ def _commit() -> str:
     A package installed inside another repository (`.venv/`) counts as outside: that repository does not track it.
     """
     file = Path(__file__).resolve()
-    here = file.parent
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", *words], cwd=file.parent, capture_output=True, text=True, timeout=10, check=True
+        ).stdout.strip()
+
     try:
-        ours = subprocess.run(
-            ["git", "ls-files", "--error-unmatch", file.name], cwd=here, capture_output=True, timeout=10
-        )
-        commit = subprocess.run(
-            ["git", "rev-parse", "--short=12", "HEAD"], cwd=here, capture_output=True, text=True, timeout=10
-        )
-        changes = subprocess.run(
-            ["git", "status", "--porcelain", "-uno"], cwd=here, capture_output=True, text=True, timeout=10
-        )
-    except (OSError, subprocess.TimeoutExpired):
+        git("ls-files", "--error-unmatch", file.name)
+        return git("rev-parse", "--short=12", "HEAD") + ("+" if git("status", "--porcelain", "-uno") else "")
+    except (OSError, subprocess.SubprocessError):
         return ""
-    if ours.returncode or commit.returncode:
-        return ""
-    return commit.stdout.strip() + ("+" if changes.stdout.strip() else "")
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,15 +62,6 @@ def growth(memory: Sequence[float]) -> float:
     return Sample("MiB", tuple(memory[-quarter:])).median - Sample("MiB", tuple(memory[quarter : 2 * quarter])).median
 
 
-class DirectSession(Session):
-    """The engine called directly, without a server."""
-
-    def rate(self, seconds: float) -> float:
-        """Images per second, run for `seconds`."""
-        answer = self.ask({"seconds": seconds})
-        return float(answer["images"] / answer["seconds"])
-
-
 @contextlib.contextmanager
 def server(command: Sequence[str], ready: Path) -> Iterator[tuple[dict[str, Any], psutil.Process]]:
     """A server for the body of a `with` statement: what its ready file says, and its process."""
@@ -162,7 +153,7 @@ def measure(
     loads: dict[str, list[Load]] = {OURS: []}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
         try:
-            session = DirectSession(peer_program(DIRECT, "engine_replicas", asked), threads)
+            session = Session(peer_program(DIRECT, "engine_replicas", asked), threads)
         except UnavailableError as error:
             why = str(error).removeprefix("conveyor.errors.UserError: ")
             raise UserError(f"{path} cannot be served: {why}") from None
@@ -178,14 +169,14 @@ def measure(
             plain = peer_program(PLAIN, "plain_server", order, "fastapi")
             servers[PLAIN] = stack.enter_context(server(plain.command, Path(folder) / "plain.json"))
             loads[PLAIN] = []
-        direct.append(session.rate(direct_seconds))
+        direct.append(session.rate({"seconds": direct_seconds}))
         for number in range(rounds):
             for name in servers if number % 2 == 0 else reversed(servers):
                 address, process = servers[name]
                 spoken = protocol if name == OURS else "http"
                 loads[name].append(put_load(address, process, spoken, clients, seconds))
                 report(f"round {number + 1}: {name}: {describe(loads[name][-1])}")
-            direct.append(session.rate(direct_seconds))
+            direct.append(session.rate({"seconds": direct_seconds}))
             report(f"round {number + 1}: direct {direct[-2]:.2f} before, {direct[-1]:.2f} img/s after")
     conditions = {**asked, "path": Path(path).name, "clients": clients, "protocol": protocol, "seconds": seconds}
     return _record(Path(path).name, direct, loads, conditions)

@@ -12,7 +12,7 @@ from typing import Any
 
 from conveyor.bench.records import Record, Sample, make_record
 from conveyor.errors import UserError
-from conveyor.files import parse_json
+from conveyor.files import read_object
 from conveyor.monitor.csvfile import CsvFile
 from conveyor.monitor.svg import Series, line_chart, percent, standalone
 
@@ -51,11 +51,7 @@ def _checked(folder: Path) -> dict[str, Any]:
 
 def _read(folder: Path) -> dict[str, Any]:
     """The values of a run for the record; points of its curves are (core-seconds of training, %)."""
-    try:
-        spec = parse_json((folder / "spec.json").read_text(encoding="utf-8"))
-        result = parse_json((folder / "result.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder} is not the folder of a finished run: {error}") from None
+    spec, result = read_object(folder / "spec.json"), read_object(folder / "result.json")
     if result["updates"] < spec["updates_total"]:
         raise UserError(f"the run in {folder} ended after {result['updates']} of {spec['updates_total']} updates")
     cores = prod(int(number) for number in spec["layout"].split("x")) * spec["threads"]

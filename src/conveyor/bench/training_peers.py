@@ -113,30 +113,30 @@ def measure(
         *([peer_program(HALF_GEMM, "gemm", {**products, "half": True})] if has_half else []),
     ]
     steps = steps or setting.steps
-    roof_units = limits.UNITS | {HALF_GEMM: limits.UNITS[limits.GEMM]}
-    others = [each.name for each in found if each.name not in (*ALL_OURS, *roof_units)]
+    limit_units = limits.UNITS | {HALF_GEMM: limits.UNITS[limits.GEMM]}
+    others = [each.name for each in found if each.name not in (*ALL_OURS, *limit_units)]
     measured = run_rounds(
         found, rounds=rounds, steps=steps, threads=threads, seconds=seconds, peers=others,
-        report=lambda name, number, rate: None if name in roof_units else report(name, number, rate),
+        report=lambda name, number, rate: None if name in limit_units else report(name, number, rate),
     )  # fmt: skip
     for name in (OURS, *limits.UNITS):
         if name not in measured.rates:
             raise UserError(f"{setting.label}: our own side ({name}) could not run: {measured.absent[name]}")
-    roofs = {name: measured.rates.pop(name) for name in limits.UNITS}
-    half_roof = measured.rates.pop(HALF_GEMM, None)
+    limit_rates = {name: measured.rates.pop(name) for name in limits.UNITS}
+    half_rates = measured.rates.pop(HALF_GEMM, None)
     results = {f"{name} rate": Sample("img/s", tuple(rates)) for name, rates in measured.rates.items()}
     for name in measured.rates:
         if name != OURS:
             theirs = measured.rates[name]
             results[f"ratio to {name}"] = ratios(measured.rates[OURS][: len(theirs)], theirs)
-    results |= {name: Sample(limits.UNITS[name], tuple(rates)) for name, rates in roofs.items()}
+    results |= {name: Sample(limits.UNITS[name], tuple(rates)) for name, rates in limit_rates.items()}
     needs = limits.needs(setting.model, setting.image_size, setting.classes, training=True)
     for name in (OURS, OURS_IN_ONE):
         if name in measured.rates:
-            results |= needs.shares(name, measured.rates[name], roofs)
-    if half_roof is not None and OURS_HALF in measured.rates:
-        results[HALF_GEMM] = Sample(roof_units[HALF_GEMM], tuple(half_roof))
-        results |= needs.shares(OURS_HALF, measured.rates[OURS_HALF], {HALF_GEMM: half_roof})
+            results |= needs.shares(name, measured.rates[name], limit_rates)
+    if half_rates is not None and OURS_HALF in measured.rates:
+        results[HALF_GEMM] = Sample(limit_units[HALF_GEMM], tuple(half_rates))
+        results |= needs.shares(OURS_HALF, measured.rates[OURS_HALF], {HALF_GEMM: half_rates})
     results |= _best(measured.rates, others)
     return make_record(
         setting.label, results, kind="training", model=setting.model, image_size=setting.image_size, batch=setting.batch,

@@ -1,11 +1,10 @@
 """Which checkpoint of a run is meant: `best`, `last` or an update; the same words and one default everywhere. No torch."""
 
-import contextlib
 import json
 from pathlib import Path
 
 from conveyor.errors import UserError
-from conveyor.files import parse_json, write_atomically
+from conveyor.files import read_object, write_atomically
 from conveyor.monitor.csvfile import CsvFile
 
 CHECKPOINTS = "checkpoints"
@@ -74,21 +73,19 @@ def run_of(checkpoint: Path) -> Path | None:
 
 def read_best(run: Path) -> tuple[int, float] | None:
     """(update, accuracy in percent) of the best validated checkpoint, if the run has validated one."""
+    known = read_object(run / BEST_FILE)
     try:
-        document = parse_json((run / BEST_FILE).read_text())
-        return int(document["update"]), float(document["accuracy"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return int(known["update"]), float(known["accuracy"])
+    except (ValueError, KeyError, TypeError):
         return None
 
 
 def write_best(run: Path, update: int, accuracy: float, by: str = "accuracy", score: float | None = None) -> None:
     """Remember a validated checkpoint, so that it is kept, if its `score` in the figure `by` is the best so far."""
-    score, known = accuracy if score is None else score, None
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        document = parse_json((run / BEST_FILE).read_text())
-        # A run that goes on by another figure begins to choose anew.
-        known = float(document.get("score", document["accuracy"])) if document.get("by", "accuracy") == by else None
-    if known is None or score > known:
+    score, document = accuracy if score is None else score, read_object(run / BEST_FILE)
+    known = document.get("score", document.get("accuracy"))
+    # A run that goes on by another figure begins to choose anew.
+    if not isinstance(known, int | float) or document.get("by", "accuracy") != by or score > known:
         content = {"update": update, "accuracy": accuracy, "by": by, "score": score}
         write_atomically(run / BEST_FILE, json.dumps(content).encode())
 

@@ -2,15 +2,16 @@
 
 import argparse
 import dataclasses
+import itertools
 import json
 import statistics
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
+from conveyor.monitor.table import format_table
 from conveyor.options import Options, specs
 from conveyor.options.parser import add_config, add_options, options_from
 
@@ -122,13 +123,13 @@ def _list(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps(rows, indent=1))
         return 0
-    print(f"{'name':<15}{'train':>10}{'validation':>12}{'classes':>9}{'size':>11}  where")
+    lines = []
     for row in rows:
         size = f"{row['image_size']}x{row['image_size']}x{row['channels']}"
         place = row["where"] or (f"conveyor data get {row['name']}" if row["fetchable"] else "give --data-dir")
-        print(
-            f"{row['name']:<15}{row['train_images']:>10,}{row['validation_images']:>12,}{row['classes']:>9}{size:>11}  {place}"
-        )
+        counts = [f"{row['train_images']:,}", f"{row['validation_images']:,}", row["classes"]]
+        lines.append([row["name"], *counts, size, place])
+    print(format_table(["name", "train", "validation", "classes", "size", "where"], lines, rule=False))
     print(
         "\nfolder: any folder with train/ and validation/ (or val/), one folder of images per class: --data-dir FOLDER"
     )
@@ -223,13 +224,9 @@ def _bench(arguments: argparse.Namespace) -> int:
         rates = {name: _rate(getattr(found, name)) for name in ("feed", "whole", "bound")}
         print(json.dumps({**rates, "stages": found.stages}, indent=1))
         return 0
-    print(f"{'':<34}{'images/s':>12}{'images/CPU-s':>14}")
-    for name, rate in (
-        ("delivered", found.feed),
-        ("delivered and prepared", found.whole),
-        ("bound: one cached batch", found.bound),
-    ):
-        print(f"{name:<34}{rate.per_second:>12,.0f}{rate.per_cpu_second:>14,.0f}")
+    named = {"delivered": found.feed, "delivered and prepared": found.whole, "bound: one cached batch": found.bound}
+    rows = [[name, f"{rate.per_second:,.0f}", f"{rate.per_cpu_second:,.0f}"] for name, rate in named.items()]
+    print(format_table(["", "images/s", "images/CPU-s"], rows, rule=False))
     for stage in ("read", "decode", "resize", "wait"):
         if stage in found.stages:
             print(f"  {stage:<32}{found.stages[stage] / found.stages['images'] * 1e6:>10,.0f} us/image")
@@ -248,7 +245,7 @@ def _peers(arguments: argparse.Namespace) -> int:
     options = bench_options(arguments)
     if not options.data.data_dir:
         raise UserError("bench --peers needs photographs: name their folder with --data-dir")
-    files = list(_photographs(Path(options.data.data_dir), arguments.images))
+    files = _photographs(Path(options.data.data_dir), arguments.images)
     batch = min(options.batch.micro_batch_size, len(files))
     if not files:
         raise UserError(f"there are no .jpg or .jpeg files below {options.data.data_dir}")
@@ -277,15 +274,16 @@ def _peers(arguments: argparse.Namespace) -> int:
     print(
         f"{len(files)} photographs, {threads} threads, batch {batch}, {arguments.rounds} rounds after one for warming up"
     )
-    print(
-        f"{'loader':<24}{'images/s':>10}{'spread':>9}{'ours / it':>11}{'images/CPU-s':>14}{'ours / it':>11}{'from':>8}{'to':>7}"
-    )
-    for row in rows:
-        print(
-            f"{row['loader']:<24}{row['images_per_second']:>10,.0f}{row['spread']:>9,.0f}"
-            f"{statistics.median(row['ratios']):>11.2f}{row['images_per_cpu_second']:>14,.0f}{row['ours_over_it']:>11.2f}"
-            f"{min(row['cpu_ratios']):>8.2f}{max(row['cpu_ratios']):>7.2f}"
-        )
+    lines = [
+        [
+            row["loader"], f"{row['images_per_second']:,.0f}", f"{row['spread']:,.0f}",
+            f"{statistics.median(row['ratios']):.2f}", f"{row['images_per_cpu_second']:,.0f}",
+            f"{row['ours_over_it']:.2f}", f"{min(row['cpu_ratios']):.2f}", f"{max(row['cpu_ratios']):.2f}",
+        ]
+        for row in rows
+    ]  # fmt: skip
+    titles = ["loader", "images/s", "spread", "ours / it", "images/CPU-s", "ours / it", "from", "to"]
+    print(format_table(titles, lines, rule=False))
     for name, reason in outcome.failed.items():
         print(f"{name}: did not run ({reason})")
     return 0
@@ -306,12 +304,11 @@ def _peers_record(rows: list[dict[str, Any]], size: int, conditions: dict[str, A
     return make_record(f"data-photographs-{size}px", results, kind="data", **conditions)
 
 
-def _photographs(folder: Path, count: int) -> Iterator[Path]:
+def _photographs(folder: Path, count: int) -> list[Path]:
     if not folder.is_dir():
         raise UserError(f"{folder} is not a folder")
     found = (path for path in sorted(folder.resolve().rglob("*")) if path.suffix.lower() in (".jpg", ".jpeg"))
-    for _, path in zip(range(count), found, strict=False):
-        yield path
+    return list(itertools.islice(found, count))
 
 
 def _rate(rate: "Rate") -> dict[str, float]:

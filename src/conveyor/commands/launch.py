@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from conveyor import commands
 from conveyor.errors import UserError
-from conveyor.options.parser import add, settings_from
+from conveyor.options.parser import add, add_settings, settings_from
 
 if TYPE_CHECKING:
     from conveyor.launch.job import LaunchPlan
@@ -20,10 +20,12 @@ HELP = "Start any program as several workers: here, on many machines, or as a SL
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from conveyor.launch.job import LaunchPlan
+
     job = parser.add_argument_group("Job")
     job.add_argument("--instances", type=int, metavar="N", help="Worker processes in all; default: --replicas, or 1.")
     job.add_argument("--workers", type=int, metavar="N", help=argparse.SUPPRESS)
-    job.add_argument("--replicas", type=int, metavar="N", help="Data-parallel copies over all instances.")
+    add_settings(job, LaunchPlan, "replicas")
     job.add_argument("--devices-per-replica", type=int, default=1, metavar="N", help="Devices (stages) of each copy.")
     job.add_argument("--job", default="conveyor", metavar="NAME", help="Name of the job.")
     job.add_argument("--env", action="append", default=[], metavar="NAME[=VALUE]", help="Variable for every worker.")
@@ -34,23 +36,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--hosts", default="", metavar="A,B,...", help="Machines (also node[01-04]); default: this one."
     )
     add(machine, "--host-index", int, "I", "Start only the share of host I of --hosts.")
-    add(machine, "--min-hosts", int, "N", "Elastic: go on with at least N machines.")
+    add_settings(machine, LaunchPlan, "min_hosts")
     machine.add_argument("--port", type=int, default=0, metavar="P", help="Port of the first host's rendezvous.")
-    add(
-        machine,
-        "--interface",
-        str,
-        "NAME|NETWORK",
-        "Network interface of the workers' traffic, or its network (10.1.3.0/24).",
-    )
+    add_settings(machine, LaunchPlan, "interface")
     machine.add_argument(
         "--secret-file",
         metavar="FILE",
         help="Secret of a job on several machines, the same on each (- reads it from standard input); default: the user's "
         "own, or through ssh a new one for each job.",
     )
-    machine.add_argument("--numa", action="store_true", help="No worker crosses a NUMA node.")
-    add(machine, "--threads", int, "N", "Threads of each worker; default: its share of cores.")
+    add_settings(machine, LaunchPlan, "numa", "threads")
     machine.add_argument("--print", action="store_true", dest="show", help="Print the command of each host and stop.")
     cluster = parser.add_argument_group("Clusters")
     cluster.add_argument(

@@ -5,6 +5,8 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from conveyor.monitor.table import format_table
+
 if TYPE_CHECKING:
     from conveyor.models.units import Unit
 
@@ -60,15 +62,13 @@ def listing(part: str, as_json: bool) -> str:
             for entry in entries
         ]
         return json.dumps(rows, indent=1)
-    lines = [f"{'model':<20} {'parameters':>12} {'mult-adds':>10} {'image':>6}  about"]
+    lines = []
     for entry in entries:
         count = counts[entry.name]
         also = f" (also {', '.join(entry.aliases)})" if entry.aliases else ""
-        lines.append(
-            f"{entry.name:<20} {count.parameters:>12,} {_short(count.multiply_adds):>10} {entry.image_size:>6}"
-            f"  {entry.about}{also}"
-        )
-    return "\n".join(lines)
+        size, work = f"{count.parameters:,}", _short(count.multiply_adds)
+        lines.append([entry.name, size, work, entry.image_size, f"{entry.about}{also}"])
+    return format_table(["model", "parameters", "mult-adds", "image", "about"], lines, rule=False)
 
 
 def show(arguments: argparse.Namespace) -> str:
@@ -96,17 +96,16 @@ def show(arguments: argparse.Namespace) -> str:
         f"{arguments.name}: {total_parameters:,} parameters, {_short(total_work)} multiply-adds per image of"
         f" {image_size} pixels, {len(units)} units. A split before a unit sends `crossing` per image (float32)."
     )
-    columns = (
-        f"{'':>4} {'unit':<28} {'kind':<14} {'output':<14} {'parameters':>11} {'activation':>10} {'crossing':>9}"
-        f" {'mult-adds':>9}  other names"
-    )
-    lines = [title, "", columns]
-    for unit in units:
-        lines.append(
-            f"{unit.index:>4} {unit.path:<28} {unit.kind:<14} {'x'.join(map(str, unit.shape)):<14}"
-            f" {unit.parameters:>11,} {_bytes(unit.activation_bytes):>10} {_bytes(unit.crossing_bytes):>9}"
-            f" {_short(unit.multiply_adds) if unit.multiply_adds else '':>9}  {' '.join(unit.aliases)}".rstrip()
-        )
+    titles = ["", "unit", "kind", "output", "parameters", "activation", "crossing", "mult-adds", "other names"]
+    rows = [
+        [
+            unit.index, unit.path, unit.kind, "x".join(map(str, unit.shape)), f"{unit.parameters:,}",
+            _bytes(unit.activation_bytes), _bytes(unit.crossing_bytes),
+            _short(unit.multiply_adds) if unit.multiply_adds else "", " ".join(unit.aliases),
+        ]
+        for unit in units
+    ]  # fmt: skip
+    lines = [title, "", format_table(titles, rows, rule=False)]
     if splits:
         lines += ["", f"for {arguments.stages} stages: --splits {' '.join(splits)}"]
     return "\n".join(lines)

@@ -194,8 +194,8 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     ]
     payload = {
         "model": about.name, "image_size": about.image_size, "schedule": case.schedule, "micro_batch": case.micro_batch,
-        "splits": list(case.split_names), "cluster": dict(simulator.describe(cluster)), "notes": case.notes,
-        "forecasts": [{**one.as_json(), "finish": dataclasses.asdict(end)} for one, end in zip(found, ends, strict=True)],
+        "splits": list(case.split_names), "cluster": dataclasses.asdict(cluster), "notes": case.notes,
+        "forecasts": [{**dataclasses.asdict(one), "finish": dataclasses.asdict(end)} for one, end in zip(found, ends, strict=True)],
     }  # fmt: skip
     return {"text": "\n".join(lines), "json": finite(payload)}
 

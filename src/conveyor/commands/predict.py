@@ -1,14 +1,12 @@
 """`conveyor predict`: the classes that a trained model predicts for photographs."""
 
 import argparse
-import csv
-import io
 import json
 import shutil
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from conveyor.errors import UserError
 from conveyor.infer import ENGINES
@@ -56,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     found = _answers(loaded, pictures, arguments.engine, asked_precision(arguments), quiet=arguments.quiet)
     if not arguments.json and arguments.csv is None:
         found = _printed(found, loaded, [name for name, _ in pictures], arguments.top)
-    kept: list[dict[str, object]] = []
+    kept: list[dict[str, Any]] = []
     bad = 0
     for one in found:
         kept.append(one.to_json(arguments.top))
@@ -172,18 +170,14 @@ def _printed(found: "Iterator[Prediction]", loaded: "Loaded", names: list[str], 
         yield one
 
 
-def _csv(rows: list[dict[str, object]], top: int, *, several: bool) -> str:
+def _csv(rows: list[dict[str, Any]], top: int, *, several: bool) -> str:
     """One line for each file: with `several` the labels (a;b), the best classes and their probabilities, or the error."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
+    from conveyor.monitor.csvfile import csv_text
+
     ranks = [f"{kind}{'' if rank == 0 else f'_{rank + 1}'}" for rank in range(top) for kind in ("label", "probability")]
-    writer.writerow(["file", *(["labels"] if several else []), *ranks, "error"])
+    lines: list[list[Any]] = [["file", *(["labels"] if several else []), *ranks, "error"]]
     for row in rows:
-        classes = row.get("top", [])
-        assert isinstance(classes, list)
-        values = [value for one in classes for value in (one["label"], one["probability"])]
-        named = row.get("labels", [])
-        assert isinstance(named, list)
-        labels = [";".join(one["label"] for one in named)] if several else []
-        writer.writerow([row["file"], *labels, *(values or [""] * len(ranks)), row.get("error", "")])
-    return text.getvalue()
+        values = [value for one in row.get("top", []) for value in (one["label"], one["probability"])]
+        labels = [";".join(one["label"] for one in row.get("labels", []))] if several else []
+        lines.append([row["file"], *labels, *(values or [""] * len(ranks)), row.get("error", "")])
+    return csv_text(lines)

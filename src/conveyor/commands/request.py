@@ -12,13 +12,15 @@ from urllib.parse import quote, urlsplit
 from conveyor.errors import UserError, did_you_mean
 from conveyor.infer import ENGINES
 from conveyor.infer.asked_precision import add_infer_precision
-from conveyor.options.parser import add, add_checkpoint, settings_from
+from conveyor.options.parser import add, add_checkpoint, add_settings, settings_from
 
 DATA = ("random", "real")
 HELP = "Ask a running server, or serve a model and load it with many clients."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from conveyor.request.client import LoadSettings
+
     parser.add_argument(
         "target",
         metavar="URL|RUN|EXPORT",
@@ -29,25 +31,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_checkpoint(parser)
     parser.add_argument("--name", help="Name of the model at URL; default: asked of the server (Conveyor's tell it).")
-    add(parser, "--protocol", "grpc", "{grpc,grpc-tensorflow,http,http-tensorflow}", "How the clients speak.")
+    add_settings(parser, LoadSettings, "protocol")
     add(parser, "--grpc-port", int, "N", "gRPC port of the server at URL; default: the one after its HTTP port.")
-    add(
-        parser,
-        "--tls-ca",
-        str,
-        "FILE",
-        "Certificates in PEM form to trust at an https URL; default: those of the system.",
-    )
-    add(parser, "--batch-size", 1, "N", "Images of each request.")
-    add(parser, "--clients", 2, "N", "Client processes.")
-    add(parser, "--num-images", 1000, "N", "Images of each client.")
-    add(parser, "--seconds", float, "S", "Send for this long instead of --num-images.")
-    parser.add_argument("--use-async", action="store_true", help="Do not wait for an answer before the next request.")
+    add_settings(parser, LoadSettings, "tls_ca", "batch_size", "clients", "num_images", "seconds", "use_async")
     add(parser, "--data", "random", "{random,real}", "Random images, or those of the model's data set.")
-    add(parser, "--timeout", 10.0, "S", "Seconds for each request.")
-    parser.add_argument(
-        "--verbose", action="store_true", help="The first client prints each latency, their average, min and max."
-    )
+    add_settings(parser, LoadSettings, "timeout", "verbose")
     parser.add_argument("--json", action="store_true", help="One JSON object instead of text.")
     add(parser, "--engine", "auto", f"{{{','.join(ENGINES)}}}", "Engine, when a model is served for the occasion.")
     add_infer_precision(parser)

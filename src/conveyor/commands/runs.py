@@ -12,6 +12,7 @@ from conveyor.errors import UserError, did_you_mean
 from conveyor.files import read_object
 from conveyor.monitor.csvfile import CsvFile
 from conveyor.monitor.records import readable_time
+from conveyor.monitor.table import format_table
 from conveyor.options.parser import add
 
 HELP = "List the runs in a folder; sort, filter and delete them."
@@ -55,7 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps([asdict(row) for row in rows], indent=1))
     elif rows:
-        print(_table(rows))
+        titles = ["name", "model", "data", "best %", "took", "state", "last written"]
+        print(format_table(titles, map(_cells, rows), rule=False))
     else:
         print(f"no run {'fits' if arguments.filter else 'is'} in {' '.join(arguments.folders)}")
     return _delete(rows, sure=arguments.yes) if arguments.delete and rows else 0
@@ -102,14 +104,6 @@ def _cells(row: Row) -> list[str]:
     accuracy = "" if row.accuracy is None else f"{row.accuracy:.2f}"
     when = time.strftime("%Y-%m-%d %H:%M", time.localtime(row.time))
     return [row.name, row.model, row.data, accuracy, readable_time(row.seconds), row.state, when]
-
-
-def _table(rows: list[Row]) -> str:
-    lines = [["name", "model", "data", "best %", "took", "state", "last written"], *(_cells(row) for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(lines[0]))]
-    return "\n".join(
-        "  ".join(cell.ljust(size) for cell, size in zip(line, widths, strict=True)).rstrip() for line in lines
-    )
 
 
 def _delete(rows: list[Row], *, sure: bool) -> int:

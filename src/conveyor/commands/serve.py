@@ -5,10 +5,10 @@ import os
 from pathlib import Path
 
 from conveyor.errors import UserError
-from conveyor.infer import ENGINES
 from conveyor.infer.asked_precision import add_infer_precision
-from conveyor.options.parser import add, add_checkpoint, settings_from
+from conveyor.options.parser import add, add_checkpoint, add_settings, settings_from
 from conveyor.options.units import size_in_bytes
+from conveyor.serve.settings import NO_GRPC, ServeSettings
 
 HELP = "Serve a model over HTTP and gRPC, with a page to drop photographs on."
 
@@ -20,7 +20,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="A run, a checkpoint, an export, or a folder of numbered exports; a newer version that appears there is taken over.",
     )
     add_checkpoint(parser)
-    parser.add_argument("--name", help="Name of the model in addresses; default: that of the run or export.")
+    add_settings(parser, ServeSettings, "name")
     where = parser.add_argument_group("Where")
     where.add_argument("--host", default="127.0.0.1", help="Address to listen on. [127.0.0.1: this machine only]")
     where.add_argument(
@@ -31,8 +31,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Further names by which callers reach this server, such as *.example.org: without a token, requests to other "
         "names than those, localhost and this machine's are refused. [none]",
     )
-    add(where, "--port", 8502, "N", "HTTP port, 0 for a free one.")
-    add(where, "--grpc-port", int, "N", "gRPC port, 0 for a free one; default: the one after --port.")
+    add_settings(where, ServeSettings, "port", "grpc_port")
     where.add_argument("--no-grpc", action="store_true", help="HTTP only.")
     add(
         where,
@@ -41,16 +40,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "FILE",
         "File with a bearer token that requests must carry; or the variable CONVEYOR_TOKEN.",
     )
-    add(where, "--tls-cert", str, "FILE", "Certificate chain in PEM form.")
-    add(where, "--tls-key", str, "FILE", "Its private key in PEM form.")
-    add(where, "--ready-file", str, "FILE", "Written with the addresses as JSON once the server answers.")
+    add_settings(where, ServeSettings, "tls_cert", "tls_key", "ready_file")
     speed = parser.add_argument_group("Engines and batches")
-    add(speed, "--engine", "auto", f"{{{','.join(ENGINES)}}}", "auto measures and takes the fastest.")
+    add_settings(speed, ServeSettings, "engine")
     add_infer_precision(speed)
-    add(speed, "--data-dir", str, "DIR", "Images for --infer-precision, when not where the run had them.")
-    add(speed, "--workers", int, "N", "Engine processes; default: one per core, at most 8. 1 gives the lowest latency.")
-    add(speed, "--threads", int, "N", "Threads of each; default: the cores divided among the workers.")
-    add(speed, "--max-batch", 16, "N", "Images that are answered together at most.")
+    add_settings(speed, ServeSettings, "data_dir", "workers", "threads", "max_batch")
     speed.add_argument(
         "--batch-sizes",
         type=int,
@@ -59,24 +53,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="N",
         help="Allowed batches, short ones are padded; default: powers of two.",
     )
-    add(speed, "--delay-us", 2000, "N", "Microseconds that the first request of a batch waits for company.")
-    add(speed, "--queue", 512, "N", "Images that may wait; more are refused (429, RESOURCE_EXHAUSTED).")
+    add_settings(speed, ServeSettings, "delay_us", "queue")
     limits = parser.add_argument_group("Limits")
     add(limits, "--max-body", "32MiB", "SIZE", "Largest request.")
-    add(limits, "--max-pixels", 50_000_000, "N", "Largest photograph.")
+    add_settings(limits, ServeSettings, "max_pixels")
     add(limits, "--max-inflight", "256MiB", "SIZE", "All request bodies in memory together.")
-    add(limits, "--timeout", 30.0, "S", "Seconds for a request, from arrival to answer.")
-    add(limits, "--poll", 2.0, "S", "Seconds between looks for a new version, 0 never.")
-    limits.add_argument(
-        "--swap-agreement",
-        type=float,
-        metavar="X",
-        help="A new version is taken only if it answers this share of the last requests as they were answered, "
-        "such as 0.98; default: it is not compared.",
-    )
-    add(limits, "--swap-requests", 200, "N", "Images kept for that comparison.")
-    add(limits, "--drain", 30.0, "S", "Most seconds for requests under way when stopping.")
-    add(limits, "--drain-delay", 0.5, "S", "Seconds in which a stopping server still takes connections.")
+    add_settings(limits, ServeSettings, "timeout", "poll", "swap_agreement", "swap_requests", "drain", "drain_delay")
     emit = parser.add_argument_group("Many machines")
     add(emit, "--emit", str, "{docker,k8s,kserve}", "Write a Dockerfile and manifests instead of serving.")
     add(emit, "--out", str, "DIR", "New folder for the files of --emit.")
@@ -85,8 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from conveyor.serve.settings import NO_GRPC, ServeSettings
-
     settings = settings_from(
         ServeSettings,
         arguments,

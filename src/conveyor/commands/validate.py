@@ -10,6 +10,7 @@ from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.infer.asked_precision import AskedPrecision, add_infer_precision, asked_precision
+from conveyor.monitor.table import format_table
 from conveyor.options import Options
 from conveyor.options.parser import add_checkpoint, add_config, add_options, add_run, options_from
 from conveyor.options.validation import notes_about, typed_flag
@@ -160,25 +161,22 @@ def _write_for_benchmarks(records: Sequence[Mapping[str, Any]], overall: Mapping
 
 def table(records: Sequence[Mapping[str, Any]]) -> str:
     """One line per validation."""
-    width = max(10, *(len(str(record["name"])) for record in records))
-    # Among five classes or fewer the right one is always one of five.
-    titles = {"accuracy_top5": "top-5 %", "map": "mAP %", "f1": "F1 %", "f1_micro": "micro F1"}
-    several = any("map" in record for record in records)
-    further = [name for name in titles if any(name in record for record in records) and (several or name != "f1")]
-    fifth = "".join(f"{titles[name]:>8}  " for name in further)
-    lines = [f"{'checkpoint':<{width}}  {'epoch':>7}  {'top-1 %':>8}  {fifth}{'loss':>8}  {'images':>8}  {'img/s':>9}"]
-    for record in records:
-        lines.append(
-            f"{record['name']:<{width}}  {record['epoch']:>7.2f}  {record['accuracy']:>8.2f}  "
-            + "".join(f"{record[name]:>8.2f}  " for name in further if name in record)
-            + f"{record['loss']:>8.4f}  {record['images']:>8}  {record['images_per_second']:>9.1f}"
-            + (
-                f"  latency {record['latency_avg_ms']:.2f} ms, 99 %: {record['latency_p99_ms']:.2f} ms"
-                if "latency_avg_ms" in record
-                else ""
-            )
-        )
-    return "\n".join(lines)
+    columns = {
+        "checkpoint": "{name}", "epoch": "{epoch:.2f}", "top-1 %": "{accuracy:.2f}", "top-5 %": "{accuracy_top5:.2f}",
+        "mAP %": "{map:.2f}", "F1 %": "{f1:.2f}", "micro F1": "{f1_micro:.2f}", "loss": "{loss:.4f}", "images": "{images}",
+        "img/s": "{images_per_second:.1f}", "latency ms": "{latency_avg_ms:.2f}", "99 %": "{latency_p99_ms:.2f}",
+    }  # fmt: skip
+    # Among five classes or fewer the right one is always one of five; F1 is shown where an image has several labels.
+    absent = {
+        "accuracy_top5": ["top-5 %"],
+        "map": ["mAP %", "F1 %", "micro F1"],
+        "latency_avg_ms": ["latency ms", "99 %"],
+    }
+    for title in (title for name, titles in absent.items() if name not in records[0] for title in titles):
+        del columns[title]
+    return format_table(
+        list(columns), [[form.format_map(record) for form in columns.values()] for record in records], rule=False
+    )
 
 
 def write_csv(options: Options, records: Sequence[Mapping[str, Any]]) -> Path:

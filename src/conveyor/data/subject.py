@@ -36,6 +36,10 @@ class Subject:
     interpolation: str
     """How a photograph is resized."""
 
+    def shape(self, batch: int) -> tuple[int, int, int, int]:
+        """[N, C, H, W] of a batch of the network's input."""
+        return batch, self.in_channels, self.image_size, self.image_size
+
     def arguments(self) -> dict[str, object]:
         """What `models.build` needs."""
         return {"name": self.name, "num_classes": self.num_classes, "in_channels": self.in_channels, "image_size": self.image_size}  # fmt: skip

@@ -8,11 +8,11 @@
 | `MODEL_DATA_averaged.pt`, `weight_avg_N_5`, `weight_avg_exp_0.97` | averages |
 """
 
-import json
 import re
 from pathlib import Path
 
 from conveyor.errors import UserError
+from conveyor.files import read_object
 
 UPDATE = re.compile(r"ckpt-(\d+)(\.(index|meta|data-.*))?")
 EPOCH = re.compile(r"(?:epoch_(\d+(?:\.\d+)?)(?:\.h5)?|.+_(\d+)\.pt)")
@@ -56,8 +56,8 @@ def _chosen(path: str, saved: list[Path], fitting: list[Path]) -> str:
 
 def _epoch(checkpoint: Path) -> float:
     try:
-        return float(json.loads((checkpoint / "state.json").read_text())["progress"]["epoch"])
-    except (OSError, ValueError, KeyError, TypeError):
+        return float(read_object(checkpoint / "state.json")["progress"]["epoch"])
+    except (ValueError, KeyError, TypeError):
         return -1.0
 
 

@@ -196,10 +196,6 @@ def _poprun(words: list[str]) -> int:
     if {"-h", "--help"} & set(request.switches):
         print(HELP)
         return 0
-    return _launch(request)
-
-
-def _launch(request: Request) -> int:
     if len(request.launcher.hosts) == 1 and local_host_index(request.launcher.hosts) is None:
         raise UserError(
             f"--host {request.launcher.hosts[0]} is another machine: run the command there, or name several"

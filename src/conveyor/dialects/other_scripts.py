@@ -25,11 +25,13 @@ def _path(values: Values, *keys: str) -> str:
     raise UserError(f"{values.spelling(keys[0])} is required: the run or the checkpoint that is meant")
 
 
-def _average(values: Values, style: str, *, path: str, mode: str, decay: float, output: str, last: int) -> Translation:
+def _average(
+    values: Values, style: str, path: str, output: str, mode: str, decay: float, last: int, more: list[str]
+) -> Translation:
     """An average of a run's checkpoints; `last` 0 is all of them."""
     words = ["--checkpoint-path", path, "--mode", mode, "--decay", f"{decay:g}", "--output", output]
     words += ["--last", str(last)] if last > 0 else []
-    return dataclasses.replace(Draft(values, style).finish("average"), words=tuple(words))
+    return Draft(values, style).finish("average", (*words, *more))
 
 
 def pytorch_restore(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
@@ -77,16 +79,8 @@ def tensorflow1_average(script: str, values: Values, launcher: Launcher, environ
     positive(values, "N")
     if values["discard_last"] not in (0, 1):
         raise UserError(f"--discard-last {values['discard_last']}: only the newest checkpoint can be left out (1)")
-    made = _average(
-        values,
-        tensorflow1.STYLE,
-        path=path,
-        mode=values["mode"],
-        decay=values["decay"],
-        output=output,
-        last=values["N"] or 0,
-    )
-    return dataclasses.replace(made, words=(*made.words, "--discard-last")) if values["discard_last"] else made
+    more = ["--discard-last"] if values["discard_last"] else []
+    return _average(values, tensorflow1.STYLE, path, output, values["mode"], values["decay"], values["N"] or 0, more)
 
 
 def pytorch_average(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
@@ -94,8 +88,9 @@ def pytorch_average(script: str, values: Values, launcher: Launcher, environment
     del script, launcher, environment
     path, output = _path(values, "checkpoint_input_path"), _path(values, "checkpoint_output_path")
     mode = values["weight_avg_strategy"] if values["weight_avg_strategy"] != "none" else "mean"
-    decay, last = values["weight_avg_exp_decay"], values["weight_avg_N"]
-    return _average(values, pytorch.STYLE, path=path, mode=mode, decay=decay, output=output, last=last)
+    return _average(
+        values, pytorch.STYLE, path, output, mode, values["weight_avg_exp_decay"], values["weight_avg_N"], []
+    )
 
 
 def tensorflow2_export(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
@@ -120,17 +115,10 @@ def tensorflow2_export(script: str, values: Values, launcher: Launcher, environm
     form = _serving_form(notes)
     if values["pipeline_serving_model"] and not values["pipeline_splits"]:
         notes.append("--pipeline-serving-model has no effect without --pipeline-splits")
-    words = (
-        checkpoint or str(values["model_name"]),
-        "--out",
-        folder,
-        "--format",
-        form,
-        "--batch",
-        str(base.options.batch.micro_batch_size),
-    )
+    words = [checkpoint or str(values["model_name"]), "--out", folder, "--format", form]
+    words += ["--batch", str(base.options.batch.micro_batch_size)]
     settings = {"folder": folder, "checkpoint": checkpoint, "form": form}
-    return dataclasses.replace(base, command="export", words=words, notes=tuple(notes), settings=settings)
+    return dataclasses.replace(base, command="export", words=tuple(words), notes=tuple(notes), settings=settings)
 
 
 def _beside_checkpoint(values: Values) -> list[str]:

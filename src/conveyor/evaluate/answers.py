@@ -1,7 +1,5 @@
 """The answer to every validation image as a CSV or parquet file."""
 
-import csv
-import io
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -12,6 +10,7 @@ from torch import Tensor
 from conveyor.data.batch import Batch, Dataset
 from conveyor.errors import UserError
 from conveyor.files import make_parent, write_atomically
+from conveyor.monitor.csvfile import csv_text
 from conveyor.world.world import World
 
 SUFFIXES = (".csv", ".parquet")
@@ -89,11 +88,7 @@ def write_answers(path: Path, answers: AllAnswers, dataset: Dataset, thresholds:
 def _write(path: Path, rows: list[dict[str, Any]], classes: Sequence[str], probabilities: Tensor) -> None:
     make_parent(path)
     if path.suffix.lower() == ".csv":
-        text = io.StringIO()
-        writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
-        write_atomically(path, text.getvalue())
+        write_atomically(path, csv_text([list(rows[0]), *(list(row.values()) for row in rows)]))
         return
     pyarrow = _pyarrow()
     table = pyarrow.Table.from_pylist(rows)

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator, Sequence
+from operator import methodcaller
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
 from conveyor.evaluate.accuracy import check_answers
 from conveyor.evaluate.validator import Validation
-from conveyor.monitor.observers import Observer
+from conveyor.monitor.observers import Observer, tell
 from conveyor.monitor.records import score
 from conveyor.training.session import Session
 
@@ -20,7 +21,7 @@ _logger = logging.getLogger(__name__)
 def records(
     paths: Sequence[Path], validation: Validation, repeat: int = 1, *, strict: bool = False
 ) -> Iterator[tuple[dict[str, Any], State]]:
-    """Validate the checkpoints in their order, each `repeat` times; every worker runs this in step.
+    """Validate the checkpoints in their order, each `repeat` times; every worker calls it.
 
     One whose answers are not finite is reported and skipped; with `strict` it is an error, like a damaged one.
     """
@@ -51,5 +52,4 @@ def validate_checkpoints(
             session.stopping.judge(record["accuracy"], state.update, score(record, by))
             if session.world.is_main:
                 choice.write_best(folder, state.update, record["accuracy"], by, score(record, by))
-        for observer in observers:
-            observer.validation(record)
+        tell(observers, methodcaller("validation", record))

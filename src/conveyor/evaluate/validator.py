@@ -53,7 +53,19 @@ class Validation:
 
     def of_session(self, session: Session) -> Accuracy:
         """The accuracy of the run's weights as they are now: the averaged ones when the run keeps an average."""
-        found = self._of_session(session)
+        share: tuple[int, int] | None = None
+        with _averaged(session):
+            if session.world.depth > 1 and self._spec.options.layout.pipelined_validation:
+                from conveyor.training.stage_lane import Relay, StageLane
+
+                assert isinstance(session.lane, StageLane)
+                model: nn.Module = Relay(session.lane)
+                share = (session.world.lane, session.world.lanes)
+            elif session.world.depth > 1 or self._device != session.world.device:
+                model = self._loaded(session.model_state())
+            else:
+                model = session.lane.module
+            found = self.measure(model, share)
         self.during_training = found, self.answers
         return found
 
@@ -73,17 +85,6 @@ class Validation:
         model = build_model.build_model(self._spec, own=copy.deepcopy(self._own))
         load_into(model, weights, "the run")
         return model
-
-    def _of_session(self, session: Session) -> Accuracy:
-        with _averaged(session):
-            if session.world.depth > 1 and self._spec.options.layout.pipelined_validation:
-                from conveyor.training.stage_lane import Relay, StageLane
-
-                assert isinstance(session.lane, StageLane)
-                return self.measure(Relay(session.lane), (session.world.lane, session.world.lanes))
-            if session.world.depth > 1 or self._device != session.world.device:
-                return self.measure(self._loaded(session.model_state()))
-            return self.measure(session.lane.module)
 
     @property
     def dataset(self) -> Dataset:
@@ -116,7 +117,9 @@ class Validation:
         self.answers = Answers()
         several = options.data.multi_label
         if options.events.answers is not None or several:
-            self.all_answers = AllAnswers(len(self._dataset), self._spec.num_classes, world.device, multi_label=several)
+            self.all_answers = AllAnswers(
+                len(self._dataset), self._spec.subject.num_classes, world.device, multi_label=several
+            )
         with feed, track(len(feed) * self._spec.validation_batch, "Validate", quiet=quiet) as bar:
 
             def seen(batch: Batch, logits: Tensor) -> None:
@@ -130,7 +133,7 @@ class Validation:
                 self._prepare,
                 world,
                 num_batches=-(-len(self._dataset) // self._spec.validation_batch),
-                num_classes=self._spec.num_classes,
+                num_classes=self._spec.subject.num_classes,
                 latency=options.events.latency,
                 on_batch=seen,
                 answers=self.all_answers,

@@ -1,7 +1,6 @@
 """How busy this machine is with other work (a measurement made under load must not be remembered)."""
 
 import os
-from types import TracebackType
 
 import psutil
 
@@ -17,9 +16,7 @@ class OtherWork:
         self._clock = os.times().elapsed
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         elapsed = max(os.times().elapsed - self._clock, 1e-3)
         others = (busy_seconds() - self._busy) - (_own_seconds() - self._own)
         self.others = max(others, 0.0) / elapsed

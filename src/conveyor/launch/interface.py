@@ -14,7 +14,7 @@ def addresses() -> dict[str, list[str]]:
     import psutil
 
     return {
-        name: [address for one in found if (address := one.address.partition("%")[0]) and _is_address(address)]
+        name: [address for one in found if (address := one.address.partition("%")[0]) and is_address(address)]
         for name, found in psutil.net_if_addrs().items()
     }
 
@@ -48,7 +48,8 @@ def follow_mpi(environment: MutableMapping[str, str]) -> None:
         environment["GLOO_SOCKET_IFNAME"] = environment["NCCL_SOCKET_IFNAME"] = interface_of(text)
 
 
-def _is_address(text: str) -> bool:
+def is_address(text: str) -> bool:
+    """Whether the text is an IP address, not a name."""
     try:
         ipaddress.ip_address(text)
     except ValueError:

@@ -9,6 +9,7 @@ from conveyor.errors import UserError
 from conveyor.launch.cores import Budget, available_cores, deal_cores, numa_nodes
 from conveyor.launch.interface import addresses, interface_of
 from conveyor.launch.rank import LOOPBACK, loopback
+from conveyor.options.field import option
 
 DEFAULT_PORT = 29400
 
@@ -23,25 +24,25 @@ class LaunchPlan:
     instances: int = 1
     workers: int | None = None
     """Worker processes; default: one per instance."""
-    replicas: int | None = None
-    """Data-parallel copies over all instances; default: as the started program says."""
+    replicas: int | None = option(None, "Data-parallel copies over all instances.", metavar="N")
+    """Default: as the started program says."""
     devices_per_replica: int = 1
     hosts: tuple[str, ...] = ()
     """Machines; empty: this one. Instances are spread over them evenly, in order."""
     this_host: int | None = None
     """Start only this host's share; default: the whole job, through ssh when there are several hosts."""
-    min_hosts: int | None = None
-    """Elastic: the job goes on with so many machines; default: all of them."""
+    min_hosts: int | None = option(None, "Elastic: go on with at least N machines.", metavar="N")
     port: int = 0
     """Where the first host's rendezvous listens; 0 lets the system choose (one host only)."""
-    interface: str | None = None
-    """Network interface of the workers' traffic, or a network that it belongs to."""
+    interface: str | None = option(
+        None, "Network interface of the workers' traffic, or its network (10.1.3.0/24).", metavar="NAME|NETWORK"
+    )
     secret_file: str | None = None
     """The secret of a job on several machines; default: the user's own, see `launch.secret`."""
     secret: str = field(default="", repr=False)
     """The secret itself, where the launcher of the whole job has handed it over."""
-    numa: bool = False
-    threads: int | None = None
+    numa: bool = option(False, "No worker crosses a NUMA node.")
+    threads: int | None = option(None, "Threads of each worker; default: its share of cores.", metavar="N")
     max_restarts: int = 0
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables handed to every worker on every host."""

@@ -13,14 +13,12 @@ that a worker has been to before is one of an earlier start: it waits for the ne
 """
 
 import contextlib
-import fcntl
 import hashlib
 import hmac
 import ipaddress
 import logging
 import os
 import socket
-import struct
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -30,6 +28,7 @@ import torch.distributed as dist
 
 from conveyor.errors import UserError
 from conveyor.launch import secret
+from conveyor.launch.interface import addresses, is_address
 from conveyor.launch.rank import Place
 from conveyor.launch.store import UNIX, Server, Store
 from conveyor.launch.watch import BEAT_SECONDS, SILENT_BEATS, Watch
@@ -40,7 +39,6 @@ ADDRESS, ROUND = "CONVEYOR_STORE", "CONVEYOR_ROUND"
 LOCAL = b"the folder of the socket is the guard"
 """Used in place of a secret where file permissions keep other users out."""
 
-SIOCGIFADDR = 0x8915
 PATIENCE = 300.0
 """Seconds to wait for worker 0: on a busy cluster some programs start minutes after others."""
 RESOLVE_SECONDS = 10.0
@@ -208,7 +206,7 @@ def own_address(host: str, others: Sequence[str] = (), interface: str | None = N
     if interface:
         return interface_address(interface)
     found = _resolved(host)
-    if not _loopback(found) or _is_literal(host) or host == "localhost":
+    if not _loopback(found) or is_address(host) or host == "localhost":
         return found
     outside = [one for one in map(_resolved, others) if not _loopback(one)]
     if others and not outside:
@@ -222,15 +220,11 @@ def own_address(host: str, others: Sequence[str] = (), interface: str | None = N
 
 def interface_address(name: str) -> str:
     """The IPv4 address of a network interface."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            found = fcntl.ioctl(probe, SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
-        except OSError:
-            names = ", ".join(name for _, name in socket.if_nameindex())
-            raise UserError(
-                f"--interface {name}: there is no such interface with an address (here: {names})."
-            ) from None
-    return socket.inet_ntoa(found[20:24])
+    known = addresses()
+    found = next((address for address in known.get(name, ()) if ":" not in address), None)
+    if found is None:
+        raise UserError(f"--interface {name}: there is no such interface with an address (here: {', '.join(known)}).")
+    return found
 
 
 def interface_to(place: Place) -> str | None:
@@ -244,11 +238,9 @@ def interface_to(place: Place) -> str | None:
 
 def interface_of(address: str) -> str | None:
     """The interface that has `address`."""
-    for _, name in socket.if_nameindex():
-        with contextlib.suppress(UserError):
-            found = interface_address(name)
-            if found == address or (_loopback(found) and _loopback(address)):
-                return name
+    for name, found in addresses().items():
+        if address in found or (_loopback(address) and any(map(_loopback, found))):
+            return name
     return None
 
 
@@ -272,9 +264,3 @@ def _resolved(host: str) -> str:
 
 def _loopback(address: str) -> bool:
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
-
-
-def _is_literal(host: str) -> bool:
-    with contextlib.suppress(ValueError):
-        return bool(ipaddress.ip_address(host))
-    return False

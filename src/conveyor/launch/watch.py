@@ -65,6 +65,6 @@ class Watch:
 
 
 def abandon() -> None:
-    """This worker failed: its peers shall know, and its process belongs to its caller."""
+    """This worker failed: tell its peers; the process goes on, because a caller may have more to do in it."""
     for one in list(_running):
         one.close(farewell=False)

@@ -17,7 +17,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any
 
 START_SECONDS = 600.0
 ROUND_SECONDS = 900.0
@@ -81,6 +81,11 @@ class Session:
         self._write(json.dumps(request))
         return self._answer(seconds)
 
+    def rate(self, request: dict[str, Any]) -> float:
+        """Images per second of the answer."""
+        answer = self.ask(request)
+        return float(answer["images"] / answer["seconds"])
+
     def close(self) -> None:
         """End the process; its pipes are closed when their readers have seen the end."""
         with contextlib.suppress(BrokenPipeError, subprocess.TimeoutExpired):
@@ -142,9 +147,6 @@ class Session:
         return words[-1].strip() if words else f"it ended with code {self.process.returncode}"
 
 
-S = TypeVar("S", bound=Session)
-
-
 @dataclass(slots=True)
 class Measured:
     """Images per second of every program, round by round, and the reasons of those that could not run."""
@@ -160,13 +162,13 @@ class Measured:
 
 
 def open_sessions(
-    programs: Sequence[Program], threads: int | None, kind: type[S], until: float = math.inf
-) -> tuple[dict[str, S], dict[str, str]]:
+    programs: Sequence[Program], threads: int | None, until: float = math.inf
+) -> tuple[dict[str, Session], dict[str, str]]:
     """Start the programs, two at a time as starting mostly uses one core; those that cannot run here, with the reason.
 
     `until` is the time (`time.monotonic`) by which all should be ready.
     """
-    sessions: dict[str, S] = {}
+    sessions: dict[str, Session] = {}
     absent: dict[str, str] = {}
 
     def start(program: Program) -> None:
@@ -174,7 +176,7 @@ def open_sessions(
         try:
             if limit <= 0:
                 raise UnavailableError(NO_TIME)
-            sessions[program.name] = kind(program, threads, min(START_SECONDS, limit))
+            sessions[program.name] = Session(program, threads, min(START_SECONDS, limit))
         except UnavailableError as error:
             absent[program.name] = str(error)
 
@@ -209,7 +211,7 @@ def run_rounds(
     """
     started = time.monotonic()
     until = math.inf if seconds is None else started + START_SHARE * seconds
-    found, absent = open_sessions(programs, threads, Session, until)
+    found, absent = open_sessions(programs, threads, until)
     sessions, dropped = list(found.values()), set[str]()
     measured = Measured({name: [] for name in found}, absent, steps)
     try:
@@ -225,7 +227,7 @@ def run_rounds(
             # Every other round runs in reverse order, so that a machine that slows down favours none.
             for session in sessions if number % 2 == 0 else reversed(sessions):
                 # Left out for good: the rounds of two programs are compared by their numbers.
-                if session.name in peers and not still_in(measured.rates, session.name, peers):
+                if session.name in peers and not worth_another_round(measured.rates, session.name, peers):
                     dropped.add(session.name)
                 if session.name in dropped:
                     continue
@@ -271,11 +273,11 @@ def fitting_steps(seconds: float, step_seconds: float, rounds: int, steps: int) 
     return max(1, min(steps, int(seconds / max(step_seconds, 1e-9)) // rounds))
 
 
-def still_in(rates: Mapping[str, Sequence[float]], name: str, peers: Sequence[str]) -> bool:
+def worth_another_round(rates: Mapping[str, Sequence[float]], name: str, peers: Sequence[str]) -> bool:
     """Whether another round of this program could change the result: it is not far slower than the best of them.
 
     >>> rates = {"fast": [9.0, 10.0], "slow": [5.0, 5.0], "late": [5.0]}
-    >>> [name for name in rates if still_in(rates, name, list(rates))]
+    >>> [name for name in rates if worth_another_round(rates, name, list(rates))]
     ['fast', 'late']
     """
     if len(rates.get(name, ())) < FIRST_ROUNDS:

@@ -27,8 +27,8 @@ _STAGES = (
 )
 
 
-class EfficientNet(nn.Module):
-    """Stem, seven stages of inverted residual blocks, 1x1 convolution, global mean, dropout, dense layer."""
+class MobileNetwork(nn.Module):
+    """Stem, stages of inverted residual blocks, 1x1 convolution, global mean, dropout, dense layer."""
 
     def __init__(
         self,
@@ -60,6 +60,10 @@ class EfficientNet(nn.Module):
         x = self.blocks(norm_act(self.bn1, self.act1, self.conv_stem(x)))
         x = self.global_pool(norm_act(self.bn2, self.act2, self.conv_head(x)))
         return self.classifier(self.dropout(x))
+
+
+class EfficientNet(MobileNetwork):
+    """The network with seven stages."""
 
 
 def make(

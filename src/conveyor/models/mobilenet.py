@@ -5,10 +5,11 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from conveyor.errors import UserError
+from conveyor.models.efficientnet import MobileNetwork
 from conveyor.models.initialise import dense_normal_, initialise
 from conveyor.models.layers.conv import spatial_conv
 from conveyor.models.layers.layers import GlobalMean, conv
-from conveyor.models.layers.mbconv import BlockPlan, make_activation, make_block, round_filters, with_drop_rates
+from conveyor.models.layers.mbconv import BlockPlan, make_block, round_filters, with_drop_rates
 from conveyor.models.layers.norms import NormChoice, norm_act
 from conveyor.models.layers.stochastic import Dropout
 
@@ -38,30 +39,8 @@ _SMALL: tuple[tuple[_Row, ...], ...] = (
 _V2 = ((1, 16, 1), (2, 24, 2), (3, 32, 2), (4, 64, 2), (3, 96, 1), (3, 160, 2), (1, 320, 1))
 
 
-class MobileNetV2(nn.Module):
-    """Stem, inverted residual blocks, 1x1 convolution, global mean, dropout, dense layer; relu6 throughout."""
-
-    def __init__(
-        self, plans: Sequence[Sequence[BlockPlan]], top: int, dropout: float, num_classes: int, in_channels: int
-    ) -> None:
-        super().__init__()
-        first, last = plans[0][0], plans[-1][-1]
-        norm, stem = first.norm, first.in_channels
-        self.conv_stem = spatial_conv(in_channels, stem, 3, 2, group_dim=None, bias=norm.conv_bias, same=first.same)
-        self.bn1 = norm.layer(stem)
-        self.act1 = norm.activation(make_activation(first.activation), stem)
-        self.blocks = nn.Sequential(*(nn.Sequential(*(make_block(plan) for plan in stage)) for stage in plans))
-        self.conv_head = conv(last.out_channels, top, 1, bias=norm.conv_bias)
-        self.bn2 = norm.layer(top)
-        self.act2 = norm.activation(make_activation(first.activation), top)
-        self.global_pool = GlobalMean()
-        self.dropout = Dropout(dropout)
-        self.classifier = nn.Linear(top, num_classes)
-
-    def forward(self, x: Tensor) -> Tensor:
-        x = self.blocks(norm_act(self.bn1, self.act1, self.conv_stem(x)))
-        x = self.global_pool(norm_act(self.bn2, self.act2, self.conv_head(x)))
-        return self.classifier(self.dropout(x))
+class MobileNetV2(MobileNetwork):
+    """The network with relu6 throughout."""
 
 
 class ConvNormAct(nn.Module):
@@ -190,7 +169,11 @@ def make(
     if variant == "v2":
         plans = _plans_v2(width_coefficient, expand_ratio or 6, depth_divisor, group_dim, norm, same)
         top = top_width or round_filters(1280 * max(1.0, width_coefficient), depth_divisor)
-        model = MobileNetV2(with_drop_rates(plans, survival), top, dropout, num_classes, in_channels)
+        first = plans[0][0]
+        model = MobileNetV2(
+            with_drop_rates(plans, survival), stem_stride=2, top_width=top, activation=first.activation, dropout=dropout,
+            norm=norm, same=same, num_classes=num_classes, in_channels=in_channels,
+        )  # fmt: skip
     else:
         if expand_ratio is not None:
             raise UserError("MobileNet v3 prescribes the expansion of each block: leave out expand_ratio.")

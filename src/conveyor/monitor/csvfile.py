@@ -70,7 +70,7 @@ class CsvFile:
         self.columns = columns
 
 
-def csv_text(table: Sequence[Sequence[str]]) -> str:
+def csv_text(table: Sequence[Sequence[object]]) -> str:
     """Rows as lines of comma-separated cells, quoted where they must be."""
     buffer = io.StringIO()
     csv.writer(buffer, lineterminator="\n").writerows(table)

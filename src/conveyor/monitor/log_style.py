@@ -55,16 +55,11 @@ class LogStyle:
     def end(self, record: Record) -> list[str]:
         return self._lines(self.end_lines, record)
 
-    def training_row(self, record: Record) -> Record:
-        return self._row(self.training_columns, record)
-
-    def validation_row(self, record: Record) -> Record:
-        return self._row(self.validation_columns, record)
-
     def _lines(self, template: str, record: Record) -> list[str]:
         return [line for line in template.format_map(self.values(record)).splitlines() if line]
 
-    def _row(self, columns: Mapping[str, str], record: Record) -> Record:
+    def row(self, columns: Mapping[str, str], record: Record) -> Record:
+        """The values of a record under these columns."""
         values = self.values(record)
         named = {column: name.removesuffix("?") for column, name in columns.items()}
         return {column: values[name] for column, name in named.items() if name in values or name == columns[column]}

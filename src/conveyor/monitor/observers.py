@@ -11,6 +11,7 @@ for observer in observers: observer.start(spec_json, resumed_at)
 
 import contextlib
 import json
+import logging
 import math
 import os
 import sys
@@ -19,6 +20,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from conveyor.errors import UserError
 from conveyor.files import write_atomically
 from conveyor.monitor import progress
 from conveyor.monitor.csvfile import CsvFile
@@ -41,6 +43,8 @@ LOG = "log.txt"
 METRICS_FILE_VARIABLE = "CONVEYOR_METRICS_FILE"
 """A run appends its records, one JSON object a line, to the file that this variable names; benchmarks read them."""
 
+_logger = logging.getLogger(__name__)
+
 Spec = dict[str, Any]
 """`RunSpec.to_json()`: at least updates_total, updates_per_epoch, global_batch, epochs."""
 
@@ -54,6 +58,10 @@ def append_log(folder: Path, lines: Sequence[str]) -> None:
 class Observer:
     """Receives the records of a run; each method does nothing unless overridden."""
 
+    failed = False
+    """Whether it was reported that it cannot write."""
+    stop = False
+    """Whether it asks for the end of the run."""
     unwritten = "what it would have written is lost"
     """What becomes of a record after a failed write."""
 
@@ -77,6 +85,22 @@ class Observer:
 
     def end(self, record: Record) -> None:
         """The run is over."""
+
+
+def tell(observers: Sequence[Observer], act: Callable[[Observer], None]) -> None:
+    """Call `act` on each observer; one that cannot write is reported once: a full disk must not end a long run.
+
+    A closed terminal or pipe (`| head`) does end the run, as with any command.
+    """
+    for one in observers:
+        try:
+            act(one)
+        except BrokenPipeError:
+            raise
+        except (OSError, UserError) as problem:
+            if not one.failed:
+                _logger.error("%s cannot write (%s): training goes on, %s", type(one).__name__, problem, one.unwritten)
+            one.failed = True
 
 
 class Terminal(Observer):
@@ -232,10 +256,11 @@ class CsvWriter(Observer):
     def log(self, record: Record) -> None:
         self.metrics.append(record)
         if self._training is not None and self._style is not None:
-            self._training.append(self._style.training_row(record))
+            self._training.append(self._style.row(self._style.training_columns, record))
 
     def validation(self, record: Record) -> None:
-        self.validations.append({**(self._style.validation_row(record) if self._style else {}), **record})
+        shown = self._style.row(self._style.validation_columns, record) if self._style else {}
+        self.validations.append({**shown, **record})
 
     def end(self, record: Record) -> None:
         for file in filter(None, (self.metrics, self.validations, self._training)):

@@ -25,6 +25,7 @@ from typing import Any
 
 from conveyor.errors import UserError, did_you_mean
 from conveyor.files import replacing, write_atomically
+from conveyor.monitor.table import format_table
 
 LEVELS = ("off", "light", "layers", "full")
 SKIPPED_UPDATES = 1
@@ -205,19 +206,20 @@ def operator_table(profile: Any, limit: int = 60) -> list[dict[str, Any]]:
 
 def as_text(operators: list[dict[str, Any]], layers: list[dict[str, Any]], limit: int = 25) -> str:
     """The two tables for a terminal."""
-    lines = [f"{'own ms':>10}  {'share':>6}  {'calls':>6}  operator"]
-    for row in operators[:limit]:
-        lines.append(
-            f"{1e3 * row['seconds']:10.2f}  {100 * row['share']:5.1f}%  {row['calls']:6d}  {row['name']} {row['shapes']}"
-        )
+    times = lambda row: (f"{1e3 * row['seconds']:.2f}", f"{100 * row['share']:.1f}%")  # noqa: E731
+    called = [[*times(row), row["calls"], f"{row['name']} {row['shapes']}"] for row in operators[:limit]]
+    text = format_table(["own ms", "share", "calls", "operator"], called, rule=False) + "\n"
     if layers:
-        lines += ["", f"{'forward ms':>10}  {'share':>6}  {'out MiB':>8}  {'in use MiB':>10}  layer"]
-        for row in layers[:limit]:
-            lines.append(
-                f"{1e3 * row['seconds']:10.2f}  {100 * row['share']:5.1f}%  {row['bytes'] / 2**20:8.2f}  "
-                f"{row['peak_bytes'] / 2**20:10.2f}  {row['name']} ({row['kind']}) {row['shape']}"
-            )
-    return "\n".join(lines) + "\n"
+        named = [
+            [
+                *times(row), f"{row['bytes'] / 2**20:.2f}", f"{row['peak_bytes'] / 2**20:.2f}",
+                f"{row['name']} ({row['kind']}) {row['shape']}",
+            ]
+            for row in layers[:limit]
+        ]  # fmt: skip
+        titles = ["forward ms", "share", "out MiB", "in use MiB", "layer"]
+        text += "\n" + format_table(titles, named, rule=False) + "\n"
+    return text
 
 
 def _synchronised_time(tensors: Any) -> float:

@@ -6,8 +6,6 @@ with one thread; one that is clearly slower in half is computed in float32, on t
 What was measured is kept in the cache folder: two runs on one machine never decide differently.
 """
 
-import hashlib
-import json
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
@@ -16,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from conveyor.files import cache_folder, write_atomically
+from conveyor.files import cache_folder
 from conveyor.measure.processor import processor
+from conveyor.measure.remembered import key_of, recall, remember
 from conveyor.numerics import convolution, half_native
 from conveyor.numerics.convolution import Geometry
 from conveyor.numerics.half_policy import fast_half
@@ -55,11 +54,9 @@ def choose(layers: Iterable[Layer], half: torch.dtype) -> HalfChoice:
     """The choice for a model with these convolutions on this machine, measured where the cache does not know."""
     if not fast_half(torch.device("cpu"), half):
         return HalfChoice(native=False)
-    path = cache_folder() / f"half-{_machine(half)}.json"
-    try:
-        known: dict[str, bool] = {str(name): bool(slow) for name, slow in json.loads(path.read_text()).items()}
-    except (OSError, ValueError, AttributeError):
-        known = {}
+    # What a measurement is valid for: the library, the type, the processor.
+    path, key = cache_folder() / "half.json", key_of(torch.__version__, str(half), processor().text)
+    known: dict[str, bool] = recall(path, key) or {}
     before = len(known)
     found: set[str] = set()
     with using_threads(1):
@@ -68,10 +65,7 @@ def choose(layers: Iterable[Layer], half: torch.dtype) -> HalfChoice:
                 known[name] = slow
                 found |= {name} if slow else set()
     if len(known) > before:
-        try:
-            write_atomically(path, json.dumps(known, indent=0, sort_keys=True))
-        except OSError:
-            pass  # a cache that cannot be written is measured anew; the run keeps its own choice
+        remember(path, key, known)
     return HalfChoice(True, frozenset(found))
 
 
@@ -122,9 +116,3 @@ def _is_slower(narrow: Callable[[], Tensor], wide: Callable[[], Tensor]) -> bool
             if number:  # the first prepares kernels
                 best[operation] = min(best[operation], time.thread_time() - started)
     return best[narrow] > SLOWER * best[wide]
-
-
-def _machine(half: torch.dtype) -> str:
-    """What a measurement is valid for."""
-    words = [torch.__version__, str(half), processor().text]
-    return hashlib.sha256("\n".join(words).encode()).hexdigest()[:16]

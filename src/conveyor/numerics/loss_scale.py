@@ -12,7 +12,7 @@ until `update` reads it.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -31,11 +31,8 @@ class LossScale:
     updates: int = 0
     """Updates tried, skipped ones included."""
     skipped: int = 0
-
-    @property
-    def dynamic(self) -> bool:
-        """Whether an update whose gradients overflow is to be skipped."""
-        return False
+    dynamic: ClassVar[bool] = False
+    """Whether an update whose gradients overflow is to be skipped."""
 
     def measure(self, gradients: Sequence[Tensor]) -> Tensor | None:
         """What `update` wants to know of this worker's gradients, to be summed over the stages; None: nothing."""
@@ -94,10 +91,7 @@ class OverflowLossScale(LossScale):
     patience: int = dataclasses.field(default=2000, kw_only=True)
     smallest: float = dataclasses.field(default=1.0, kw_only=True)
     largest: float = dataclasses.field(default=2.0**24, kw_only=True)
-
-    @property
-    def dynamic(self) -> bool:
-        return True
+    dynamic: ClassVar[bool] = True
 
     def update(self, found_inf: bool, measured: Tensor | None = None) -> None:
         LossScale.update(self, found_inf)
@@ -118,10 +112,7 @@ class HistogramLossScale(LossScale):
     edge: float = dataclasses.field(default=2.0**13, kw_only=True)
     share: float = dataclasses.field(default=1e-5, kw_only=True)
     largest: float = dataclasses.field(default=2.0**15, kw_only=True)
-
-    @property
-    def dynamic(self) -> bool:
-        return True
+    dynamic: ClassVar[bool] = True
 
     def measure(self, gradients: Sequence[Tensor]) -> Tensor | None:
         """(values above the edge, all values), float64 on the device, in the updates that decide."""

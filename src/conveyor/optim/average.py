@@ -79,40 +79,30 @@ class Ema:
             source.copy_(values[name])
 
 
-def average_mean(states: Iterable[Mapping[str, Tensor]]) -> dict[str, Tensor]:
-    """The arithmetic mean of state dicts, summed in float64, in the types of the last; one is held at a time."""
+def average(states: Iterable[Mapping[str, Tensor]], decay: float | None = None) -> dict[str, Tensor]:
+    """The mean of state dicts, or with a `decay` d oldest first V = first; V = d V + (1 - d) next.
+
+    Summed in float64, in the types of the last; one is held at a time.
+    """
     total: dict[str, Tensor] = {}
     last: Mapping[str, Tensor] = {}
     count = 0
-    for state in states:
-        _check_same_tensors(total, state)
-        for name, value in _floating(state):
-            total[name] = value.to(torch.float64, copy=True) if count == 0 else total[name].add_(value)
-        last = state
-        count += 1
-    if count == 0:
+    for count, last in enumerate(states, start=1):  # noqa: B007 - both are used afterwards
+        _check_same_tensors(total, last)
+        for name, value in _floating(last):
+            if name not in total:
+                total[name] = value.to(torch.float64, copy=True)
+            elif decay is None:
+                total[name].add_(value)
+            else:
+                total[name].mul_(decay).add_(value.double(), alpha=1.0 - decay)
+    if not count:
         raise UserError("there is no checkpoint to average: train with checkpoints, or name another folder")
+    parts = count if decay is None else 1
     return {
-        name: total[name].div_(count).to(value.dtype) if name in total else value.clone()
+        name: total[name].div_(parts).to(value.dtype) if name in total else value.clone()
         for name, value in last.items()
     }
-
-
-def average_exponential(states: Iterable[Mapping[str, Tensor]], decay: float) -> dict[str, Tensor]:
-    """V = first; V = d V + (1 - d) next, oldest first, in float64, in the types of the last."""
-    average: dict[str, Tensor] = {}
-    last: Mapping[str, Tensor] = {}
-    for state in states:
-        _check_same_tensors(average, state)
-        for name, value in _floating(state):
-            if name in average:
-                average[name].mul_(decay).add_(value.double(), alpha=1.0 - decay)
-            else:
-                average[name] = value.to(torch.float64, copy=True)
-        last = state
-    if not last:
-        raise UserError("there is no checkpoint to average: train with checkpoints, or name another folder")
-    return {name: average[name].to(value.dtype) if name in average else value.clone() for name, value in last.items()}
 
 
 def _floating(state: Mapping[str, Tensor]) -> Sequence[tuple[str, Tensor]]:

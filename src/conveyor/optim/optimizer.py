@@ -66,7 +66,6 @@ class Optimizer:
         """`groups` maps each name to its (rule, decoupled decay, L2), `factors` some to a factor of the rate."""
         self._seed = stochastic_seed
         self._saturate = saturate
-        self._master = master
         self.steps = 0
         """Updates made; a skipped update does not count."""
         self.names: list[str] = []

@@ -4,11 +4,13 @@ import argparse
 import dataclasses
 import re
 import sys
+import typing
 from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from conveyor.errors import UserError, nearest
-from conveyor.options.coerce import to_plain
+from conveyor.options.coerce import Kind, to_plain
+from conveyor.options.field import about
 from conveyor.options.options import Options, Spec, section_names, specs
 
 Settings = TypeVar("Settings")
@@ -173,13 +175,25 @@ def add_options(
             _add(group, spec)
 
 
-def add(parser: Any, flag: str, value: Any, metavar: str, text: str) -> None:
+def add(parser: Any, flag: str, value: Any, metavar: str | None, text: str) -> None:
     """Add an option that takes a value: `value` is its default, which the help shows, or its type if it has none."""
     if isinstance(value, type):
         parser.add_argument(flag, type=value, metavar=metavar, help=text)
         return
     shown = f"{value:g}" if isinstance(value, float) else value
     parser.add_argument(flag, type=type(value), default=value, metavar=metavar, help=f"{text} [{shown}]")
+
+
+def add_settings(parser: Any, kind: type, *names: str) -> None:
+    """Add fields of the dataclass `kind`, declared with `option`, as options of a command: their texts and defaults."""
+    kinds, fields = typing.get_type_hints(kind), {field.name: field for field in dataclasses.fields(kind)}
+    for name in names:
+        declared, flag = about(fields[name]), f"--{name.replace('_', '-')}"
+        item, default = Kind.of(kinds[name]).item, fields[name].default
+        if item is bool:
+            parser.add_argument(flag, action="store_true", help=declared.doc)
+        else:
+            add(parser, flag, item if default is None else default, declared.metavar or None, declared.doc)
 
 
 def settings_from(kind: type[Settings], arguments: argparse.Namespace, **more: Any) -> Settings:

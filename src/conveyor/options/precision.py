@@ -54,6 +54,11 @@ class PrecisionOptions:
     )
     fp_exceptions: bool = option(False, "Stop at the first value that is not finite and name the layer.")
 
+    @property
+    def is_half(self) -> bool:
+        """Whether the arithmetic is in half precision."""
+        return self.precision.startswith("16")
+
     def __post_init__(self) -> None:
         """Expand a short spelling here, so that other code sees only the long form."""
         half = SHORT.get(self.precision)

@@ -11,9 +11,9 @@ from conveyor.data.subject import Subject
 from conveyor.errors import UserError
 from conveyor.monitor.csvfile import CsvFile
 from conveyor.monitor.records import readable_rate
+from conveyor.monitor.table import format_table
 from conveyor.options import Options
 from conveyor.plan import planner
-from conveyor.plan import render as text
 from conveyor.plan.choose import Proposal, Wanted, propose
 from conveyor.plan.costs import Model
 from conveyor.plan.hardware import Hardware
@@ -118,7 +118,7 @@ def measure(options: Options, about: Subject, one: Proposal, updates: int = UPDA
 
 def as_text(found: Sequence[Comparison]) -> str:
     titles = ["layout", "micro-batch", "recompute", "predicted img/s", "measured img/s", "error"]
-    return text.table(titles, [_cells(one) for one in found])
+    return format_table(titles, map(_cells, found), rule=False)
 
 
 def _cells(one: Comparison) -> list[str]:

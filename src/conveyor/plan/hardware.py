@@ -1,6 +1,5 @@
 """What a plan assumes about the devices: rates, memory, links."""
 
-import dataclasses
 from dataclasses import dataclass
 
 from conveyor.plan.network import Link, Network
@@ -54,9 +53,6 @@ class Hardware:
     def overlaps(self) -> bool:
         """Whether gradients are sent while the device computes; on a CPU the exchange occupies the computing core."""
         return self.cores == 0
-
-    def replace(self, **changes: object) -> "Hardware":
-        return dataclasses.replace(self, **changes)  # type: ignore[arg-type]
 
 
 def this_cpu(cores: int, flops: float, memory: float | None = None) -> Hardware:

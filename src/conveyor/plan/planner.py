@@ -67,7 +67,7 @@ def run_options(options: Options, about: Subject) -> Options:
 
 def as_measured(hardware: Hardware) -> Hardware:
     """The hardware for measured costs, which hold the gain of a worker's threads."""
-    return hardware.replace(thread_gain=0.0)
+    return dataclasses.replace(hardware, thread_gain=0.0)
 
 
 def _measured(

@@ -4,22 +4,9 @@ from collections.abc import Sequence
 
 from conveyor.monitor.gantt import characters
 from conveyor.monitor.records import readable_rate, readable_time
+from conveyor.monitor.table import format_table
 from conveyor.plan.choose import Proposal
 from conveyor.plan.simulator import Finish, Forecast
-
-
-def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Columns as wide as their longest cell, numbers to the right."""
-    widths = [max(len(row[index]) for row in [head, *rows]) for index in range(len(head))]
-    numeric = [all(row[index][:1].isdigit() for row in rows) for index in range(len(head))]
-    lines = []
-    for row in [head, *rows]:
-        cells = [
-            cell.rjust(width) if right else cell.ljust(width)
-            for cell, width, right in zip(row, widths, numeric, strict=True)
-        ]
-        lines.append("  ".join(cells).rstrip())
-    return "\n".join(lines)
 
 
 def proposals(found: Sequence[Proposal], limit: int) -> str:
@@ -33,18 +20,9 @@ def proposals(found: Sequence[Proposal], limit: int) -> str:
         for number, one in enumerate(found[:limit], start=1)
     ]  # fmt: skip
     head = [
-        "",
-        "layout",
-        "micro-batch",
-        "accumulation",
-        "schedule",
-        "recompute",
-        "img/s",
-        "bubble",
-        "MiB/device",
-        "splits",
-    ]
-    return table(head, rows)
+        "", "layout", "micro-batch", "accumulation", "schedule", "recompute", "img/s", "bubble", "MiB/device", "splits",
+    ]  # fmt: skip
+    return format_table(head, rows, rule=False)
 
 
 def stages(one: Proposal) -> str:
@@ -56,7 +34,8 @@ def stages(one: Proposal) -> str:
         ]
         for number, (stage, memory) in enumerate(zip(one.stages, one.memory, strict=True))
     ]  # fmt: skip
-    return table(["stage", "size", "forward ms", "backward ms", "weights MiB", "memory MiB", "sends MiB"], rows)
+    head = ["stage", "size", "forward ms", "backward ms", "weights MiB", "memory MiB", "sends MiB"]
+    return format_table(head, rows, rule=False)
 
 
 def picture(one: Proposal, width: int = 76) -> str:
@@ -79,18 +58,10 @@ def forecasts(found: Sequence[Forecast]) -> str:
         for one in found
     ]  # fmt: skip
     head = [
-        "devices",
-        "replicas",
-        "stages",
-        "accumulation",
-        "global batch",
-        "update ms",
-        "exchange ms",
-        "bubble",
-        "img/s",
+        "devices", "replicas", "stages", "accumulation", "global batch", "update ms", "exchange ms", "bubble", "img/s",
         "efficiency",
-    ]
-    return table(head, rows)
+    ]  # fmt: skip
+    return format_table(head, rows, rule=False)
 
 
 def curve(found: Sequence[Forecast], width: int = 48) -> str:

@@ -7,7 +7,7 @@ than its images. Failures and checkpoints of the whole run are simulated on top 
 """
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -84,10 +84,10 @@ class Pod:
         readers = {
             "hosts": int, "devices": int, "slow": int, "seed": int, "straggler": float, "slow_factor": float, "overlap": float,
             "link": parse_bandwidth, "inner": parse_bandwidth, "memory_bandwidth": parse_bandwidth, "memory": size_in_bytes,
-            "storage": parse_bandwidth, "image": size_in_bytes, "recovery": _recovery,
+            "storage": parse_bandwidth, "image": size_in_bytes, "recovery": _one_of("recovery", RECOVERIES),
             "tflops": lambda text: float(text) * 1e12, "flops": float, "latency": _short_time, "overhead": _short_time,
             "mtbf": parse_seconds, "save": parse_seconds, "restart": parse_seconds, "interval": parse_seconds,
-            "reduce": _algorithm,
+            "reduce": _one_of("all-reduce", ALGORITHMS),
         }  # fmt: skip
         values: dict[str, object] = {}
         for word in words:
@@ -111,16 +111,13 @@ class Pod:
         return pod
 
 
-def _algorithm(text: str) -> str:
-    if text not in ALGORITHMS:
-        raise UserError(f"--simulate: there is no all-reduce {text!r}{did_you_mean(text, ALGORITHMS)}")
-    return text
+def _one_of(what: str, choices: Sequence[str]) -> Callable[[str], str]:
+    def read(text: str) -> str:
+        if text not in choices:
+            raise UserError(f"--simulate: there is no {what} {text!r}: {', '.join(choices)}")
+        return text
 
-
-def _recovery(text: str) -> str:
-    if text not in RECOVERIES:
-        raise UserError(f"--simulate: recovery is {' or '.join(RECOVERIES)}, not {text!r}")
-    return text
+    return read
 
 
 def _short_time(text: str) -> float:
@@ -149,9 +146,6 @@ class Forecast:
     bubble: float
     images_per_second: float
     efficiency: float
-
-    def as_json(self) -> dict[str, float | int]:
-        return dataclasses.asdict(self)
 
 
 def forecast(
@@ -321,7 +315,3 @@ def scaling(
             )
         )
     return found
-
-
-def describe(pod: Pod) -> Mapping[str, object]:
-    return dataclasses.asdict(pod)

@@ -15,7 +15,7 @@ from typing import Any
 
 from conveyor import scratch
 from conveyor.errors import UserError
-from conveyor.files import cache_folder, parse_json
+from conveyor.files import cache_folder, read_object
 from conveyor.remote import is_address
 from conveyor.remote.mirror import CHECKPOINTS, Mirror, Wanted
 
@@ -83,16 +83,15 @@ def _fetched(command: str, address: str, given: Mapping[str, Any]) -> Iterator[s
     run, checkpoint = _split(address)
     with scratch.folder("remote") as home:
         mirror = Mirror(run, home)
-        keep = _everything if command in ALL_CHECKPOINTS and not checkpoint else _some(mirror, checkpoint, given)
-        if not mirror.fetch(keep) and command not in ("export", "report"):
+        some = checkpoint or command not in ALL_CHECKPOINTS
+        if not mirror.fetch(*([_some(mirror, checkpoint, given)] if some else [])) and command not in (
+            "export",
+            "report",
+        ):
             raise UserError(f"there is nothing at {address}")
         yield str(mirror.folder / checkpoint)
         for name in mirror.close():
             _logger.warning("note: uploaded to %s", "/".join(filter(None, (run, name))))
-
-
-def _everything(name: str) -> bool:
-    return True
 
 
 def _some(mirror: Mirror, checkpoint: str, given: Mapping[str, Any]) -> Wanted:
@@ -103,8 +102,7 @@ def _some(mirror: Mirror, checkpoint: str, given: Mapping[str, Any]) -> Wanted:
     chosen = {checkpoint.rpartition("/")[2]} if checkpoint else {*numbered[-1:], str(given.get("checkpoint"))}
     if not checkpoint and "best.json" in names:
         mirror.store.download(["best.json"], mirror.folder)
-        with contextlib.suppress(ValueError, KeyError, TypeError):
-            chosen.add(str(parse_json((mirror.folder / "best.json").read_bytes())["update"]))
+        chosen.add(str(read_object(mirror.folder / "best.json").get("update")))
     if not numbered:
         chosen |= saved  # averages alone
     return lambda name: not name.startswith(f"{CHECKPOINTS}/") or name.split("/")[1] in chosen

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.errors import UserError
-from conveyor.files import parse_json, write_atomically
+from conveyor.files import read_object, write_atomically
 from conveyor.remote.store import Store
 
 INTERVAL = 5.0
@@ -140,8 +140,8 @@ class Mirror:
         return _complete(found)
 
     def _read_index(self) -> None:
-        with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-            document = parse_json(self._index_file.read_bytes())
+        document = read_object(self._index_file)
+        with contextlib.suppress(ValueError, KeyError, TypeError):
             self._known, self._pending = dict(document["known"]), set(document["pending"])
 
     def _write_index(self) -> None:

@@ -1,7 +1,6 @@
 """The page, the table and the list of `conveyor data audit`."""
 
 import base64
-import csv
 import io
 from collections import Counter
 from pathlib import Path
@@ -13,6 +12,7 @@ from conveyor.data.audit import Finding, Pictures
 from conveyor.data.photo.decode import BadImageError
 from conveyor.errors import UserError
 from conveyor.files import make_parent, write_atomically
+from conveyor.monitor.csvfile import csv_text
 from conveyor.report import cells, page
 
 KINDS = ("leak", "duplicate", "near duplicate", "broken", "odd", "doubtful label")
@@ -55,9 +55,7 @@ def write_audit(folder: Path, pictures: Pictures, found: list[Finding]) -> list[
     make_parent(folder / "audit.html")
     context = {"title": "Audit of a data set", "subtitle": sentences[0], "verdict": sentences[1:], "tables": tables}
     write_atomically(folder / "audit.html", page.fill(context))
-    text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([Finding._fields, *found])
-    write_atomically(folder / "audit.csv", text.getvalue())
+    write_atomically(folder / "audit.csv", csv_text([Finding._fields, *found]))
     names = dict.fromkeys(one.path for one in found if one.exclude)
     write_atomically(folder / "exclude.txt", "".join(f"{name}\n" for name in names))
     return sentences

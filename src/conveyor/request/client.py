@@ -17,6 +17,7 @@ from conveyor.errors import UserError, did_you_mean
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.measure.latency import Latency
 from conveyor.options import Options
+from conveyor.options.field import option
 from conveyor.processes import of_module
 from conveyor.request.callers import PROTOCOLS
 from conveyor.request.clients import IN_FLIGHT
@@ -38,22 +39,20 @@ class LoadSettings:
     port: int
     name: str
     host: str = "127.0.0.1"
-    protocol: str = "grpc"
+    protocol: str = option("grpc", "How the clients speak.", metavar=f"{{{','.join(PROTOCOLS)}}}")
     input_name: str = "images"
-    batch_size: int = 1
-    clients: int = 2
-    num_images: int = 1000
-    """Images of each client."""
-    seconds: float | None = None
-    """How long each client sends, instead of a number of images."""
-    use_async: bool = False
-    timeout: float = 10.0
-    """Seconds for each request."""
-    verbose: bool = False
+    batch_size: int = option(1, "Images of each request.", metavar="N")
+    clients: int = option(2, "Client processes.", metavar="N")
+    num_images: int = option(1000, "Images of each client.", metavar="N")
+    seconds: float | None = option(None, "Send for this long instead of --num-images.", metavar="S")
+    use_async: bool = option(False, "Do not wait for an answer before the next request.")
+    timeout: float = option(10.0, "Seconds for each request.", metavar="S")
+    verbose: bool = option(False, "The first client prints each latency, their average, min and max.")
     token: str | None = None
     tls: bool = False
-    tls_ca: str | None = None
-    """File with the certificates to trust; none: those of the system."""
+    tls_ca: str | None = option(
+        None, "Certificates in PEM form to trust at an https URL; default: those of the system.", metavar="FILE"
+    )
 
     def check(self) -> "LoadSettings":
         if self.protocol not in PROTOCOLS:

@@ -41,7 +41,7 @@ from conveyor.world.world import World, validation_device
 
 
 @dataclass(frozen=True, slots=True)
-class Own:
+class UserObjects:
     """Objects that a Python caller passes instead of naming them in options."""
 
     model: nn.Module | None = None
@@ -61,7 +61,7 @@ def make_prepare(spec: RunSpec, world: World, device: torch.device | None = None
     )
 
 
-def make_session(spec: RunSpec, world: World, own: Own, state: State | None, prepare: Prepare) -> Session:
+def make_session(spec: RunSpec, world: World, own: UserObjects, state: State | None, prepare: Prepare) -> Session:
     """The run in memory, at the update at which `state` was saved."""
     options, timing = spec.options, Timing(world.device)
     identity = Identity.of(options.data, spec.data)
@@ -75,7 +75,7 @@ def make_session(spec: RunSpec, world: World, own: Own, state: State | None, pre
         build_model.check_splits(model, spec)
     if world.is_main:
         spec = spec.replace(notes=(*spec.notes, *preflight.unused_names(model, spec)))
-    flops = training_flops(model, spec.image_size, spec.in_channels) if world.is_main else 0.0
+    flops = training_flops(model, spec.subject.image_size, spec.subject.in_channels) if world.is_main else 0.0
     parameters = sum(parameter.numel() for parameter in model.parameters())
     spec = spec.replace(half=half_choice(spec, state, world, model))
     update = 0 if state is None else state.update
@@ -118,7 +118,7 @@ def lane_and_updater(
         lane,
         world,
         optimizer,
-        make_loss_scale(options, updates_total=spec.updates_total),
+        make_loss_scale(options, updates_total=spec.length.updates_total),
         options.optimizer.clip_norm,
         None if decay is None else Ema(lane.module, decay, _updates(options.optimizer.ema_warmup, spec)),
     )
@@ -128,7 +128,7 @@ def _updates(time: Duration | None, spec: RunSpec) -> int:
     """A time as a number of updates; 0 for none."""
     if time is None:
         return 0
-    lengths = {"updates_per_epoch": spec.updates_per_epoch, "updates_total": spec.updates_total}
+    lengths = {"updates_per_epoch": spec.length.updates_per_epoch, "updates_total": spec.length.updates_total}
     return int(time.updates(**lengths, global_batch=spec.topology.global_batch))
 
 
@@ -156,31 +156,31 @@ def _release(session: Session, prepare: Prepare, frozen: Collection[str], aim: t
     session.release = None
 
 
-def make_loss(spec: RunSpec, world: World, own: Own) -> Loss:
+def make_loss(spec: RunSpec, world: World, own: UserObjects) -> Loss:
     """The loss, with the weights of the classes that the options ask for."""
     options, choice = spec.options, spec.options.optimizer.class_weights
     if choice is None:
-        return Loss.from_options(options, spec.num_classes)
-    dataset = own.train_data or open_dataset(options, "train", spec.image_size, spec.in_channels)
-    weights = class_weights(choice, dataset, spec.data.class_names, spec.num_classes)
-    return Loss.from_options(options, spec.num_classes, torch.tensor(weights, device=world.device))
+        return Loss.from_options(options, spec.subject.num_classes)
+    dataset = own.train_data or open_dataset(options, "train", spec.subject.image_size, spec.subject.in_channels)
+    weights = class_weights(choice, dataset, spec.data.class_names, spec.subject.num_classes)
+    return Loss.from_options(options, spec.subject.num_classes, torch.tensor(weights, device=world.device))
 
 
 def make_feed(
-    spec: RunSpec, world: World, own: Own, prepare: Prepare, start_update: int, reads_data: bool = True
+    spec: RunSpec, world: World, own: UserObjects, prepare: Prepare, start_update: int, reads_data: bool = True
 ) -> AbstractContextManager[Iterator[Batch]]:
     """This lane's micro-batches from `start_update` on; none for a worker that only receives from other stages."""
     if not reads_data:
         return nullcontext(iter(()))
     options = spec.options
-    dataset = own.train_data or open_dataset(options, "train", spec.image_size, spec.in_channels)
+    dataset = own.train_data or open_dataset(options, "train", spec.subject.image_size, spec.subject.in_channels)
     return TrainingFeed(
         dataset,
         spec.topology,
-        updates_per_epoch=spec.updates_per_epoch,
+        updates_per_epoch=spec.length.updates_per_epoch,
         slots=spec.dealt(world.lanes).slots_of(world.lane),
         start_update=start_update,
-        stop_update=spec.updates_total,
+        stop_update=spec.length.updates_total,
         seed=options.run.seed,
         shuffle=options.data.shuffle,
         repeats=options.data.repeated_augmentation,
@@ -192,12 +192,14 @@ def make_feed(
     )
 
 
-def make_validation(spec: RunSpec, world: World, own: Own, prepare: Prepare) -> Validation | None:
+def make_validation(spec: RunSpec, world: World, own: UserObjects, prepare: Prepare) -> Validation | None:
     """The validation set, if there is one and it is wanted."""
     if not spec.options.events.validation or (spec.data.validation_images == 0 and own.validation_data is None):
         return None
     options = spec.options.replace(max_validation_images=spec.data.validation_images or None)
-    dataset = own.validation_data or open_dataset(options, "validation", spec.image_size, spec.in_channels)
+    dataset = own.validation_data or open_dataset(
+        options, "validation", spec.subject.image_size, spec.subject.in_channels
+    )
     relayed = world.depth > 1 and spec.options.layout.pipelined_validation  # through the stages where they are
     device = world.device if relayed else validation_device(spec.options.layout, world.device, world.rank)
     prepare = prepare if device == world.device else make_prepare(spec, world, device)

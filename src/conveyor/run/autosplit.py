@@ -31,17 +31,16 @@ def choose(spec: RunSpec, folder: Path | None, device: torch.device) -> tuple[tu
     if folder is not None and (folder / rundir.OPTIONS).exists():
         stored = rundir.read_options(folder)
         kept = stored.batch.splits
-        if len(kept) == stages - 1 and kept != ("auto",) and stored.model.model == spec.model_name:
+        if len(kept) == stages - 1 and kept != ("auto",) and stored.model.model == spec.subject.name:
             return kept, f"split at {' '.join(kept)}, as before"
     model = build_model.build_model(spec)
-    found = units.trace(model, spec.image_size, spec.in_channels)
+    found = units.trace(model, spec.subject.image_size, spec.subject.in_channels)
     costs: list[float] | None = None
     batch = min(spec.topology.micro_batch, MEASURED_BATCH)
     if device.type == "cpu":
         plain = spec.replace(options=spec.options.replace(recompute=(), compile=False))
         with using_threads(spec.layout.threads):
-            shape = (batch, spec.in_channels, spec.image_size, spec.image_size)
-            images = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+            images = torch.rand(spec.subject.shape(batch), generator=torch.Generator().manual_seed(0))
             images = images.contiguous(memory_format=torch.channels_last)
             placed = build_model.place_model(model, plain, device)
             costs = [sum(seconds) / batch for seconds in units.unit_seconds(placed, images).values()]

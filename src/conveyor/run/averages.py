@@ -25,7 +25,7 @@ def average_checkpoints(paths: Sequence[Path], *, decay: float | None = None) ->
             used[:] = [state]
             yield state.model
 
-    model = average.average_mean(weights()) if decay is None else average.average_exponential(weights(), decay)
+    model = average.average(weights(), decay)
     (last,) = used
     return State(model=model, progress={**last.progress, "averaged": names, "decay": decay}, options=last.options)
 
@@ -35,7 +35,7 @@ def average_after_training(folder: Path, spec: RunSpec) -> None:
     numbered = store.numbered(folder)
     for epochs in spec.options.events.average_last:
         newest = int(numbered[-1].name) if numbered else 0
-        first = newest - epochs * spec.updates_per_epoch
+        first = newest - epochs * spec.length.updates_per_epoch
         chosen = [path for path in numbered if int(path.name) > first]
         save_average(folder, f"last-{epochs}", average_checkpoints(chosen))
     for decay in spec.options.events.average_decay:

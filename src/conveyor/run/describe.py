@@ -21,10 +21,10 @@ def describe(spec: RunSpec) -> str:
     )
     periods = f"log {_every(events.updates_per_log)}, checkpoint {_every(events.updates_per_checkpoint)}"
     lines = [
-        f"model       {spec.model_name}, {spec.image_size}x{spec.image_size}x{spec.in_channels}, {spec.num_classes} classes",
+        _model(spec),
         f"data        {spec.data.name}: {spec.data.train_images:,} images, {spec.data.validation_images:,} for validation",
         f"batch       {batch}",
-        f"length      {_epochs(spec)} of {many(spec.updates_per_epoch, 'update')} = {many(spec.updates_total, 'update')}",
+        f"length      {_epochs(spec)} of {many(spec.length.updates_per_epoch, 'update')} = {many(spec.length.updates_total, 'update')}",
         f"optimiser   {options.optimizer.optimizer}, precision {options.precision.precision}, loss scale {options.precision.loss_scale}",
         f"rate        {rate}",
         f"events      {periods}, {many(events.calls, 'host call')} of {events.updates_per_call}",
@@ -42,7 +42,7 @@ def _validation(spec: RunSpec) -> str:
     what = options.run.checkpoint_path or options.model.weights or "random weights"
     lines = [
         f"validate    {what}",
-        f"model       {spec.model_name}, {spec.image_size}x{spec.image_size}x{spec.in_channels}, {spec.num_classes} classes",
+        _model(spec),
         f"data        {spec.data.name}: {spec.data.validation_images:,} images in batches of {spec.validation_batch}",
         f"precision   {options.precision.precision}",
         spec.layout_note.replace("layout ", "layout      ", 1),
@@ -55,8 +55,8 @@ def _validation(spec: RunSpec) -> str:
 def opening_lines(spec: RunSpec, parameters: int, precision: str) -> list[str]:
     """The lines that a run prints when it starts."""
     topology = spec.topology
-    what = f"{spec.model_name} ({parameters:,} parameters, {precision}) on {spec.data.name}"
-    length = f"{many(spec.updates_total, 'update')} of {many(topology.global_batch, 'image')}"
+    what = f"{spec.subject.name} ({parameters:,} parameters, {precision}) on {spec.data.name}"
+    length = f"{many(spec.length.updates_total, 'update')} of {many(topology.global_batch, 'image')}"
     return [
         f"{what}: {length}, {_epochs(spec)}",
         spec.layout_note,
@@ -64,8 +64,14 @@ def opening_lines(spec: RunSpec, parameters: int, precision: str) -> list[str]:
     ]
 
 
+def _model(spec: RunSpec) -> str:
+    about = spec.subject
+    size = f"{about.image_size}x{about.image_size}x{about.in_channels}"
+    return f"model       {about.name}, {size}, {about.num_classes} classes"
+
+
 def _epochs(spec: RunSpec) -> str:
-    return f"{format_fraction(spec.epochs)} epoch{'' if spec.epochs == 1 else 's'}"
+    return f"{format_fraction(spec.length.epochs)} epoch{'' if spec.length.epochs == 1 else 's'}"
 
 
 def _every(updates: int) -> str:
@@ -81,11 +87,13 @@ def plot_schedule(spec: RunSpec, path: str) -> None:
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    total, points = spec.updates_total, 2000
+    total, points = spec.length.updates_total, 2000
     stride = max(1, total // points)
     updates = [*range(0, total, stride), total - 1] if total else [0]
     figure, axes = pyplot.subplots(figsize=(8, 4), layout="constrained")
-    axes.step([u / spec.updates_per_epoch for u in updates], [spec.schedule.rate(u) for u in updates], where="post")
+    axes.step(
+        [u / spec.length.updates_per_epoch for u in updates], [spec.schedule.rate(u) for u in updates], where="post"
+    )
     axes.set_xlabel("epoch")
     axes.set_ylabel("learning rate")
     axes.set_title(f"{spec.options.schedule.lr_schedule}, peak {spec.schedule.peak:.4g}, {total} updates")

@@ -63,7 +63,7 @@ def training_images(
     dataset: Dataset, spec: RunSpec, prepare: Prepare, update: int
 ) -> tuple[Tensor, list[dict[str, Any]]]:
     """uint8 [N, H, W, C], and for each its sample and its labels as (class, weight)."""
-    epoch, within = divmod(update, spec.updates_per_epoch)
+    epoch, within = divmod(update, spec.length.updates_per_epoch)
     options = spec.options
     order = epoch_order(len(dataset), options.run.seed, epoch, options.data.shuffle, shards=dataset.shards())
     on_host = prepare.on_host(True)

@@ -18,7 +18,7 @@ from conveyor.evaluate.mistakes import Answers, write_confusion
 from conveyor.evaluate.saved_checkpoints import validate_checkpoints
 from conveyor.evaluate.validator import Validation
 from conveyor.files import write_atomically
-from conveyor.monitor.observers import Observer, append_log
+from conveyor.monitor.observers import Observer, append_log, tell
 from conveyor.monitor.progress import say
 from conveyor.run.averages import average_after_training
 from conveyor.run.examples import write_answers, write_training_images
@@ -70,8 +70,7 @@ def finish(
         _write_files(session, folder, validation)
         _write_examples(session, folder, validation, answers, weights, feed, prepare)
         record = _last_record(session, result)
-        for observer in observers:
-            observer.end(record)
+        tell(observers, lambda one: one.end(record))
         if result["reason"].to_be_continued and not session.spec.options.run.json_logs:
             cause = received.name if received is not None and result["reason"] is Reason.INTERRUPTED else "--max-time"
             line = f"{cause}: stopped after update {session.update}, saved; go on with conveyor restore {folder}"

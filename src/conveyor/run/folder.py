@@ -21,7 +21,7 @@ def default_name(spec: RunSpec, stamp: str | None = None) -> str:
     """`resnet8-digits-20260131-235959`, or with a job's number in place of the time."""
     stamp = stamp or time.strftime("%Y%m%d-%H%M%S", time.localtime())
     return "-".join(
-        name.replace(":", ".").replace("/", "-") for name in (spec.model_name, _short(spec.data.name), stamp)
+        name.replace(":", ".").replace("/", "-") for name in (spec.subject.name, _short(spec.data.name), stamp)
     )
 
 
@@ -68,17 +68,17 @@ def resolved_options(spec: RunSpec, folder: Path) -> Options:
     """The options with every default that depends on something else written out, so that they rerun the run exactly."""
     changes: dict[str, object] = {
         "data": spec.data.name,
-        "image_size": spec.image_size,
-        "num_classes": spec.num_classes,
-        "in_channels": spec.in_channels,
+        "image_size": spec.subject.image_size,
+        "num_classes": spec.subject.num_classes,
+        "in_channels": spec.subject.in_channels,
         "run_dir": os.fspath(folder),
     }
     if spec.options.data.data_dir is not None:
         changes["data_dir"] = absolute(spec.options.data.data_dir)
-    if spec.model_name != OWN_MODEL:
-        changes["model"] = spec.model_name
+    if spec.subject.name != OWN_MODEL:
+        changes["model"] = spec.subject.name
     if spec.options.length.updates is None:
-        changes["epochs"] = float(spec.epochs)
+        changes["epochs"] = float(spec.length.epochs)
     return spec.options.replace(**changes)
 
 

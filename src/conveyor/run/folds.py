@@ -4,9 +4,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from conveyor.files import parse_json, write_atomically
+from conveyor.files import write_atomically
 from conveyor.measure.paired import mean_and_deviation
 from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.table import format_table
 from conveyor.options import Options
 from conveyor.options.run import METRICS
 from conveyor.run import folder as rundir
@@ -27,18 +28,15 @@ def summary(base: Path, folds: int) -> str:
     """A table with mean and standard deviation of each figure over the folds; also written to `folds.json`."""
     rows = [last_validation(base / f"fold-{fold}") for fold in range(folds)]
     figures = [name for name in METRICS if all(name in row for row in rows)]
-    lines = [f"{'':<10}" + "".join(f"{name:>15}" for name in figures)]
-    lines += [
-        f"fold {number:<5}" + "".join(f"{row[name]:>15.4f}" for name in figures) for number, row in enumerate(rows)
-    ]
+    lines = [[f"fold {number}", *(f"{row[name]:.4f}" for name in figures)] for number, row in enumerate(rows)]
     found: dict[str, Any] = {}
     for name in figures:
         mean, deviation = mean_and_deviation([row[name] for row in rows])
         found[name] = {"mean": mean, "deviation": deviation, "folds": [row[name] for row in rows]}
     for title in ("mean", "deviation"):
-        lines.append(f"{title:<10}" + "".join(f"{found[name][title] or 0:>15.4f}" for name in figures))
+        lines.append([title, *(f"{found[name][title] or 0:.4f}" for name in figures)])
     write_atomically(base / SUMMARY, json.dumps(found, indent=1))
-    return "\n".join([*lines, f"written to {base / SUMMARY}"])
+    return f"{format_table(['', *figures], lines, rule=False)}\nwritten to {base / SUMMARY}"
 
 
 def last_validation(run: Path) -> dict[str, float]:
@@ -49,7 +47,4 @@ def last_validation(run: Path) -> dict[str, float]:
 
 def is_done(run: Path) -> bool:
     """Whether a run came to its own end."""
-    try:
-        return str(parse_json((run / "result.json").read_text())["reason"]) in ("done", "target reached", "patience")
-    except (OSError, ValueError, KeyError, TypeError):
-        return False
+    return rundir.read_result(run).get("reason") in ("done", "target reached", "patience")

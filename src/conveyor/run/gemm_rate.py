@@ -5,7 +5,6 @@ product, so this is the upper limit, except for 3x3 kernels that need fewer mult
 (`numerics/native/winograd.c`).
 """
 
-import hashlib
 import platform
 import time
 from collections.abc import Callable
@@ -15,7 +14,7 @@ from torch import Tensor, nn
 
 from conveyor.files import cache_folder
 from conveyor.measure.processor import processor
-from conveyor.measure.remembered import recall, remember
+from conveyor.measure.remembered import key_of, recall, remember
 from conveyor.models.clone import evaluating
 from conveyor.models.units import layer_multiply_adds
 from conveyor.numerics.threads import using_threads
@@ -65,8 +64,7 @@ def measure(device: torch.device, seconds: float = SECONDS, clock: Callable[[], 
 def machine_key(device: torch.device, threads: int) -> str:
     """What the rate depends on: processor or accelerator, threads, library version."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor().name
-    digest = hashlib.sha256(f"{platform.node()} {name}".encode()).hexdigest()[:12]
-    return f"{digest}-{device.type}-{threads}-{torch.__version__}"
+    return key_of(platform.node(), name, device.type, threads, torch.__version__)
 
 
 def training_flops(model: nn.Module, image_size: int, in_channels: int) -> float:
@@ -96,5 +94,5 @@ def training_flops(model: nn.Module, image_size: int, in_channels: int) -> float
 def share_of_peak(flops: float, spec: RunSpec, device: torch.device) -> Callable[[float], float]:
     """Images per second -> share (0..1) of the GEMM rate of all workers together."""
     # A worker is pinned to its own cores, so one can measure only what is its own.
-    roof = gemm_rate(device, 0 if device.type == "cuda" else spec.layout.threads) * spec.layout.workers
-    return lambda rate: rate * flops / roof
+    most = gemm_rate(device, 0 if device.type == "cuda" else spec.layout.threads) * spec.layout.workers
+    return lambda rate: rate * flops / most

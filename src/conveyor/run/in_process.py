@@ -1,9 +1,7 @@
 """Training and validation from Python: the functions behind `conveyor.train` and `conveyor.validate`."""
 
-import csv
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,44 +13,14 @@ from conveyor.data.user_data import OwnData, adopt
 from conveyor.errors import UserError
 from conveyor.options import Options
 from conveyor.run import validate_run, worker
-from conveyor.run.assemble import Own
-from conveyor.run.finish import Result, best_checkpoint
+from conveyor.run.assemble import UserObjects
+from conveyor.run.finish import Result
 from conveyor.run.same_objects import agree
 from conveyor.run.stored_options import options_for_validation, with_plain_weights
 from conveyor.spec import OWN_MODEL, RunSpec, random_weights, resolve
 from conveyor.world.world import World
 
 _logger = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """A finished (or interrupted) run: its folder and what can be read from it."""
-
-    folder: Path
-    reason: str = "done"
-    updates: int = 0
-    accuracy: float | None = None
-    best_accuracy: float | None = None
-
-    @property
-    def metrics(self) -> list[dict[str, Any]]:
-        """The rows of metrics.csv, numbers as numbers."""
-        return _rows(self.folder / "metrics.csv")
-
-    @property
-    def validations(self) -> list[dict[str, Any]]:
-        """The rows of validation.csv."""
-        return _rows(self.folder / "validation.csv")
-
-    @property
-    def best_checkpoint(self) -> Path | None:
-        """The checkpoint with the best validation, else the newest."""
-        return best_checkpoint(self.folder)
-
-    def __str__(self) -> str:
-        shown = f", accuracy {self.accuracy:.2f} %" if self.accuracy is not None else ""
-        return f"{self.reason} after {self.updates} updates{shown} in {self.folder}"
 
 
 Resolving = Callable[..., RunSpec]
@@ -72,7 +40,7 @@ def prepared(
     """
     name = OWN_MODEL if model is not None else None
     info, *data = _adopted(options, dataset) if dataset is not None else (None, None, None)
-    own = Own(model, data[0], data[1], callbacks)
+    own = UserObjects(model, data[0], data[1], callbacks)
 
     def resolving(asked: Options, **where: Any) -> RunSpec:
         spec = resolve(asked, info=info, model_name=name, **where)
@@ -106,24 +74,8 @@ def validate(
     spec = resolve(options, info=info, model_name=OWN_MODEL if model is not None else None)
     if model is None and (sentence := random_weights(spec.options)) is not None:
         _logger.warning("%s", sentence)
-    return validate_run.run(spec, own=Own(model, data[0], data[1]))
+    return validate_run.run(spec, own=UserObjects(model, data[0], data[1]))
 
 
 def _adopted(options: Options, dataset: OwnData) -> tuple[DatasetInfo, Dataset, Dataset | None]:
     return adopt(dataset, options.model.num_classes, multi_label=options.data.multi_label)
-
-
-def _rows(path: Path) -> list[dict[str, Any]]:
-    if not path.exists():
-        return []
-    with path.open(encoding="utf-8", newline="") as file:
-        return [{name: _value(text) for name, text in row.items() if text} for row in csv.DictReader(file)]
-
-
-def _value(text: str) -> Any:
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text

@@ -61,14 +61,14 @@ def check_names(spec: RunSpec, named: Collection[str], model: "nn.Module | None"
         layers = dict.fromkeys(part for name in parameters for part in name.split(".")[:-1] if not part.isdigit())
         close = nearest(pattern.removeprefix("^"), [*KINDS, *layers, *parameters])
         cure = f"did you mean {' or '.join(close[:2])}?" if close else f"it has {', '.join([*layers][:12])}"
-        raise UserError(f"{flag} {pattern}: no parameter of {spec.model_name} has that in its name ({cure})")
+        raise UserError(f"{flag} {pattern}: no parameter of {spec.subject.name} has that in its name ({cure})")
 
 
 def unused_names(model: "nn.Module", spec: RunSpec) -> list[str]:
     """A note for each name in the options that means no parameter of the model."""
     parameters = dict(model.named_parameters())
     return [
-        f"{flag} {pattern} means no parameter of {spec.model_name}: it has no effect"
+        f"{flag} {pattern} means no parameter of {spec.subject.name}: it has no effect"
         for flag, pattern in _patterns(spec.options)
         if not excluded(parameters.items(), (pattern,))
     ]

@@ -8,7 +8,7 @@ from torch import Tensor
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
 from conveyor.models.layers import norms
-from conveyor.run.assemble import Own, make_feed, make_prepare
+from conveyor.run.assemble import UserObjects, make_feed, make_prepare
 from conveyor.run.stored_options import stored_options
 from conveyor.spec import resolve
 from conveyor.training import build_model
@@ -22,14 +22,14 @@ def recompute_statistics(state: State, batches: int) -> dict[str, Tensor]:
     options = stored_options(None, state.options).replace(layout="1x1", device="cpu", ema_decay=None)
     spec, world = resolve(options), World.single()
     # Long enough for `batches`: a short run may have seen fewer micro-batches.
-    length = dataclasses.replace(spec.length, updates_total=max(spec.updates_total, batches))
+    length = dataclasses.replace(spec.length, updates_total=max(spec.length.updates_total, batches))
     spec = spec.replace(length=length)
     model = build_model.place_model(build_model.build_model(spec, state=state), spec, world.device)
     prepare = make_prepare(spec, world)
     layers = norms.batch_norms(model)
     momenta = [layer.momentum for layer in layers]
     model.train()
-    with make_feed(spec, world, Own(), prepare, start_update=0) as feed, torch.no_grad():
+    with make_feed(spec, world, UserObjects(), prepare, start_update=0) as feed, torch.no_grad():
         for _ in range(batches):
             model(prepare(next(feed), True)[0])
     for layer in layers:

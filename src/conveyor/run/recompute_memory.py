@@ -32,7 +32,7 @@ def recompute_note(model: nn.Module, spec: RunSpec, device: torch.device) -> str
 def _kept(model: nn.Module, spec: RunSpec, device: torch.device) -> float:
     """Bytes that the forward pass of one micro-batch keeps, from a pass with `SAMPLES` images."""
     dtype = Precision.from_options(spec.options.precision).compute
-    images = torch.zeros(SAMPLES, spec.in_channels, spec.image_size, spec.image_size, dtype=dtype, device=device)
+    images = torch.zeros(spec.subject.shape(SAMPLES), dtype=dtype, device=device)
     images = images.contiguous(memory_format=torch.channels_last)
     with torch.random.fork_rng(devices=[]):
         return recompute.saved_bytes(lambda: model(images)) * spec.topology.micro_batch / SAMPLES

@@ -14,7 +14,7 @@ from torch import nn
 from conveyor.checkpoint.state import State
 from conveyor.data.batch import Dataset, RawBatch
 from conveyor.errors import UserError
-from conveyor.run.assemble import Own
+from conveyor.run.assemble import UserObjects
 from conveyor.world.world import World
 
 COMPARED = 32
@@ -24,7 +24,7 @@ DIFFERENT_DATA = (
 )
 
 
-def agree(own: Own, world: World) -> None:
+def agree(own: UserObjects, world: World) -> None:
     """Every worker calls it; worker 0's weights are the module's initial weights on all."""
     if world.size == 1:
         return

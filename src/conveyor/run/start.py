@@ -83,7 +83,7 @@ def resumed(spec: RunSpec, folder: Path) -> tuple[Path, State]:
     stored = stored_options(folder, state.options)
     # A resumed run has its weights already: the file that it started with may be gone.
     asked = rundir.resolved_options(spec, folder).replace(weights=stored.model.weights)
-    if spec.num_classes == spec.data.num_classes:
+    if spec.subject.num_classes == spec.data.num_classes:
         # Another number of class folders is reported by name, when the data are compared.
         asked = asked.replace(num_classes=stored.model.num_classes)
     check_past(stored, asked)
@@ -93,13 +93,13 @@ def resumed(spec: RunSpec, folder: Path) -> tuple[Path, State]:
 def check_fits(state: State, spec: RunSpec) -> None:
     """Refuse a checkpoint with another number of updates per epoch than the run, or from after the run's end."""
     stored = state.progress.get("updates_per_epoch")
-    if stored != spec.updates_per_epoch:
+    if stored != spec.length.updates_per_epoch:
         raise UserError(
-            f"the checkpoint counts {stored} updates per epoch, this run {spec.updates_per_epoch}: "
+            f"the checkpoint counts {stored} updates per epoch, this run {spec.length.updates_per_epoch}: "
             "resume with the data and batch sizes of the stored run, or start a new run with --weights"
         )
-    if state.update > spec.updates_total:
+    if state.update > spec.length.updates_total:
         raise UserError(
-            f"the checkpoint is at update {state.update}, past the end of this run at {spec.updates_total}: "
+            f"the checkpoint is at update {state.update}, past the end of this run at {spec.length.updates_total}: "
             "raise --epochs or --updates"
         )

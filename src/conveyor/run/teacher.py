@@ -65,9 +65,9 @@ def make_teacher(spec: RunSpec, world: World, own: Dataset | None, prepare: Prep
     module = _fitting(loaded, spec, path)
     module = module.to(device=world.device, memory_format=torch.channels_last)  # type: ignore[call-overload]
     teaching = Teaching(module, *_conversion(loaded, spec, prepare, world.device))
-    size = 4 * spec.data.train_images * spec.num_classes
+    size = 4 * spec.data.train_images * spec.subject.num_classes
     if prepare.is_constant and size <= MOST_BYTES:
-        dataset = own or open_dataset(spec.options, "train", spec.image_size, spec.in_channels)
+        dataset = own or open_dataset(spec.options, "train", spec.subject.image_size, spec.subject.in_channels)
         kept = None if own is not None else cache_folder() / "teachers" / f"{_key(module, loaded, spec)}.safetensors"
         teaching.table = _answers(teaching, dataset, spec, world, prepare, kept)
     return teaching
@@ -80,14 +80,14 @@ def _fitting(loaded: Loaded, spec: RunSpec, path: str) -> nn.Module:
             "--format torch"
         )
     names, classes = loaded.class_names, spec.data.class_names
-    if loaded.num_classes != spec.num_classes or (names and classes and tuple(names) != tuple(classes)):
+    if loaded.num_classes != spec.subject.num_classes or (names and classes and tuple(names) != tuple(classes)):
         raise UserError(
-            f"the teacher {path} knows other classes ({loaded.num_classes}) than the data ({spec.num_classes}): distillation "
+            f"the teacher {path} knows other classes ({loaded.num_classes}) than the data ({spec.subject.num_classes}): distillation "
             "needs the same ones in the same order"
         )
-    if loaded.preprocessing.in_channels != spec.in_channels:
+    if loaded.preprocessing.in_channels != spec.subject.in_channels:
         raise UserError(
-            f"the teacher {path} takes {loaded.preprocessing.in_channels} channels, the student {spec.in_channels}: train "
+            f"the teacher {path} takes {loaded.preprocessing.in_channels} channels, the student {spec.subject.in_channels}: train "
             "it with --in-channels of the teacher"
         )
     return loaded.module.requires_grad_(False).eval()
@@ -96,7 +96,7 @@ def _fitting(loaded: Loaded, spec: RunSpec, path: str) -> nn.Module:
 def _conversion(loaded: Loaded, spec: RunSpec, prepare: Prepare, device: torch.device) -> tuple[Tensor, Tensor]:
     """(scale, shift), [1, C, 1, 1], from the student's normalisation a x + b to the teacher's c x + d: c / a, d - b c / a."""
     theirs, ours = loaded.preprocessing.normalization, prepare.normalization_name
-    one, zero = torch.ones(spec.in_channels), torch.zeros(spec.in_channels)
+    one, zero = torch.ones(spec.subject.in_channels), torch.zeros(spec.subject.in_channels)
     if theirs != ours:
         if "per-image" in (theirs, ours):
             raise UserError(
@@ -104,7 +104,7 @@ def _conversion(loaded: Loaded, spec: RunSpec, prepare: Prepare, device: torch.d
             )
         channels = spec.data.channels
         own, other = (Normalization.named(name, channels) for name in (ours, theirs))
-        for channel in range(spec.in_channels):
+        for channel in range(spec.subject.in_channels):
             source = min(channel, channels - 1)  # grey images are repeated for a network for colour
             one[channel] = other.scale[source] / own.scale[source]
             zero[channel] = other.shift[source] - own.shift[source] * one[channel]
@@ -115,12 +115,12 @@ def _answers(
     teaching: Teaching, dataset: Dataset, spec: RunSpec, world: World, prepare: Prepare, kept: Path | None
 ) -> Tensor:
     """All answers: kept ones, or computed now, each worker some batches of the stored order."""
-    table = _read(kept, (len(dataset), spec.num_classes))
+    table = _read(kept, (len(dataset), spec.subject.num_classes))
     missing = torch.tensor([float(table is None)], device=world.device)
     world.sum_over_all([missing])
     if table is not None and not missing.item():
         return table
-    table = torch.zeros(len(dataset), spec.num_classes, device=world.device)
+    table = torch.zeros(len(dataset), spec.subject.num_classes, device=world.device)
     options = spec.options
     feed = ValidationFeed(
         dataset, spec.topology.micro_batch, world.rank, world.size,
@@ -163,7 +163,7 @@ def _key(module: nn.Module, loaded: Loaded, spec: RunSpec) -> str:
     data = {name: to_plain(value) for name, value in options.changed().items() if hasattr(options.data, name)}
     facts = (
         Identity.of(options.data, spec.data).to_json(), data, loaded.preprocessing.to_json(), spec.subject.normalization,
-        spec.image_size, spec.topology.micro_batch, options.precision.precision, torch.get_num_threads(), torch.__version__,
+        spec.subject.image_size, spec.topology.micro_batch, options.precision.precision, torch.get_num_threads(), torch.__version__,
     )  # fmt: skip
     digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
     return digest.hexdigest()[:40]

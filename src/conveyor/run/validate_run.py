@@ -15,7 +15,7 @@ from conveyor.evaluate.answers import write_answers
 from conveyor.evaluate.validator import Validation
 from conveyor.numerics.gpu_arithmetic import gpu_arithmetic
 from conveyor.numerics.threads import using_threads
-from conveyor.run.assemble import Own, make_prepare, make_validation
+from conveyor.run.assemble import UserObjects, make_prepare, make_validation
 from conveyor.spec import RunSpec, random_weights
 from conveyor.training import build_model
 from conveyor.world.world import World, device_for
@@ -25,9 +25,9 @@ _logger = logging.getLogger(__name__)
 Records = list[dict[str, Any]]
 
 
-def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Records:
+def run(spec: RunSpec, world: World | None = None, own: UserObjects | None = None) -> Records:
     """Validate what the options name; one record per checkpoint and repetition, the same on every worker."""
-    world, own = world or World.single(device_for(spec.options.layout)), own or Own()
+    world, own = world or World.single(device_for(spec.options.layout)), own or UserObjects()
     said = random_weights(spec.options)  # before any worker was started
     for note in spec.notes if world.is_main else ():
         if note != said:

@@ -13,8 +13,7 @@ from conveyor.errors import UserError
 from conveyor.files import remove_unfinished
 from conveyor.models import user_module as own_code
 from conveyor.monitor.callbacks import Callbacks, on_every_worker
-from conveyor.monitor.fault_tolerant import FaultTolerantObserver
-from conveyor.monitor.observers import append_log, make_observers
+from conveyor.monitor.observers import append_log, make_observers, tell
 from conveyor.monitor.progress import say
 from conveyor.monitor.worker_profile import make_worker_profile
 from conveyor.numerics.gpu_arithmetic import gpu_arithmetic
@@ -22,7 +21,7 @@ from conveyor.numerics.native import build
 from conveyor.numerics.precision import Precision
 from conveyor.numerics.threads import using_threads
 from conveyor.run import folder as rundir
-from conveyor.run.assemble import Own, make_feed, make_prepare, make_session, make_validation
+from conveyor.run.assemble import UserObjects, make_feed, make_prepare, make_session, make_validation
 from conveyor.run.describe import opening_lines
 from conveyor.run.finish import Result, finish
 from conveyor.run.gemm_rate import share_of_peak
@@ -40,9 +39,9 @@ from conveyor.world import restarts
 from conveyor.world.world import World, device_for
 
 
-def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Result:
+def run(spec: RunSpec, world: World | None = None, own: UserObjects | None = None) -> Result:
     """Run `spec` to its end as one worker of `world`. Several workers need `run_dir` set, so that they agree on it."""
-    world, own = world or World.single(device_for(spec.options.layout)), own or Own()
+    world, own = world or World.single(device_for(spec.options.layout)), own or UserObjects()
     folder = rundir.choose(spec)
     spec = spec.replace(options=rundir.resolved_options(spec, folder))
     lock = RunLock(folder) if world.is_main else None
@@ -56,7 +55,7 @@ def run(spec: RunSpec, world: World | None = None, own: Own | None = None) -> Re
 def _run(
     spec: RunSpec,
     world: World,
-    own: Own,
+    own: UserObjects,
     folder: Path,
     state: State | None,
     signals: Signals,
@@ -74,12 +73,12 @@ def _run(
     if world.is_main:
         # From here on the folder holds a run; what went wrong before leaves it free for the next attempt.
         rundir.write_options(folder, spec.options)
-    observers = [FaultTolerantObserver(one) for one in make_observers(spec.options, folder)] if world.is_main else []
+    observers = make_observers(spec.options, folder) if world.is_main else []
     called = (
         [*own.callbacks, *_callbacks(spec.options.run.callback)] if world.is_main else on_every_worker(own.callbacks)
     )
     if called:
-        observers.append(FaultTolerantObserver(Callbacks(called)))
+        observers.append(Callbacks(called))
     peak = share_of_peak(session.flops, spec, world.device) if world.is_main else None
     handover = Handover(session, folder_here())
     events = Events(session, folder, observers, validation if during else None, peak, lock)
@@ -107,9 +106,9 @@ def _run(
         result = finish(session, folder, validation, observers, signals.received, feed, prepare)
     except BaseException:
         # Writing now would create a removed folder again.
-        for observer in [] if events.folder_is_gone() else observers:
-            reason = Reason.START_AGAIN if session.reason is Reason.START_AGAIN else Reason.FAILED
-            observer.end({"updates": session.update, "seconds": session.stopping.seconds, "reason": reason})
+        reason = Reason.START_AGAIN if session.reason is Reason.START_AGAIN else Reason.FAILED
+        record: dict[str, Any] = {"updates": session.update, "seconds": session.stopping.seconds, "reason": reason}
+        tell([] if events.folder_is_gone() else observers, lambda one: one.end(record))
         handover.write()
         raise
     if world.is_main and events.writer.problem is not None:

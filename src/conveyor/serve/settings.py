@@ -9,6 +9,7 @@ from typing import Any
 from conveyor.errors import UserError, did_you_mean
 from conveyor.infer import ENGINES
 from conveyor.infer.asked_precision import AskedPrecision
+from conveyor.options.field import option
 
 MIB = 1 << 20
 MAX_INFLIGHT = 256 * MIB
@@ -22,63 +23,57 @@ class ServeSettings:
     path: str
     checkpoint: str | None = None
     """Of a run: `best`, `last` or an update; none: `checkpoint.choice.DEFAULT`."""
-    name: str | None = None
-    """Name of the model in addresses; none: the name in the run or export."""
+    name: str | None = option(None, "Name of the model in addresses; default: that of the run or export.")
     host: str = "127.0.0.1"
     host_names: tuple[str, ...] = ()
     """Further names (or patterns such as `*.example.org`) that callers without a token may reach this server by."""
-    port: int = 8502
-    """HTTP; 0 takes a free one."""
-    grpc_port: int | None = None
-    """none: the one after `port`; 0: a free one; -1: no gRPC."""
-    engine: str = "auto"
+    port: int = option(8502, "HTTP port, 0 for a free one.", metavar="N")
+    grpc_port: int | None = option(None, "gRPC port, 0 for a free one; default: the one after --port.", metavar="N")
+    """-1: no gRPC."""
+    engine: str = option("auto", "auto measures and takes the fastest.", metavar=f"{{{','.join(ENGINES)}}}")
     infer_precision: str | None = None
     """float32, bfloat16, int8 or auto; none: an export's own, float32 for a run."""
     max_drop: float = 0.5
     """Percentage points of top-1 that another precision may cost."""
-    data_dir: str | None = None
-    """Where the images for that are; none: where the run had them."""
-    workers: int | None = None
-    """Engine processes; none: one per core, at most 8."""
-    threads: int | None = None
-    """Threads of each engine; none: the cores divided among the workers."""
-    max_batch: int = 16
+    data_dir: str | None = option(None, "Images for --infer-precision, when not where the run had them.", metavar="DIR")
+    workers: int | None = option(
+        None, "Engine processes; default: one per core, at most 8. 1 gives the lowest latency.", metavar="N"
+    )
+    threads: int | None = option(None, "Threads of each; default: the cores divided among the workers.", metavar="N")
+    max_batch: int = option(16, "Images that are answered together at most.", metavar="N")
     batch_sizes: tuple[int, ...] = ()
     """Batches are padded to one of these; none: powers of two up to `max_batch`."""
-    delay_us: int = 2000
-    """How long the first request of a batch waits for others to join it, in microseconds."""
-    queue: int = 512
-    """Images that may wait; further requests are refused."""
+    delay_us: int = option(2000, "Microseconds that the first request of a batch waits for company.", metavar="N")
+    queue: int = option(512, "Images that may wait; more are refused (429, RESOURCE_EXHAUSTED).", metavar="N")
     max_body: int = 32 * MIB
-    max_pixels: int = 50_000_000
+    max_pixels: int = option(50_000_000, "Largest photograph.", metavar="N")
     max_inflight: int = MAX_INFLIGHT
     """Bytes of request bodies held at the same time."""
-    timeout: float = 30.0
-    """Seconds from the arrival of a request to its answer."""
+    timeout: float = option(30.0, "Seconds for a request, from arrival to answer.", metavar="S")
     token: str | None = None
-    tls_cert: str | None = None
-    tls_key: str | None = None
-    poll: float = 2.0
-    """Seconds between checks for a new version; 0: never."""
-    swap_agreement: float | None = None
-    """Share of the last requests' answers that a new version must give too; none: it is not compared."""
-    swap_requests: int = 200
-    """Images of the last requests that are kept for that."""
-    drain_delay: float = 0.5
-    """Seconds in which a stopping server still takes connections, until load balancers have noticed."""
-    drain: float = 30.0
-    """Most seconds for requests under way when the server stops."""
-    ready_file: str | None = None
-    """Written, with the addresses as JSON, once the server answers."""
+    tls_cert: str | None = option(None, "Certificate chain in PEM form.", metavar="FILE")
+    tls_key: str | None = option(None, "Its private key in PEM form.", metavar="FILE")
+    poll: float = option(2.0, "Seconds between looks for a new version, 0 never.", metavar="S")
+    swap_agreement: float | None = option(
+        None,
+        "A new version is taken only if it answers this share of the last requests as they were answered, such as 0.98; "
+        "default: it is not compared.",
+        metavar="X",
+    )
+    swap_requests: int = option(200, "Images kept for that comparison.", metavar="N")
+    drain_delay: float = option(0.5, "Seconds in which a stopping server still takes connections.", metavar="S")
+    """Load balancers must notice in them."""
+    drain: float = option(30.0, "Most seconds for requests under way when stopping.", metavar="S")
+    ready_file: str | None = option(None, "Written with the addresses as JSON once the server answers.", metavar="FILE")
 
     def check(self) -> "ServeSettings":
         """Refuse values that cannot work, with all the numbers involved."""
         if self.engine not in ENGINES:
             raise UserError(f"there is no engine {self.engine!r}{did_you_mean(self.engine, ENGINES)}")
         self.wanted()
-        for option, number, least in self._numbers():
+        for name, number, least in self._numbers():
             if not least <= number < math.inf:  # also catches NaN
-                raise UserError(f"--{option} {number:g} cannot work: give at least {least:g}")
+                raise UserError(f"--{name} {number:g} cannot work: give at least {least:g}")
         if self.timeout == 0:
             raise UserError("--timeout 0 leaves no time for any answer: give the seconds that a request may take")
         if self.max_batch < 1 or any(size < 1 for size in self.batch_sizes):

@@ -46,34 +46,6 @@ class RunSpec:
     """How CPUs compute in half precision; measured when the run starts, then kept."""
 
     @property
-    def model_name(self) -> str:
-        return self.subject.name
-
-    @property
-    def image_size(self) -> int:
-        return self.subject.image_size
-
-    @property
-    def num_classes(self) -> int:
-        return self.subject.num_classes
-
-    @property
-    def in_channels(self) -> int:
-        return self.subject.in_channels
-
-    @property
-    def updates_per_epoch(self) -> int:
-        return self.length.updates_per_epoch
-
-    @property
-    def updates_total(self) -> int:
-        return self.length.updates_total
-
-    @property
-    def epochs(self) -> Fraction:
-        return self.length.epochs
-
-    @property
     def best_by(self) -> str:
         """The figure of validation that makes a checkpoint the best."""
         return self.options.by_task()["best_by"]
@@ -101,9 +73,9 @@ class RunSpec:
             "train_images": self.data.train_images,
             "slots": topology.slots,
             "group_slots": self.group_slots,
-            "epochs": _number(self.epochs),
-            "updates_per_epoch": self.updates_per_epoch,
-            "updates_total": self.updates_total,
+            "epochs": _number(self.length.epochs),
+            "updates_per_epoch": self.length.updates_per_epoch,
+            "updates_total": self.length.updates_total,
             "warmup_updates": self.schedule.warmup,
             "peak_lr": self.schedule.peak,
             "optimiser": options.optimizer.optimizer,
@@ -116,11 +88,11 @@ class RunSpec:
             "split_points": list(options.batch.splits),
         }
         return {
-            "model": self.model_name,
+            "model": self.subject.name,
             "data": self.data.name,
-            "image_size": self.image_size,
-            "num_classes": self.num_classes,
-            "in_channels": self.in_channels,
+            "image_size": self.subject.image_size,
+            "num_classes": self.subject.num_classes,
+            "in_channels": self.subject.in_channels,
             "micro_batch": topology.micro_batch,
             "accumulation": topology.accumulation,
             "replicas": topology.replicas,

@@ -63,8 +63,8 @@ def _fresh(options: Options, about: Subject) -> nn.Module:
 
 def check_splits(model: nn.Module, spec: RunSpec) -> None:
     """Refuse a split that names no layer: a lane of depth 1 does not cut there, but the mistake is the same on any layout."""
-    if spec.topology.stages > 1:
-        split_units(spec, model, units.trace(model, spec.image_size, spec.in_channels))
+    if spec.options.batch.splits or spec.topology.stages > 1:
+        split_units(spec, model, units.trace(model, spec.subject.image_size, spec.subject.in_channels))
 
 
 def freeze(model: nn.Module, spec: RunSpec, update: int = 0) -> None:
@@ -125,7 +125,7 @@ def _compile(model: nn.Module, spec: RunSpec, device: torch.device) -> None:
 
     blocks = models.blocks(model)
     if not blocks:
-        raise UserError(f"--compile compiles the blocks of a model, and {spec.model_name} has none: leave it out")
+        raise UserError(f"--compile compiles the blocks of a model, and {spec.subject.name} has none: leave it out")
     compiled.check(device)
     opaque: list[type[nn.Module]] = [Stochastic]  # they draw numbers for their micro-batch
     if spec.options.model.bn_span > 1:

@@ -3,8 +3,8 @@
 import logging
 import time
 from collections.abc import Callable, Sequence
+from operator import methodcaller
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Protocol
 
 from conveyor.checkpoint import choice, store
@@ -12,7 +12,7 @@ from conveyor.checkpoint.lock import RunLock
 from conveyor.checkpoint.state import State
 from conveyor.checkpoint.writer import BackgroundWriter
 from conveyor.monitor.histograms import histograms
-from conveyor.monitor.observers import Observer
+from conveyor.monitor.observers import Observer, tell
 from conveyor.monitor.records import score
 from conveyor.options.units import seconds
 from conveyor.training.digest import digest
@@ -47,7 +47,7 @@ _logger = logging.getLogger(__name__)
 
 
 class Events:
-    """Looks at the clock after each update. Every worker has one; only the main one writes and talks."""
+    """What is due after each update. Every worker has one; only the main one writes files and prints."""
 
     def __init__(
         self,
@@ -71,15 +71,13 @@ class Events:
     def __enter__(self) -> "Events":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.writer.wait()
         self._tell_written()
 
     def stop_is_asked(self) -> bool:
         """Whether a callback wants the run to end; only the main worker knows."""
-        return any(getattr(getattr(one, "inner", one), "stop", False) for one in self._observers)
+        return any(one.stop for one in self._observers)
 
     def folder_is_gone(self) -> bool:
         """Whether somebody removed the run folder; only the main worker knows."""
@@ -94,7 +92,7 @@ class Events:
         if session.events_due:
             self.after_update(session.spec.schedule.rate(session.update - 1))
             session.events_due = False
-        due = self._validates_at(session.update, session.update == session.spec.updates_total)
+        due = self._validates_at(session.update, session.update == session.spec.length.updates_total)
         if session.update > 0 and session.validated_at != session.update and due:
             with session.meter.paused():
                 self.validate()
@@ -109,16 +107,15 @@ class Events:
         """The log point, histograms, validation and checkpoint that are due now, in this order."""
         session = self._session
         spec, update = session.spec, session.update
-        last = update == spec.updates_total
+        last = update == spec.length.updates_total
         self._tell_written()
         if update % spec.events.updates_per_call == 0 or last:
-            for observer in self._observers:
-                observer.tick(update)
-        regular = spec.events.logs_at(update, spec.updates_total)
+            tell(self._observers, lambda one: one.tick(update))
+        regular = spec.events.logs_at(update, spec.length.updates_total)
         if regular or session.reason is not None:
             # A row more for a run that is told to leave: the next regular one is that of an undisturbed run.
             self._log(rate, goes_on=not regular)
-        if spec.options.run.weight_histograms and (last or update % spec.updates_per_epoch == 0):
+        if spec.options.run.weight_histograms and (last or update % spec.length.updates_per_epoch == 0):
             with session.meter.paused():
                 self._show_weights()
         if self._validates_at(update, last):
@@ -146,28 +143,24 @@ class Events:
         share = self._peak_share(record["images_per_second"]) if self._peak_share is not None else None
         if share is not None:
             record["peak_share"] = share
-        for observer in self._observers:
-            observer.log(record)
+        tell(self._observers, lambda one: one.log(record))
 
     def _tell_written(self) -> None:
         while self._written:
-            path = self._written.pop(0)
-            for observer in self._observers:
-                observer.checkpoint(path)
+            tell(self._observers, methodcaller("checkpoint", self._written.pop(0)))
 
     def _show_weights(self) -> None:
         """Stages hold only their own, so every worker takes part."""
         weights = self._session.model_state()
         if self._observers:
             found = histograms(weights)
-            for observer in self._observers:
-                observer.weights(self._session.update, found)
+            tell(self._observers, lambda one: one.weights(self._session.update, found))
 
     def _validates_at(self, update: int, last: bool) -> bool:
         options, session = self._session.spec.options.events, self._session
         if self._validation is None or session.reason is Reason.INTERRUPTED:
             return False
-        epoch, rest = divmod(update, session.spec.updates_per_epoch)
+        epoch, rest = divmod(update, session.spec.length.updates_per_epoch)
         return last or session.reason is not None or (rest == 0 and epoch % options.epochs_per_validation == 0)
 
     def validate(self) -> None:
@@ -190,8 +183,7 @@ class Events:
         session.last_score = score(record, session.spec.best_by)
         verdict = session.stopping.judge(result.top1, session.update, session.last_score)
         session.reason = session.reason or verdict
-        for observer in self._observers:
-            observer.validation(record)
+        tell(self._observers, lambda one: one.validation(record))
 
     def _saves_at(self, update: int, last: bool) -> bool:
         events = self._session.spec.events

@@ -38,7 +38,7 @@ def _layers(model: nn.Module, spec: RunSpec) -> list[Layer]:
             if isinstance(module, nn.Conv2d) and is_plain(module):
                 module.register_forward_hook(see)
         with torch.no_grad():
-            outline(torch.empty(1, spec.in_channels, spec.image_size, spec.image_size, device="meta"))
+            outline(torch.empty(spec.subject.shape(1), device="meta"))
     except (RuntimeError, NotImplementedError, TypeError):
         return []  # a user's own module may look at values
     return found

@@ -75,7 +75,7 @@ class Handover:
         """Log points, validation and checkpoint of the update are done."""
         if self._folder is not None:
             self._copies[self._session.update].progress = self._progress(due=False)
-            self._begun = self._session.update < self._session.spec.updates_total
+            self._begun = self._session.update < self._session.spec.length.updates_total
 
     def write(self) -> None:
         """Leave what this worker holds to the next start, unless an update was half done."""

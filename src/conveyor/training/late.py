@@ -52,7 +52,7 @@ class Late:
         # Between updates the loop is about to leave by itself; while this thread has the lock, it cannot go on.
         with self._changing:
             session = self._session
-            if session.reason is not None or session.update == session.spec.updates_total:
+            if session.reason is not None or session.update == session.spec.length.updates_total:
                 return
             folder = self._events.folder
             # It may be writing the very checkpoint.

@@ -25,7 +25,7 @@ def train(session: Session, batches: Iterator[Batch], events: Events, signals: S
     late = Late(session, events)
     signals.on_leave(late.begin)
     polling = Polling(session.update, every=world.device.type == "cpu")
-    while session.update < spec.updates_total and session.reason is None:
+    while session.update < spec.length.updates_total and session.reason is None:
         if session.release is not None and session.update == spec.release:
             session.release()
             handover.renew()
@@ -37,7 +37,7 @@ def train(session: Session, batches: Iterator[Batch], events: Events, signals: S
         # that is due. On a GPU reading it would make the host wait for the device, so there it is read about once a second.
         leave[0] += tally[:, BAD].sum()
         save, done = False, session.update + 1
-        if polling.due(done) or done % spec.events.updates_per_call == 0 or done == spec.updates_total:
+        if polling.due(done) or done % spec.events.updates_per_call == 0 or done == spec.length.updates_total:
             leave[1] = float(signals.received is not None)
             leave[2] = float(world.is_main and session.stopping.out_of_time())
             leave[3] = float(events.folder_is_gone())

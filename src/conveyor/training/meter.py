@@ -51,7 +51,7 @@ class Timing:
         self._clock = DeviceClock() if device is not None and device.type == "cuda" else None
         self._last = time.perf_counter()
         self.watch: WorkerProfile | None = None
-        """Hears of every phase, for the timeline and the profile."""
+        """Called at the end of every phase, for the timeline and the profile."""
 
     def begin(self) -> None:
         """The next `mark` measures from here."""

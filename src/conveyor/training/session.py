@@ -60,7 +60,7 @@ class Session:
     @property
     def epoch(self) -> float:
         """Epochs done."""
-        return self.update / self.spec.updates_per_epoch
+        return self.update / self.spec.length.updates_per_epoch
 
     def model_state(self) -> dict[str, Tensor]:
         """The whole model under its full names, on every worker of the lane."""
@@ -71,8 +71,8 @@ class Session:
         return {
             "update": self.update,
             "epoch": self.epoch,
-            "updates_total": self.spec.updates_total,
-            "updates_per_epoch": self.spec.updates_per_epoch,
+            "updates_total": self.spec.length.updates_total,
+            "updates_per_epoch": self.spec.length.updates_per_epoch,
             "layout": str(self.spec.layout),
             "threads": self.spec.layout.threads,
             "half": None if self.spec.half is None else self.spec.half.to_json(),

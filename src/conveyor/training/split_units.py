@@ -30,7 +30,7 @@ def split_units(
             closed=inside,
             costs=costs,
         )
-    points = splits.resolve(spec.model_name, found, options.splits)
+    points = splits.resolve(spec.subject.name, found, options.splits)
     for point, name in zip(points, options.splits, strict=True):
         if point in inside:
             raise UserError(

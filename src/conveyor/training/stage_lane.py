@@ -41,7 +41,7 @@ def cut_for(spec: RunSpec, model: nn.Module, parts: Sequence[Part]) -> tuple[lis
     A piece is a stage; recomputed and compiled modules inside stages become pieces of their own, since cutting dissolves
     modules. `--recompute stage` means the stages of the pipeline, or their pieces.
     """
-    found = units.trace(model, spec.image_size, spec.in_channels)
+    found = units.trace(model, spec.subject.image_size, spec.subject.in_channels)
     points = split_units(spec, model, found)
     recomputed = [] if "stage" in spec.options.batch.recompute else unit_ranges(found, recompute.wrapped(model))
     compiled = unit_ranges(found, models.blocks(model)) if spec.options.precision.compile else []
@@ -160,7 +160,7 @@ class StageLane:
         self._topology, self._loss, self._prepare, self._timing = topology, loss, prepare, timing
         self._teacher = teacher
         self._seed, self._metrics = options.run.seed, not options.events.disable_metrics
-        self._updates_per_epoch = spec.updates_per_epoch
+        self._updates_per_epoch = spec.length.updates_per_epoch
         self._group, self._world = group, world
         self._sent: list[tuple[Tensor, Any]] = []
         self._targets: dict[int, Target] = {}

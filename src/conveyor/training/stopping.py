@@ -70,7 +70,7 @@ class Stopping:
         return self.max_seconds is not None and time.monotonic() - self._started >= self.max_seconds
 
     def judge(self, accuracy: float, update: int, score: float | None = None) -> Reason | None:
-        """Hear of a validation; the reason to stop, if it is one. `accuracy` in percent, `score` by default the same."""
+        """Take note of a validation; the reason to stop, if it is one. `accuracy` in percent, `score` by default the same."""
         score = accuracy if score is None else score
         if score > self.best_score:
             self.best_accuracy, self.best_score, self.best_update, self.without_better = accuracy, score, update, 0

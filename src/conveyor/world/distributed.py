@@ -88,7 +88,7 @@ class ProcessWorld(World):
     def sum_parts(self, parts: Tensor, dealt: Dealt) -> Tensor:
         """Sum over the groups of an update, over the lanes of this stage."""
         exchange = self._exchange_of(dealt)
-        return parts[0] if exchange is None else exchange.begin(parts).wait()
+        return parts[0] if exchange is None else exchange.begin(parts)()
 
     def gradient_sum(self, sections: Sequence[Sequence[nn.Parameter]], bucket_bytes: int, dealt: Dealt) -> GradientSum:
         """Buckets over the lanes of this stage."""

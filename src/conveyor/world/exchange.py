@@ -6,9 +6,9 @@ all-reduce on the wire. Two lanes with one part each need no order, since a + b 
 gradients of lanes on one machine, which are sent in each update, take the way through its memory (`shared_rows`).
 """
 
-from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
-from typing import Any, Protocol
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -22,12 +22,8 @@ TAG = 7
 """Of the messages with shards."""
 
 
-class Pending(Protocol):
-    """A sum under way."""
-
-    def wait(self) -> Tensor:
-        """The sum over all groups of the update, [n]."""
-        ...
+Pending = Callable[[], Tensor]
+"""Waits for a sum under way: the sum over all groups of the update, [n]."""
 
 
 class Exchange:
@@ -45,13 +41,27 @@ class Exchange:
     def begin(self, parts: Tensor) -> Pending:
         """Start summing; `parts` [p, n] are this lane's parts, and may be overwritten."""
         if self._plain:
-            return _Reduced(parts[0], dist.all_reduce(parts[0], group=self._group, async_op=True))
+            work: Any = dist.all_reduce(parts[0], group=self._group, async_op=True)
+
+            def reduced() -> Tensor:
+                work.wait()
+                return parts[0]
+
+            return reduced
         if self._waiter is not None:
-            return _Waited(self._waiter.submit(self._sum, parts))
+            return self._waiter.submit(self._sum, parts).result
         stream: Any = torch.cuda.Stream(parts.device)
         stream.wait_stream(torch.cuda.current_stream(parts.device))
         with torch.cuda.stream(stream):
-            return _Streamed(self._sum(parts), parts, stream)
+            vector = self._sum(parts)
+
+        def streamed(parts: Tensor = parts) -> Tensor:  # `parts` live as long as the stream reads them
+            current = torch.cuda.current_stream(vector.device)
+            current.wait_stream(stream)
+            vector.record_stream(current)
+            return vector
+
+        return streamed
 
     def shared(self, length: int, dtype: torch.dtype) -> SharedRows | None:
         """Memory for vectors of this length that all lanes have, in place of `begin`; all lanes call it in the same order."""
@@ -92,31 +102,3 @@ class Exchange:
         ]
         for work in dist.batch_isend_irecv(messages) if messages else []:
             work.wait()
-
-
-class _Reduced:
-    def __init__(self, vector: Tensor, work: Any) -> None:
-        self._vector, self._work = vector, work
-
-    def wait(self) -> Tensor:
-        self._work.wait()
-        return self._vector
-
-
-class _Waited:
-    def __init__(self, future: "Future[Tensor]") -> None:
-        self._future = future
-
-    def wait(self) -> Tensor:
-        return self._future.result()
-
-
-class _Streamed:
-    def __init__(self, vector: Tensor, parts: Tensor, stream: Any) -> None:
-        self._vector, self._parts, self._stream = vector, parts, stream
-
-    def wait(self) -> Tensor:
-        current = torch.cuda.current_stream(self._vector.device)
-        current.wait_stream(self._stream)
-        self._vector.record_stream(current)
-        return self._vector

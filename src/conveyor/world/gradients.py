@@ -45,7 +45,7 @@ class Bucket:
         else:
             made = torch.empty(len(parts), self.numel, dtype=_sum_type(first), device=first.device)
         for row, part in zip(made, parts, strict=True):
-            foreach.copy_(self._views(row), part)
+            foreach.copy_(self.views(row), part)
         return made
 
     def give(self, gradients: list[Tensor]) -> None:
@@ -53,10 +53,8 @@ class Bucket:
         for parameter, gradient in zip(self.parameters, gradients, strict=True):
             parameter.grad = gradient.to(parameter.dtype)
 
-    def give_flat(self, row: Tensor) -> None:
-        self.give(self._views(row))
-
-    def _views(self, row: Tensor) -> list[Tensor]:
+    def views(self, row: Tensor) -> list[Tensor]:
+        """The gradients in a row of `flat`, in the parameters' shapes."""
         parts = row.split([one.numel() for one in self.parameters])
         return [_view(part, one) for part, one in zip(parts, self.parameters, strict=True)]
 
@@ -124,7 +122,7 @@ class GradientSum:
             self._launch()
         for bucket in self.buckets:
             if bucket.pending is not None:
-                bucket.give_flat(bucket.pending.wait())
+                bucket.give(bucket.views(bucket.pending()))
                 bucket.pending = None
         self._left = [set(self._groups) for _ in self._sections]
 

@@ -40,10 +40,10 @@ class SharedRows:
             self._read.wait()
         return self._own
 
-    def begin(self) -> "SharedRows":
-        """This lane's rows are complete."""
+    def begin(self) -> Callable[[], Tensor]:
+        """This lane's rows are complete; what waits for the sum."""
         self._written = self._message()
-        return self
+        return self.wait
 
     def wait(self) -> Tensor:
         """The sum over all lanes' rows, [n]."""

@@ -56,7 +56,7 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this worker writes the run folder and talks to the user."""
+        """Whether this worker writes the run folder and prints."""
         return self.rank == 0
 
     # --- reductions, all in place and equal on every participant afterwards ---

@@ -7,7 +7,7 @@ def main() -> None:
     import torch
 
     from conveyor.bench.lanes import Work
-    from conveyor.run.assemble import Own, make_feed, make_prepare, make_session
+    from conveyor.run.assemble import UserObjects, make_feed, make_prepare, make_session
     from conveyor.spec import resolve
     from conveyor.world.world import World
 
@@ -19,9 +19,9 @@ def main() -> None:
     spec = resolve(options)
     world = World.single("cpu")
     prepare = make_prepare(spec, world)
-    session = make_session(spec, world, Own(), None, prepare)
+    session = make_session(spec, world, UserObjects(), None, prepare)
     session.lane.module.train()
-    with make_feed(spec, world, Own(), prepare, 0) as feed:
+    with make_feed(spec, world, UserObjects(), prepare, 0) as feed:
 
         def step() -> None:
             tally = session.lane.gradients(feed, session.update, session.updater.loss_scale.value)

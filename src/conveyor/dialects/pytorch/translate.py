@@ -192,8 +192,9 @@ def _stages(draft: Draft, later: bool) -> None:
 def _precision(draft: Draft) -> None:
     values = draft.values
     precision = {"half": "16.16", "full": "32.32"}.get(values["precision"], values["precision"])
-    half = precision != "32.32"
-    draft.set(precision=precision, half_partials=True if values["half_partial"] and half else None)
+    draft.set(precision=precision)
+    half = draft.options().precision.is_half
+    draft.set(half_partials=True if values["half_partial"] and half else None)
     draft.set(stochastic_rounding="weights" if half and values["enable_stochastic_rounding"] else None)
     first, last = values["initial_loss_scaling"], values["loss_scaling"]
     if last <= 0 or (first is not None and first <= 0):

@@ -263,7 +263,7 @@ def _memory(draft: Draft, shards: int) -> None:
 
 def _numerics(draft: Draft, validates: bool = False) -> None:
     values = draft.values
-    half = values["precision"] != "32.32"
+    half = draft.options().precision.is_half
     rounding = "weights" if half and not values["no_stochastic_rounding"] else None
     if values["enable_half_partials"] and not half:
         draft.note("--enable-half-partials has no effect at 32.32")

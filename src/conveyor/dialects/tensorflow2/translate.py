@@ -189,8 +189,9 @@ def _precision(draft: Draft) -> None:
         raise UserError(f"--precision {text!r} is not of the form COMPUTE.MASTER: choose 16.16, 16.32 or 32.32")
     if text not in ("16.16", "16.32", "32.32"):
         raise UserError(f"--precision {text} is not supported: choose 16.16, 16.32 or 32.32")
-    half = text != "32.32"
-    draft.set(precision=text, half_partials=True if values["half_partials"] and half else None)
+    draft.set(precision=text)
+    half = draft.options().precision.is_half
+    draft.set(half_partials=True if values["half_partials"] and half else None)
     draft.set(stochastic_rounding="weights" if half and values["stochastic_rounding"] != "OFF" else None)
     draft.set(saturate=True if half and not values["nanoo"] else None)
     if values["max_cross_replica_buffer_size"]:

@@ -62,6 +62,6 @@ class _JoinedBatchNorm(torch.autograd.Function):
 
 
 def joined_batch_norm(x: Tensor, weight: Tensor, bias: Tensor, eps: float, group: Any) -> tuple[Tensor, Tensor, Tensor]:
-    """(normalised x, joint mean [C], joint unbiased variance [C]); every member of `group` must call it in step."""
+    """(normalised x, joint mean [C], joint unbiased variance [C]); every member of `group` must call it, in the same order."""
     result = _JoinedBatchNorm.apply(x, weight, bias, eps, group)
     return cast(tuple[Tensor, Tensor, Tensor], result)
