@@ -108,7 +108,7 @@ def place_model(
     precision = Precision.from_options(spec.options.precision, spec.half)
     precision.apply(model)
     if train and spec.options.precision.compile:
-        _compile(model, spec, device)
+        _compile(model, spec, device, half=precision.is_half)
     elif train and device.type == "cpu":
         if precision.fuses:
             norms.fuse(model)
@@ -119,7 +119,7 @@ def place_model(
     return model
 
 
-def _compile(model: nn.Module, spec: RunSpec, device: torch.device) -> None:
+def _compile(model: nn.Module, spec: RunSpec, device: torch.device, *, half: bool) -> None:
     """Compile the blocks in place of our kernels for CPUs, which a compiler cannot look into."""
     from conveyor.numerics import compiled
 
@@ -130,7 +130,7 @@ def _compile(model: nn.Module, spec: RunSpec, device: torch.device) -> None:
     opaque: list[type[nn.Module]] = [Stochastic]  # they draw numbers for their micro-batch
     if spec.options.model.bn_span > 1:
         opaque.append(norms.BatchNorm)  # a span asks other workers
-    if spec.options.precision.precision != "32.32":
+    if half:
         opaque += [nn.Conv2d, nn.Linear]  # their weights are kept rounded
     compiled.apply(model, blocks, [module for module in model.modules() if isinstance(module, tuple(opaque))])
 
