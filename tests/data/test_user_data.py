@@ -19,6 +19,8 @@ from conveyor.data.user_data import adopt, first, to_pixels
 from conveyor.errors import UserError
 from conveyor.models.layers.adopt import adopt_norms
 from conveyor.models.layers.norms import BatchNorm
+from conveyor.options import Options
+from conveyor.run import in_process
 
 COMMON: dict[str, Any] = {
     name: value for name, value in small_options(updates=6, updates_per_epoch=3).changed().items() if name != "model"
@@ -183,7 +185,7 @@ def test_plain_batch_norms_follow_the_update() -> None:
     ("images", "labels", "words"),
     [
         ((6, 8, 8, 3), np.arange(5), "do not belong together"),
-        ((6, 8, 8, 3), np.eye(6), "do not belong together"),
+        ((6, 8, 8, 3), np.eye(6), "need --task multi-label"),
         ((6, 192), np.arange(6), "do not belong together"),
         ((0, 8, 8, 3), np.arange(0), "do not belong together"),
         ((6, 8, 8, 3), np.arange(6) + 0.5, "not fractions"),
@@ -258,5 +260,10 @@ def test_what_cannot_be_done_with_objects_of_ones_own_is_refused(tmp_path: Path)
                 conveyor.train(data=named, model="resnet8", run_dir=str(tmp_path / "run"), **options)
     with pytest.raises(UserError, match="needs a fold"):
         conveyor.train(data="digits", folds=2, run_dir=str(tmp_path / "run"))
+    for layout in ("1x2", "2x1"):
+        with pytest.raises(UserError, match=f"--layout {layout} needs several processes"):
+            conveyor.train(data=data, model=nn.Linear(1, 1), layout=layout, stages=2, micro_batch_size=2)
+    options = Options().replace(layout="1x2", stages=2, micro_batch_size=2)
+    resolving, _ = in_process.prepared(options, nn.Linear(1, 1), data)
     with pytest.raises(UserError, match="cuts a module of your own into stages"):
-        conveyor.train(data=data, model=nn.Linear(1, 1), layout="1x2", stages=2, micro_batch_size=2)
+        resolving(options)

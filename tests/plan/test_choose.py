@@ -1,5 +1,6 @@
 """Proposals: they fit, they are the fastest, and their figures follow from the costs."""
 
+import dataclasses
 import itertools
 
 import pytest
@@ -103,8 +104,8 @@ def test_exchange_is_hidden_only_where_devices_can() -> None:
     asked = Wanted(
         devices=2, global_batch=8, micro_batches=(4,), depths=(1,), recompute=("none",), update_seconds_per_byte=0.0
     )
-    device = proposals(model(), DEVICE.replace(network=slow), asked)[0]
-    cpu = proposals(model(), DEVICE.replace(network=slow, cores=2), asked)[0]
+    device = proposals(model(), dataclasses.replace(DEVICE, network=slow), asked)[0]
+    cpu = proposals(model(), dataclasses.replace(DEVICE, network=slow, cores=2), asked)[0]
     assert device.reduce_seconds == cpu.reduce_seconds == pytest.approx(0.08)
     assert cpu.update_seconds - device.update_seconds == pytest.approx(0.08)
 

@@ -11,7 +11,7 @@ from conveyor.checkpoint import choice
 from conveyor.options.run import METRICS
 
 
-@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("metric", sorted(set(METRICS) - {"map", "f1_micro"}))  # those two: test_multi_label
 def test_the_best_is_the_extreme_of_the_figure(tmp_path: Path, metric: str) -> None:
     train(tmp_path / "run", best_by=metric, updates=12, updates_per_epoch=2, learning_rate=0.2)
     with (tmp_path / "run" / "validation.csv").open() as file:

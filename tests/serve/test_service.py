@@ -30,13 +30,16 @@ PAUSE = 0.4
 class SlowModel:
     """Takes its time for every answer."""
 
-    name, version, requests, num_classes, abstain_below = "digits", "1", 0, 10, 0.0
+    name, version, requests, num_classes, abstain_below, thresholds = "digits", "1", 0, 10, 0.0, None
     preprocessing = Preprocessing(image_size=8, channels=1, in_channels=1)
 
     async def infer(self, batch: np.ndarray, on_wait: Callable[[float], None]) -> np.ndarray:
         on_wait(0.0)
         await asyncio.sleep(PAUSE)
         return np.zeros((len(batch), 10), np.float32)
+
+    def probabilities(self, logits: np.ndarray) -> np.ndarray:
+        return logits
 
     def best(self, probabilities: np.ndarray) -> list[Any]:
         return []

@@ -49,7 +49,7 @@ class SomeWorker(World):
 
     def sum_parts(self, parts: Tensor, dealt: Dealt) -> Tensor:
         exchange = self._exchange(dealt)
-        return parts[0] if exchange is None else exchange.begin(parts).wait()
+        return parts[0] if exchange is None else exchange.begin(parts)()
 
     def gradient_sum(self, sections: Any, bucket_bytes: int, dealt: Dealt) -> GradientSum:
         return GradientSum(sections, bucket_bytes, dealt, self.lane, self._exchange(dealt))

@@ -84,6 +84,11 @@ def start(
             raise
         return result if place.rank == 0 or everywhere else None
     for phase in (options, *after):
+        if not isinstance(run, str) and phase.layout.layout not in ("auto", "1x1"):
+            raise UserError(
+                f"--layout {phase.layout.layout} needs several processes, and only this one has the objects that you pass: start "
+                "the script with torchrun, or give them by name (--model, --data, --callback FILE.py:NAME)"
+            )
         spec = resolving(phase if isinstance(run, str) else phase.replace(layout="1x1"))
         if check is not None and phase is options:
             check(spec)

@@ -137,7 +137,9 @@ class Pipeline:
         """Inputs of each stage and outputs of the last for images of this shape, on the meta device."""
         key = (images, dtype)
         if key not in self._known_shapes:
-            self._known_shapes[key] = trace_shapes(self._stages, images, dtype)
+            # Validation may be the first to ask, in inference mode, whose tensors training could not use.
+            with torch.inference_mode(False):
+                self._known_shapes[key] = trace_shapes(self._stages, images, dtype)
         return self._known_shapes[key]
 
     def _prepared(self, count: int, images: tuple[int, ...], dtype: torch.dtype) -> tuple[Any, list[KeyedStage]]:
