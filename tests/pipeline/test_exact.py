@@ -54,6 +54,9 @@ def random_options(number: int) -> dict[str, Any]:
     if options["precision"] != "32.32":
         options["stochastic_rounding"] = draw.choice(["off", "weights", "all"])
         options["loss_scale"] = draw.choice(["64", "auto", "histogram", "16..128"])
+    if (options["precision"], options["half_type"]) == ("16.16", "float16"):
+        # Squares of gradients below 6e-8 are zero there, and what is divided by the root of zero plus 1e-8 ends the run.
+        options["optimizer_epsilon"] = 1e-3 if options["optimizer"] in ("rmsprop", "adam", "adamw", "lamb") else None
     for name, value in {
         "mixup_alpha": 0.2,
         "cutmix_lambda": 0.5,
