@@ -75,6 +75,8 @@ def random_options(number: int) -> dict[str, Any]:
             options["splits"] = draw.choice(SPLITS)
         if draw.random() < 0.35:
             options["survival"] = 0.7
+    if model == "mobilenet_v2":
+        options["clip_norm"] = 1.0  # its deep norms see three values here: gradients of millions
     # Some sets leave lanes without work: fewer passes than lanes.
     options["bn_span"] = draw.choice([one for one in (1, 2, 4) if replicas % one == 0])
     joined = [one for one in (1, 2) if accumulation * replicas % (one * options["bn_span"]) == 0]
