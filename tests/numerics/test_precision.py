@@ -10,6 +10,7 @@ from torch.nn import functional
 
 from conveyor import models
 from conveyor.models.layers.conv import SameConv
+from conveyor.models.layers.proxy_norm import ProxyNormActivation
 from conveyor.numerics import context, convolution, recompute
 from conveyor.numerics.half_policy import HalfPolicy, fast_half
 from conveyor.numerics.precision import Precision
@@ -276,3 +277,11 @@ def test_saturating_partial_sums_stay_finite(layer: nn.Module) -> None:
         made = precision(half_partials=True, saturate=saturate).apply(copy.deepcopy(layer))
         assert bool(made(x).isfinite().all()) is saturate
     assert (made(x) == -65504).all()
+
+
+@pytest.mark.parametrize("precision", ["16.16", "16.32"])
+def test_a_layer_with_an_activation_inside_gives_half_numbers_too(precision: str) -> None:
+    """Float32 would be rounded where a pipeline sends it to the next stage, and nowhere else."""
+    layer = ProxyNormActivation(4, nn.ReLU(), 0.03)
+    Precision.from_options(Options().replace(precision=precision, half_type="bfloat16").precision).apply(layer)
+    assert layer(torch.randn(2, 4, 3, 3).bfloat16()).dtype == torch.bfloat16

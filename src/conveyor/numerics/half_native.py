@@ -74,7 +74,8 @@ def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -
         out, channels, height, width = weight.shape
         patches = wide.patches_of(x, weight, geometry, *dy.shape[2:]).reshape(-1, height * width * channels)
         return torch.mm(wide.rows(dy).t(), patches).view(out, height, width, channels).permute(0, 3, 1, 2)
-    if _is_depthwise(x, weight, geometry) and weight.shape[2] > 3:
+    # The library's kernel left numbers of freed memory in the gradient of maps smaller than the kernel.
+    if _is_depthwise(x, weight, geometry) and (weight.shape[2] > 3 or min(x.shape[2:]) < 3):
         return wide.weights_depthwise(dy, x, weight, geometry)
     return wide.library_gradient(1, dy, x, weight, geometry)
 

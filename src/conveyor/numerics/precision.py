@@ -94,9 +94,14 @@ def _override(module: nn.Module, name: str, policy: HalfPolicy) -> None:
         module._conv_forward = types.MethodType(_ConvForward(policy, name), module)  # type: ignore[method-assign]
     elif type(module) is nn.Linear:
         module.forward = types.MethodType(_LinearForward(policy, name), module)  # type: ignore[method-assign]
-    elif next(module.parameters(recurse=False), None) is not None and next(module.children(), None) is None:
+    elif next(module.parameters(recurse=False), None) is not None and not _has_layers(module):
         forward = _NormForward if isinstance(module, _NORMS) else _WideForward
         module.forward = types.MethodType(forward(policy, name, type(module).forward), module)
+
+
+def _has_layers(module: nn.Module) -> bool:
+    """Whether a part of the module has parameters of its own; an activation inside a layer has none."""
+    return any(next(child.parameters(), None) is not None for child in module.children())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
