@@ -4,7 +4,7 @@ import textwrap
 from pathlib import Path
 
 from conveyor.options import Spec, specs
-from conveyor.options.parser import explained, first_sentence
+from conveyor.options.parser import explained
 
 OPTIONS = Path(__file__).parent.parent / "src" / "conveyor" / "options"
 TARGETS = {"data": OPTIONS / "typed_data.py", "all": OPTIONS / "typed.py"}
@@ -57,7 +57,7 @@ def text(kind: str) -> str:
     ]
     for spec in specs().values():
         if spec.name not in ARGUMENTS and (spec.section == "data") == (kind == "data"):
-            said = first_sentence(explained(spec)).replace("\\", "\\\\").replace('"', "'")
+            said = explained(spec).replace("\\", "\\\\").replace('"', "'")
             lines.append(f"    {spec.name}: {annotation(spec)}")
             lines += textwrap.wrap(f'"""{said}"""', 119, initial_indent="    ", subsequent_indent="    ")
     return "\n".join(lines) + "\n"

@@ -15,7 +15,7 @@ from conveyor.errors import UserError
 from conveyor.options import Options, specs
 from conveyor.options.file import Configurations, configuration, parse_mapping
 from conveyor.options.options import Spec
-from conveyor.options.parser import Parser, add_config, add_options, options_from
+from conveyor.options.parser import Parser, add_config, add_options, explained, first_sentence, options_from
 from conveyor.options.units import Duration
 
 
@@ -84,6 +84,15 @@ def test_every_option_is_documented() -> None:
         assert spec.about.doc[0].isupper() or spec.about.doc[0].islower()
         if spec.default is not None:
             assert spec.coerce(spec.default) == spec.default, spec.name
+
+
+def test_short_help_is_never_cut_inside_brackets() -> None:
+    assert first_sentence("A share of the new statistics (0.1: a tenth). More. [0.1]") == (
+        "A share of the new statistics (0.1: a tenth). [0.1]"
+    )
+    for spec in specs().values():
+        short = first_sentence(explained(spec))
+        assert short.count("(") == short.count(")"), short
 
 
 def test_options_are_frozen() -> None:

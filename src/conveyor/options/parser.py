@@ -271,8 +271,10 @@ def first_sentence(text: str) -> str:
     shown = re.search(r" \[[^\]]*\]$", text)
     sentence = re.split(r"(?<=[a-z)])\. ", text.removesuffix(shown[0] if shown else ""))[0].rstrip(".")
     if len(sentence) > LONG:
-        # Up to the first pause, unless that leaves a bare word.
-        sentence = next((found[1] for found in [re.match(r"(.{11,}?)[;:] ", sentence)] if found), sentence)
+        # Up to the first pause outside brackets, unless that leaves a bare word.
+        pauses = [found.start() for found in re.finditer(r"[;:] ", sentence) if found.start() > 10]
+        closed = [end for end in pauses if sentence.count("(", 0, end) == sentence.count(")", 0, end)]
+        sentence = sentence[: closed[0]] if closed else sentence
     return f"{sentence}.{shown[0] if shown else ''}"
 
 
