@@ -41,7 +41,8 @@ class Ema:
         decay = self.decay_at(step)
         averages = [average for average, _ in self._pairs]
         sources = [source if source.dtype == torch.float32 else source.float() for _, source in self._pairs]
-        foreach.lerp_(averages, sources, 1.0 - decay)
+        if averages:  # a stage of a pipeline may hold no weights
+            foreach.lerp_(averages, sources, 1.0 - decay)
         for name in self._counters:
             self._averages[name].copy_(self._sources[name])
 
