@@ -140,6 +140,26 @@ class TestAuto:
         assert runs["slow"] == 3, "one run to warm up and two that count"
         assert runs["first"] > 3
 
+    def test_an_engine_is_judged_by_batches_in_a_row(self) -> None:
+        """Threads that sleep after a rest of 60 ms take long over the first batch, and only then."""
+
+        class Sleepy:
+            image_shape = (1, 1, 1)
+            last = 0.0
+
+            def __call__(self, images: np.ndarray) -> None:
+                time.sleep(0.02 if time.perf_counter() - self.last > auto.REST / 2 else 0.001)
+                self.last = time.perf_counter()
+
+        class Steady:
+            image_shape = (1, 1, 1)
+
+            def __call__(self, images: np.ndarray) -> None:
+                time.sleep(0.012)
+
+        times = auto.measure({"sleepy": Sleepy(), "steady": Steady()}, 1, seconds=0.5)  # type: ignore[dict-item]
+        assert min(times, key=times.__getitem__) == "sleepy"
+
     def test_one_that_fails_at_its_first_batch_is_left_out(
         self, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
     ) -> None:
