@@ -8,6 +8,7 @@ import importlib.util
 import io
 import json
 import os
+import selectors
 import socket
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from typing import Any
 
 SIZE = 4
 TIMEOUT_S = 1200
-"""No limit of its own for a case: a lost peer ends it after 40 s, pytest a slow one. Sixty updates can take minutes."""
+"""No limit of its own for a case: pytest ends a slow one. Sixty updates can take minutes."""
+PATIENCE_S = 10
+"""What the peers of a worker that has failed get: they would wait for it, as its process goes on."""
 
 
 class Pool:
@@ -29,19 +32,15 @@ class Pool:
         self.store = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
         self.cases = 0
         self.workers: list[tuple[subprocess.Popen[bytes], socket.socket]] = []
+        self._start()
+
+    def _start(self) -> None:
         environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "PASSIVE", "GLOO_SOCKET_IFNAME": "lo"}
         environment["PYTHONPATH"] = os.pathsep.join(path for path in sys.path if path)
         for rank in range(SIZE):
             ours, theirs = socket.socketpair()
-            command = [
-                sys.executable,
-                "-W",
-                "error::RuntimeWarning",
-                __file__,
-                str(rank),
-                str(self.store.port),
-                str(theirs.fileno()),
-            ]
+            words = [str(rank), str(self.store.port), str(theirs.fileno())]
+            command = [sys.executable, "-W", "error::RuntimeWarning", __file__, *words]
             process = subprocess.Popen(command, env=environment, pass_fds=[theirs.fileno()])
             theirs.close()
             ours.settimeout(TIMEOUT_S)
@@ -60,15 +59,41 @@ class Pool:
         for process, connection in self.workers[:workers]:
             assert process.poll() is None, "a worker of the pool is gone"
             send(connection, json.dumps(order).encode())
-        answers = [receive(connection) for _, connection in self.workers[:workers]]
-        import torch
-
-        results = [torch.load(io.BytesIO(answer), weights_only=True) for answer in answers]
-        errors = [one["error"] for one in results if "error" in one]
+        results = self._answers(workers)
+        errors = [one["error"] for one in results.values() if "error" in one]
+        if len(results) < workers:
+            self._start_again()
         # The first own error; the others only lost a peer.
         errors.sort(key=lambda text: "onnection closed" in text or "peer" in text)
         assert not errors, errors[0]
-        return [one["result"] for one in results]
+        return [results[rank]["result"] for rank in range(workers)]
+
+    def _answers(self, workers: int) -> dict[int, Any]:
+        """By rank; after an error not of all of them."""
+        import torch
+
+        found: dict[int, Any] = {}
+        with selectors.DefaultSelector() as selector:
+            for rank, (_, connection) in enumerate(self.workers[:workers]):
+                selector.register(connection, selectors.EVENT_READ, rank)
+            while len(found) < workers:
+                failed = any("error" in one for one in found.values())
+                ready = selector.select(PATIENCE_S if failed else TIMEOUT_S)
+                if not ready:
+                    return found
+                for key, _ in ready:
+                    selector.unregister(key.fileobj)
+                    found[key.data] = torch.load(io.BytesIO(receive(key.fileobj)), weights_only=True)  # type: ignore[arg-type]
+        return found
+
+    def _start_again(self) -> None:
+        """Workers that wait for one that failed are of no more use."""
+        for process, connection in self.workers:
+            connection.close()
+            process.kill()
+            process.wait()
+        self.workers.clear()
+        self._start()
 
     def close(self) -> None:
         for _, connection in self.workers:

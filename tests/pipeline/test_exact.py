@@ -115,7 +115,7 @@ def check(pool: Any, number: int, layout: str, updates: int, folder: Path) -> No
 
 @pytest.fixture(scope="module")
 def folders(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    return functools.cache(lambda number: tmp_path_factory.mktemp(f"set{number}"))
+    return functools.cache(lambda number: tmp_path_factory.mktemp("set"))
 
 
 @pytest.mark.parametrize(("number", "layout"), [(1, "3x1"), (1, "2x2"), (2, "2x1"), (2, "1x4"), (3, "4x1"), (3, "1x2")])
@@ -153,6 +153,32 @@ def test_what_is_frozen_is_released_alike_everywhere(pool: Any, folders: Any, la
             assert torch.equal(value, before[name]), f"{name} moved while it was frozen"
     assert not torch.equal(before["conv1.weight"], after["conv1.weight"])
     assert not torch.equal(first["bn1.running_mean"], last["bn1.running_mean"])
+
+
+WITHOUT_WEIGHTS: dict[str, Any] = {
+    **random_options(1), "model": "cifar_resnet8", "norm": "batch", "stages": 4, "precision": "32.32", "updates": 3,
+    "splits": ["layer1.0.act1", "layer1.0.conv2", "layer2"], "updates_per_checkpoint": 1, "ema_decay": 0.9, "clip_norm": 1.0,
+    "average_last": [2], "weight_histograms": True, "tensorboard": True, "recompute": [], "pipeline_schedule": "1f1b",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"optimizer": "lars", "lars_eta": 0.02},
+        {"optimizer": "muon", "nesterov": True},
+        {"optimizer": "lamb", "precision": "16.16", "half_type": "bfloat16", "stochastic_rounding": "all", "loss_scale": "auto"},
+        {"optimizer": "rmsprop", "precision": "16.32", "half_type": "float16", "loss_scale": "histogram", "ema_warmup": "2up"},
+        {"optimizer": "momentum", "freeze": "backbone", "unfreeze_at": "2up"},
+    ],
+)  # fmt: skip
+def test_a_stage_may_hold_no_weights(pool: Any, folders: Any, more: dict[str, Any]) -> None:
+    """The second stage is one activation."""
+    text = json.dumps({**WITHOUT_WEIGHTS, **more}, sort_keys=True)
+    folder = folders(text)
+    expected = _whole(pool, text, folder)
+    pool.run(run_case, 4, text=text, lanes=1, depth=4, folder=str(folder / "1x4"))
+    assert differences(folder / "1x4", expected) == []
 
 
 @pytest.mark.parametrize("update", [2, 3, 4])
