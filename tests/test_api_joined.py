@@ -12,12 +12,13 @@ OPTIONS = (
     "quiet=True, device='cpu')"
 )
 SCRIPT = f"""
-import os, sys
+import gc, os, sys, warnings
 import numpy as np, torch, conveyor
 from torch import nn
 
 OPTIONS = {OPTIONS}
 RANK = int(os.environ.get("RANK", "0"))
+warnings.simplefilter("ignore")
 
 
 def data(part=slice(None)):
@@ -43,6 +44,13 @@ elif what == "group":
     total = torch.ones(1)
     torch.distributed.all_reduce(total)
     assert total.item() == 2, "the caller's group is still there"
+elif what == "again":
+    held = []
+    for number in range(4):
+        run = conveyor.train(model=net(), data=data(), run_dir=folder + str(number), **OPTIONS)
+        layers = sum(isinstance(one, nn.Conv2d) for one in gc.get_objects())
+        held.append((len(os.listdir("/proc/self/fd")), layers))
+    assert held[1:] == held[:1] * 3, held
 elif what == "parts":
     run = conveyor.train(data=data(slice(RANK, None, 2)), run_dir=folder, **OPTIONS)
 else:
@@ -51,7 +59,7 @@ print(f"worker {{RANK}}: {{run.updates}} updates, {{len(run.metrics)}} rows")
 """
 
 
-def torchrun(place: Path, what: str) -> "subprocess.CompletedProcess[str]":
+def torchrun(place: Path, what: str, workers: int = 2) -> "subprocess.CompletedProcess[str]":
     (place / "script.py").write_text(SCRIPT)
     command = [
         sys.executable,
@@ -59,7 +67,7 @@ def torchrun(place: Path, what: str) -> "subprocess.CompletedProcess[str]":
         "torch.distributed.run",
         "--standalone",
         "--nproc-per-node",
-        "2",
+        str(workers),
         "script.py",
         what,
         "two",
@@ -76,6 +84,12 @@ def test_every_worker_has_the_run(tmp_path: Path, what: str) -> None:
     subprocess.run([sys.executable, "script.py", "both", "one"], cwd=tmp_path, check=True, timeout=280)
     for name in ("named", "own") if what == "both" else ("own",):
         assert differences(tmp_path / "one" / name, tmp_path / "two" / name) == []
+
+
+def test_a_run_that_has_ended_holds_nothing(tmp_path: Path) -> None:
+    """Three lanes, which wait for each other in threads; files, sockets and layers are those after the first run."""
+    done = torchrun(tmp_path, "again", 3)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """One worker of a run: start or resume, train, leave the run folder in order."""
 
 import contextlib
+import gc
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,7 +50,9 @@ def run(spec: RunSpec, world: World | None = None, own: UserObjects | None = Non
         state = starting_state(spec, folder, world)
         spec = with_stored_threads(spec, state)
         with using_threads(spec.layout.threads), gpu_arithmetic(tf32=spec.options.precision.tf32):
-            return _run(spec, world, own, folder, state, signals, lock)
+            result = _run(spec, world, own, folder, state, signals, lock)
+    gc.collect()  # model, state and connections are in circles of references; a process may train many times
+    return result
 
 
 def _run(
@@ -111,6 +114,8 @@ def _run(
         tell([] if events.folder_is_gone() else observers, lambda one: one.end(record))
         handover.write()
         raise
+    finally:
+        session.lane.close()
     if world.is_main and events.writer.problem is not None:
         raise UserError(events.writer.problem)
     return result

@@ -183,6 +183,8 @@ class ProcessWorld(World):
 
     def close(self) -> None:
         """Leave the process groups."""
+        if self._exchange is not None:
+            self._exchange[1].close()
         if dist.is_initialized():
             for group in self._made if self.backend is not None else [None]:
                 dist.destroy_process_group(group)

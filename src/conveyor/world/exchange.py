@@ -38,6 +38,11 @@ class Exchange:
         # gloo waits on the host, so the second half of an exchange needs a thread that waits for the first.
         self._waiter = None if self._plain or device.type == "cuda" else ThreadPoolExecutor(1, "exchange")
 
+    def close(self) -> None:
+        """End the thread that waits."""
+        if self._waiter is not None:
+            self._waiter.shutdown()
+
     def begin(self, parts: Tensor) -> Pending:
         """Start summing; `parts` [p, n] are this lane's parts, and may be overwritten."""
         if self._plain:
