@@ -220,8 +220,8 @@ def export_and_request(
     )
     with running(settings) as server:
         say(f"serving {load.name} version {server.version} at {local} port {server.grpc_port}")
-        spoken = {"protocol": "grpc-tensorflow", "input_name": "input", "timeout": settings.timeout}
-        return run_load(dataclasses.replace(load, host=local, port=server.grpc_port or 0, **spoken), images)
+        load = dataclasses.replace(load, host=local, port=server.grpc_port or 0, timeout=settings.timeout)
+        return run_load(dataclasses.replace(load, protocol="grpc-tensorflow", input_name="input"), images)
 
 
 def _images(options: Options, preprocessing: Preprocessing) -> NDArray[np.uint8]:
