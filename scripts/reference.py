@@ -43,7 +43,7 @@ def options_page() -> str:
                 lines.append(f"| {', '.join(f'`{flag}`' for flag in spec.flags)} | {_cell(explained(spec))}{choices} |")
         lines.append("")
     lines += ["## Commands", ""]
-    for names in commands.available().values():
+    for names in commands.NAMES.values():
         for name in names:
             lines += [f"### conveyor {name}", "", commands.load(name).HELP, "", "```text"]
             lines += [parser_of(name).format_usage().strip(), "```", ""]

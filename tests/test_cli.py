@@ -16,7 +16,7 @@ Run = Callable[..., tuple[int, str, str]]
 def test_overview_lists_the_commands_that_are_there(conveyor: Run) -> None:
     code, out, _ = conveyor("--help")
     assert code == 0
-    for title, names in commands.available().items():
+    for title, names in commands.NAMES.items():
         assert f"{title}:" in out
         for name in names:
             assert f"  {name} " in out
@@ -35,7 +35,7 @@ def test_unknown_command_suggests_the_nearest(conveyor: Run) -> None:
     assert len(error.splitlines()) == 1
 
 
-@pytest.mark.parametrize("name", [name for names in commands.available().values() for name in names])
+@pytest.mark.parametrize("name", [name for names in commands.NAMES.values() for name in names])
 def test_every_command_explains_itself(name: str) -> None:
     module = commands.load(name)
     assert module.HELP.endswith(".")

@@ -63,7 +63,7 @@ def _dispatch(words: list[str]) -> int:
         return _print_completion(words[1:])
     name = words[0]
     if name.startswith("-") or not name.replace("-", "_").isidentifier() or not commands.exists(name):
-        names = [each for group in commands.available().values() for each in group]
+        names = [each for group in commands.NAMES.values() for each in group]
         raise UserError(f"there is no command {name!r}{did_you_mean(name, names)}; see conveyor --help")
     arguments = parser_of(name).parse_args(words[1:])
     module = commands.load(name)
@@ -128,7 +128,7 @@ def _overview() -> str:
         "",
         "Train, validate, benchmark, export and serve convolutional image classifiers.",
     ]
-    for title, names in commands.available().items():
+    for title, names in commands.NAMES.items():
         lines += ["", f"{title}:"]
         for name in names:
             lines += wrap(f"  {name:<10} {commands.load(name).HELP}", width(), subsequent_indent=" " * 13)
@@ -148,7 +148,7 @@ def _print_completion(words: list[str]) -> int:
 
     root = argparse.ArgumentParser(prog="conveyor")
     subparsers = root.add_subparsers()
-    for names in commands.available().values():
+    for names in commands.NAMES.values():
         for name in names:
             module = commands.load(name)
             module.add_arguments(subparsers.add_parser(name, help=module.HELP))

@@ -7,7 +7,7 @@ import pytest
 
 from conveyor.bench import inference_peers as peers
 from conveyor.bench import limits, page, tables
-from conveyor.bench.records import OURS
+from conveyor.bench.records import OURS, is_ours, precision_of
 from conveyor.measure.processor import multiplies_bfloat16
 from conveyor.measure.rounds import Program
 
@@ -85,7 +85,7 @@ def test_who_takes_too_long_to_get_ready_is_out(monkeypatch: pytest.MonkeyPatch)
 
 def test_the_commands_name_model_and_threads() -> None:
     found = peers.programs("resnet50", image_size=224, threads=2, folder="f", only=["OpenVINO"])
-    ours = [name for name in peers.ENGINES if peers.is_ours(name) and half(name)]
+    ours = [name for name in peers.ENGINES if is_ours(name) and half(name)]
     assert ours[::2] == ["conveyor float32", "conveyor int8"][: len(ours[::2])]
     assert [each.name for each in found] == [*ours, "OpenVINO"]
     asked = json.loads(found[-1].command[-1])
@@ -96,7 +96,7 @@ def test_the_commands_name_model_and_threads() -> None:
 
 def half(name: str) -> bool:
     """Whether this processor runs it: bfloat16 only where it multiplies it."""
-    return multiplies_bfloat16() or peers.precision_of(name) != "bfloat16"
+    return multiplies_bfloat16() or precision_of(name) != "bfloat16"
 
 
 @pytest.mark.usefixtures("machine")
@@ -124,7 +124,7 @@ def test_real_engines_compete() -> None:
     )
     assert {name for name in record.results if name.endswith(" rate")} == {
         "conveyor rate", "torch eager rate", "ONNX Runtime int8 rate",
-        *(f"{name} rate" for name in peers.ENGINES if peers.is_ours(name) and half(name)),
+        *(f"{name} rate" for name in peers.ENGINES if is_ours(name) and half(name)),
     }  # fmt: skip
     assert all(rate > 0 for rate in record.results["conveyor rate"].values)
     assert record.conditions["chosen"]

@@ -5,8 +5,9 @@ from pathlib import Path
 import pytest
 from tests.data.photos import encoded, picture
 
-from conveyor.bench.loader_comparison import OURS, Outcome, compare
+from conveyor.bench.loader_comparison import compare, rows
 from conveyor.bench.loader_speed import Rate
+from conveyor.bench.records import OURS
 from conveyor.errors import UserError
 
 
@@ -18,6 +19,6 @@ def test_without_our_side_there_is_no_comparison(tmp_path: Path) -> None:
 
 def test_ratios_are_taken_round_by_round() -> None:
     ours, theirs = [Rate(10, 1.0, 2.0), Rate(10, 2.0, 2.0)], [Rate(10, 2.0, 2.0), Rate(10, 1.0, 4.0)]
-    row = Outcome({OURS: ours, "other": theirs}, {}).rows()[1]
+    row = rows({OURS: ours, "other": theirs})[1]
     assert row["ratios"] == [2.0, 0.5]
     assert row["cpu_ratios"] == [1.0, 2.0]

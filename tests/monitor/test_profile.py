@@ -10,13 +10,16 @@ from tests.monitor import trace_format
 from torch import nn
 
 from conveyor.errors import UserError
-from conveyor.monitor.profile import make_profiler
+from conveyor.monitor.profile import TorchProfiler
+from conveyor.monitor.worker_profile import make_worker_profile
+from conveyor.options import Options
+from conveyor.options.run import RunOptions
 
 
 def train(folder: Path, level: str, updates: int) -> nn.Module:
     torch.manual_seed(0)
     model = nn.Sequential(nn.Conv2d(3, 8, 3, padding=1), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 64, 5))
-    profiler = make_profiler(level, folder)
+    profiler = TorchProfiler(level, folder, 0)
     profiler.attach(model)
     for _ in range(updates):
         model(torch.randn(2, 3, 8, 8)).sum().backward()
@@ -83,6 +86,7 @@ def test_a_run_that_is_too_short_says_so(tmp_path: Path, caplog: pytest.LogCaptu
 
 
 def test_off_is_free_and_a_wrong_level_is_named(tmp_path: Path) -> None:
-    assert make_profiler("off", tmp_path) is None
+    make_worker_profile(RunOptions(), tmp_path, 0, nn.Linear(1, 1), on_cpu=False).close()
+    assert not any(tmp_path.iterdir())
     with pytest.raises(UserError, match="did you mean 'light'"):
-        make_profiler("ligth", tmp_path)
+        Options().updated({"profile": "ligth"}).check()

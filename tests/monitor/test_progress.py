@@ -13,8 +13,9 @@ SCRIPT = """
 import sys
 from conveyor.monitor.progress import track, say
 with track(1000, "Validate") as bar:
-    for _ in range(10):
-        bar.advance(100, note="half way")
+    for _ in range(5):
+        bar.advance(100)
+    bar.reach(1000, note="half way")
     say("a line above")
     with track(10, "Inner", "file") as inner:
         inner.reach(10)

@@ -11,7 +11,7 @@ from conveyor.plan.hardware import Hardware, this_cpu
 from conveyor.plan.network import Link, Network
 
 PERFECT = Link(1e30)
-DEVICE = Hardware(name="test", flops=1e12, bandwidth=1e12, network=Network(PERFECT, PERFECT, 64))
+DEVICE = Hardware(flops=1e12, bandwidth=1e12, network=Network(PERFECT, PERFECT, 64))
 
 
 def model(count: int = 8, weight: float = 10.0) -> Model:

@@ -11,8 +11,7 @@ from conveyor.plan.simulator import Forecast, Pod, finish, forecast, scaling
 
 def stages(depth: int, weight_bytes: float = 1e6) -> list[StageCost]:
     return [
-        StageCost(s, s + 1, 0.010, 0.020, weight_bytes, 1e6, 1e5, 1e5 if s < depth - 1 else 0.0, 1e5)
-        for s in range(depth)
+        StageCost(s, s + 1, 0.010, 0.020, weight_bytes, 1e6, 1e5 if s < depth - 1 else 0.0, 1e5) for s in range(depth)
     ]
 
 

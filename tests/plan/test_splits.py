@@ -18,8 +18,6 @@ def brute_force(model: Model, stages: int, batch: int, *, recompute: str, in_fli
     count = len(model.units)
     for middle in itertools.combinations(range(1, count), stages - 1):
         cuts = (0, *middle, count)
-        if any(not model.units[cut].can_start_stage for cut in middle):
-            continue
         slowest, sent, ok = 0.0, 0.0, True
         for stage, (start, stop) in enumerate(itertools.pairwise(cuts)):
             units = model.units[start:stop]
@@ -63,7 +61,6 @@ def models(draw: st.DrawFn) -> Model:
             boundary_bytes=draw(whole),
             output_bytes=draw(whole),
             weight_bytes=draw(whole),
-            can_start_stage=draw(st.booleans()) or index % 2 == 0,
         )
         for index in range(count)
     ]

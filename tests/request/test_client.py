@@ -162,11 +162,7 @@ def test_export_serve_request_in_one_go(tmp_path: Path, batch_size: int) -> None
     report = export_and_request(
         options,
         folder,
-        name="resnet8_test",
-        host="0.0.0.0",
-        batch_size=batch_size,
-        clients=2,
-        num_images=10,
+        LoadSettings(port=0, name="resnet8_test", host="0.0.0.0", batch_size=batch_size, clients=2, num_images=10),
         say=said.append,
     )
     assert report.ok, report.failures

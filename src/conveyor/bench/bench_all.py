@@ -21,7 +21,7 @@ from conveyor.bench.peer_programs import environment
 from conveyor.bench.records import Record, Sample, make_record
 from conveyor.bench.spec import read_spec
 from conveyor.layout import usable_cores
-from conveyor.measure.rounds import NO_TIME
+from conveyor.measure.rounds import NO_TIME, in_turn
 from conveyor.processes import of_module
 
 SETTING_SECONDS = 45.0
@@ -146,7 +146,7 @@ def repeat(series: Sequence[runner.Series], budget: Budget, rounds: int, run: Ca
     for number in range(1, rounds):
         for members in sorted(tables.values(), key=seconds):
             if seconds(members) <= budget.left():
-                for one in members if number % 2 == 0 else reversed(members):
+                for one in in_turn(members, number):
                     if one.ok:
                         run(one)
 

@@ -19,7 +19,7 @@ import psutil
 
 from conveyor.bench import limits
 from conveyor.bench.peer_programs import peer_program
-from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
+from conveyor.bench.records import OURS, Record, Sample, fastest, is_ours, make_record, precision_of, ratio
 from conveyor.errors import UserError
 from conveyor.infer import PRECISIONS
 from conveyor.infer.engines.auto import REST
@@ -32,6 +32,7 @@ from conveyor.measure.rounds import (
     Program,
     Session,
     UnavailableError,
+    in_turn,
     open_sessions,
     worth_another_round,
 )
@@ -74,16 +75,6 @@ def programs(model: str, *, image_size: int, threads: int, folder: str, only: Se
     return [each for each in fitting if is_ours(each.name) or not only or each.name in only]
 
 
-def is_ours(name: str) -> bool:
-    return name == OURS or name.startswith(f"{OURS} ")
-
-
-def precision_of(name: str) -> str:
-    """The precision of a program, from its name."""
-    last = name.rpartition(" ")[2]
-    return last if last in PRECISIONS else "float32"
-
-
 @dataclass
 class Rates:
     """Every program's images per second and per processor second, by round; a peer that is out has fewer rounds."""
@@ -100,41 +91,31 @@ class Rates:
         Once it could not, it never runs again: round i of one program is compared with round i of another, so no round
         may be skipped in between. A peer is compared with the peers of its own precision.
         """
-        alike = [peer for peer in self.peers if precision_of(peer) == precision_of(name)]
+        alike = [peer for peer in self.wall if not is_ours(peer) and precision_of(peer) == precision_of(name)]
         if not is_ours(name) and not worth_another_round(self.wall, name, alike):
             self.dropped.add(name)
         return name not in self.dropped
 
-    @property
-    def peers(self) -> list[str]:
-        return [name for name, rates in self.wall.items() if not is_ours(name) and rates]
-
-    def best(self, names: Sequence[str]) -> str:
-        """The one with the highest median."""
-        return max(names, key=lambda name: Sample("img/s", tuple(self.wall[name])).median)
-
     def results(self, needs: limits.Needs) -> dict[str, Sample]:
-        all_ours = [name for name in self.wall if is_ours(name)]
-        ours = self.best(all_ours)
-        found = {f"{name} rate": Sample("img/s", tuple(values)) for name, values in self.wall.items()}
-        found[f"{OURS} rate"] = found[f"{ours} rate"]
-        for name in self.peers:
-            found[f"ratio to {name}"] = _ratio(self.wall, ours, name)
-        if self.peers:
-            best = self.best(self.peers)
-            found[BEST], found[BEST_CPU] = _ratio(self.wall, ours, best), _ratio(self.cpu, ours, best)
-        for name in all_ours:
-            alike = [peer for peer in self.peers if precision_of(peer) == precision_of(name)]
+        wall, cpu = (
+            {name: Sample("img/s", tuple(rates)) for name, rates in found.items()} for found in (self.wall, self.cpu)
+        )
+        ours = {name: sample for name, sample in wall.items() if is_ours(name)}
+        peers = {name: sample for name, sample in wall.items() if name not in ours}
+        best = fastest(ours)
+        found = {f"{name} rate": sample for name, sample in wall.items()}
+        found[f"{OURS} rate"] = wall[best]
+        found |= {f"ratio to {name}": ratio(wall[best], sample) for name, sample in peers.items()}
+        if peers:
+            other = fastest(peers)
+            found[BEST], found[BEST_CPU] = ratio(wall[best], wall[other]), ratio(cpu[best], cpu[other])
+        for name, sample in ours.items():
+            alike = {peer: one for peer, one in peers.items() if precision_of(peer) == precision_of(name)}
             if alike and name != OURS:
-                found[f"{AT} {precision_of(name)}"] = _ratio(self.wall, name, self.best(alike))
+                found[f"{AT} {precision_of(name)}"] = ratio(sample, alike[fastest(alike)])
         found |= {name: Sample(limits.UNITS[name], tuple(rates)) for name, rates in self.limit_rates.items()}
-        plain = f"{OURS} float32" if f"{OURS} float32" in self.wall else ours
+        plain = f"{OURS} float32" if f"{OURS} float32" in wall else best
         return found | needs.shares(OURS, self.wall[plain], self.limit_rates)
-
-
-def _ratio(rates: dict[str, list[float]], ours: str, name: str) -> Sample:
-    """Ratio of our rates to another program's in the rounds that it ran."""
-    return ratios(rates[ours][: len(rates[name])], rates[name])
 
 
 def measure(
@@ -203,7 +184,7 @@ def _run_rounds(
     rates = Rates({name: [] for name in sessions}, {name: [] for name in sessions})
     number = 0
     while number < rounds or (number < MOST_ROUNDS and time.monotonic() < end):
-        names = list(sessions) if number % 2 == 0 else list(reversed(sessions))
+        names = in_turn(sessions, number)
         number += 1
         for name in filter(rates.worth_another_round, names):
             time.sleep(REST)

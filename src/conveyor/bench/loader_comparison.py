@@ -4,52 +4,30 @@
 input holds files, size, batch and threads; in each round it delivers all files once.
 """
 
-import dataclasses
 import json
 import os
+import statistics
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from conveyor.bench.loader_speed import Clock, Rate, cpu_seconds
+from conveyor.bench.records import OURS
 from conveyor.errors import UserError
 from conveyor.measure.rounds import Program, run_rounds
 from conveyor.processes import of_module
 
-OURS = "conveyor"
 _SETTLE = 0.2
 """Seconds after a round in which a loader may finish its work; CPU time in them counts, wall-clock time does not."""
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1"}
 
 
-@dataclasses.dataclass(slots=True)
-class Outcome:
-    """Rates of each loader, one per round; `failed` says why a loader has none."""
-
-    rates: dict[str, list[Rate]]
-    failed: dict[str, str]
-
-    def rows(self) -> list[dict[str, Any]]:
-        """One mapping per loader: rates and our ratios to it, round by round."""
-        ours = self.rates[OURS]
-        return [
-            {
-                "loader": name,
-                "rates": [rate.per_second for rate in rates],
-                "cpu_rates": [rate.per_cpu_second for rate in rates],
-                "ratios": [mine.per_second / its.per_second for mine, its in zip(ours, rates, strict=True)],
-                "cpu_ratios": [mine.per_cpu_second / its.per_cpu_second for mine, its in zip(ours, rates, strict=True)],
-            }
-            for name, rates in self.rates.items()
-        ]
-
-
 def compare(
     names: Sequence[str], files: Sequence[Path], *, size: int, batch: int, threads: int, rounds: int
-) -> Outcome:
-    """One round to warm up, then `rounds`, each in the opposite order of the one before."""
+) -> tuple[dict[str, list[Rate]], dict[str, str]]:
+    """Rates of each loader in `rounds` rounds, after one to warm up; and why others have none."""
     job = json.dumps({"files": [str(path) for path in files], "size": size, "batch": batch, "threads": threads})
     sides = [
         Program(name, of_module("conveyor.bench.loader_comparison", name), _ENVIRONMENT, first=job) for name in names
@@ -61,7 +39,30 @@ def compare(
         name: [Rate(one["images"], one["seconds"], one["cpu_seconds"]) for one in answers[1:]]
         for name, answers in measured.answers.items()
     }
-    return Outcome({name: rates[name] for name in names if name in rates}, measured.absent)
+    return {name: rates[name] for name in names if name in rates}, measured.absent
+
+
+def rows(rates: Mapping[str, Sequence[Rate]]) -> list[dict[str, Any]]:
+    """One mapping per loader: rates and our ratios to it, round by round, and the middle of each."""
+    found = []
+    for name, own in rates.items():
+        pairs = list(zip(rates[OURS], own, strict=True))
+        per_second, per_cpu_second = [rate.per_second for rate in own], [rate.per_cpu_second for rate in own]
+        cpu_ratios = [ours.per_cpu_second / its.per_cpu_second for ours, its in pairs]
+        found.append(
+            {
+                "loader": name,
+                "rates": per_second,
+                "cpu_rates": per_cpu_second,
+                "ratios": [ours.per_second / its.per_second for ours, its in pairs],
+                "cpu_ratios": cpu_ratios,
+                "images_per_second": statistics.median(per_second),
+                "spread": max(per_second) - min(per_second),
+                "images_per_cpu_second": statistics.median(per_cpu_second),
+                "ours_over_it": statistics.median(cpu_ratios),
+            }
+        )
+    return found
 
 
 def _serve(name: str) -> None:

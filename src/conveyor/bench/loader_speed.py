@@ -36,6 +36,10 @@ class Rate:
     def per_cpu_second(self) -> float:
         return self.images / self.cpu_seconds if self.cpu_seconds > 0 else float("inf")
 
+    def to_json(self) -> dict[str, float]:
+        per = {"images_per_second": self.per_second, "images_per_cpu_second": self.per_cpu_second}
+        return {"images": self.images, "seconds": self.seconds, **per}
+
 
 class Clock:
     """Measures a block: `with Clock() as clock: ...`, then `clock.rate(images)`."""

@@ -4,19 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conveyor.bench import scaling, time_to_accuracy
-from conveyor.bench.records import OURS, Record, Sample
-from conveyor.bench.tables import (
-    OUR_RATE,
-    PEER_TITLES,
-    fastest,
-    is_ours,
-    markdown,
-    newest_records,
-    peers_rows,
-    rates,
-    ratio,
-    shown,
-)
+from conveyor.bench.records import OURS, Record, Sample, fastest, is_ours, ratio
+from conveyor.bench.tables import OUR_RATE, PEER_TITLES, markdown, newest_records, peers_rows, rates, shown
 from conveyor.errors import UserError
 from conveyor.files import write_atomically
 from conveyor.monitor import svg

@@ -7,7 +7,7 @@ import os
 import platform
 import statistics
 import subprocess
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -195,6 +195,25 @@ def compare(before: Record, after: Record) -> list[Difference]:
 def ratios(ours: Sequence[float], theirs: Sequence[float]) -> Sample:
     """Round by round ratios of two quantities measured in alternation."""
     return Sample("x", tuple(mine / other for mine, other in zip(ours, theirs, strict=True)))
+
+
+def ratio(ours: Sample, other: Sample) -> Sample:
+    """Round by round, over the rounds that both ran."""
+    shared = min(ours.n, other.n)
+    return ratios(ours.values[:shared], other.values[:shared])
+
+
+def fastest(found: Mapping[str, Sample]) -> str:
+    return max(found, key=lambda name: found[name].median)
+
+
+def is_ours(name: str) -> bool:
+    return name == OURS or name.startswith((f"{OURS} ", f"{OURS}, "))
+
+
+def precision_of(name: str) -> str:
+    """Of a program, from its name; a name without one is float32."""
+    return next((precision for precision in ("bfloat16", "int8") if precision in name), "float32")
 
 
 def share_of(limit: str, name: str) -> str:

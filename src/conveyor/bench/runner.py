@@ -17,6 +17,7 @@ from conveyor.bench.records import Record, Sample, make_record
 from conveyor.bench.spec import Benchmark, Case
 from conveyor.files import make_parent, write_atomically
 from conveyor.layout import parse_layout, usable_cores
+from conveyor.measure.rounds import in_turn
 from conveyor.monitor.observers import METRICS_FILE_VARIABLE
 from conveyor.processes import of_module
 
@@ -108,13 +109,12 @@ def run_all(
 ) -> tuple[list[Outcome], list[Record]]:
     """Run every case `repeats` times; the outcomes, and a record for each case that gave a metric.
 
-    The cases take turns, and every other round runs backwards, so that a machine that slows down affects all of them
-    alike.
+    The cases take turns (see `measure.rounds.in_turn`).
     """
     series = all_series(benchmarks, small)
     with recorded(series, folder, small) as records:
         for number in range(repeats):
-            for one in series if number % 2 == 0 else reversed(series):
+            for one in in_turn(series, number):
                 if one.ok:
                     one.run(folder, report)
     return [outcome for one in series for outcome in one.outcomes], records

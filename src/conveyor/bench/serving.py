@@ -7,11 +7,9 @@ does not compete with.
 
 import contextlib
 import json
-import signal
 import subprocess
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -24,10 +22,10 @@ from conveyor.bench.peer_programs import peer_program, peer_python
 from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
-from conveyor.measure.rounds import Session, UnavailableError
+from conveyor.measure.rounds import Session, UnavailableError, in_turn
 from conveyor.processes import of_module
+from conveyor.serve import launcher
 
-READY_SECONDS = 300.0
 SAMPLE_SECONDS = 0.5
 MIB = 1 << 20
 DIRECT, PLAIN = "engine called directly", "FastAPI and ONNX Runtime"
@@ -67,19 +65,12 @@ def server(command: Sequence[str], ready: Path) -> Iterator[tuple[dict[str, Any]
     """A server for the body of a `with` statement: what its ready file says, and its process."""
     process = subprocess.Popen(list(command), stdout=subprocess.DEVNULL)
     try:
-        end = time.monotonic() + READY_SECONDS
-        while not ready.exists():
-            if process.poll() is not None or time.monotonic() > end:
-                raise UserError("the server did not become ready; its own words are above")
-            time.sleep(0.05)
-        yield json.loads(ready.read_text()), psutil.Process(process.pid)
+        about = launcher.wait_ready(process, ready)
+        if about is None:
+            raise UserError("the server did not become ready; its own words are above")
+        yield about, psutil.Process(process.pid)
     finally:
-        process.send_signal(signal.SIGTERM)
-        try:
-            process.wait(60)
-        except subprocess.TimeoutExpired:
-            process.kill()
-            process.wait()
+        launcher.stop(process)
 
 
 def put_load(address: dict[str, Any], process: psutil.Process, protocol: str, clients: int, seconds: float) -> Load:
@@ -171,7 +162,7 @@ def measure(
             loads[PLAIN] = []
         direct.append(session.rate({"seconds": direct_seconds}))
         for number in range(rounds):
-            for name in servers if number % 2 == 0 else reversed(servers):
+            for name in in_turn(servers, number):
                 address, process = servers[name]
                 spoken = protocol if name == OURS else "http"
                 loads[name].append(put_load(address, process, spoken, clients, seconds))

@@ -1,9 +1,9 @@
 """Tables of records: the newest of each name, programs beside each other."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from conveyor.bench.records import OURS, Record, Sample, load_record, ratios, share_of
+from conveyor.bench.records import OURS, Record, Sample, fastest, is_ours, load_record, precision_of, ratio, share_of
 
 OUR_RATE = f"{OURS} rate"
 LIMITS = ("GEMM", "memory bandwidth")
@@ -25,20 +25,6 @@ def rates(record: Record) -> dict[str, Sample]:
     return found
 
 
-def is_ours(name: str) -> bool:
-    return name == OURS or name.startswith((f"{OURS} ", f"{OURS}, "))
-
-
-def fastest(found: Mapping[str, Sample]) -> str:
-    return max(found, key=lambda name: found[name].median)
-
-
-def ratio(ours: Sample, other: Sample) -> Sample:
-    """Round by round, over the rounds that both ran."""
-    shared = min(ours.n, other.n)
-    return ratios(ours.values[:shared], other.values[:shared])
-
-
 def peers_rows(records: Iterable[Record]) -> list[list[str]]:
     """One row for each program of each setting: its rate, and the ratio to it of ours in its precision and of our fastest."""
     rows = []
@@ -53,7 +39,7 @@ def peers_rows(records: Iterable[Record]) -> list[list[str]]:
         for peer, sample in found.items():
             if peer in ours:
                 continue
-            alike = {name: one for name, one in ours.items() if _precision(name) == _precision(peer)}
+            alike = {name: one for name, one in ours.items() if precision_of(name) == precision_of(peer)}
             best = ratio(ours[fastest(ours)], sample)
             verdict = "ahead" if best.low > 1 else "behind" if best.high < 1 else "even"
             verdict += " in the only round" if best.n == 1 else ""
@@ -64,11 +50,6 @@ def peers_rows(records: Iterable[Record]) -> list[list[str]]:
             for peer, why in record.conditions.get("absent", {}).items()
         ]
     return rows
-
-
-def _precision(name: str) -> str:
-    """Of a program, from its name; a name without one is float32."""
-    return next((precision for precision in ("bfloat16", "int8") if precision in name), "float32")
 
 
 def shown(ratio: Sample) -> str:

@@ -1,6 +1,5 @@
 """Training steps compared with other training loops: same model, batch and threads, alternating rounds, one run."""
 
-import statistics
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from conveyor.bench import limits
 from conveyor.bench.lanes import Work
 from conveyor.bench.peer_programs import peer_program
-from conveyor.bench.records import BEST_RATIO, OURS, Record, Sample, make_record, ratios
+from conveyor.bench.records import BEST_RATIO, OURS, Record, Sample, fastest, is_ours, make_record, ratio
 from conveyor.errors import UserError
 from conveyor.measure.rounds import Program, run_rounds
 from conveyor.processes import of_module
@@ -124,11 +123,9 @@ def measure(
             raise UserError(f"{setting.label}: our own side ({name}) could not run: {measured.absent[name]}")
     limit_rates = {name: measured.rates.pop(name) for name in limits.UNITS}
     half_rates = measured.rates.pop(HALF_GEMM, None)
-    results = {f"{name} rate": Sample("img/s", tuple(rates)) for name, rates in measured.rates.items()}
-    for name in measured.rates:
-        if name != OURS:
-            theirs = measured.rates[name]
-            results[f"ratio to {name}"] = ratios(measured.rates[OURS][: len(theirs)], theirs)
+    samples = {name: Sample("img/s", tuple(rates)) for name, rates in measured.rates.items()}
+    results = {f"{name} rate": sample for name, sample in samples.items()}
+    results |= {f"ratio to {name}": ratio(samples[OURS], one) for name, one in samples.items() if name != OURS}
     results |= {name: Sample(limits.UNITS[name], tuple(rates)) for name, rates in limit_rates.items()}
     needs = limits.needs(setting.model, setting.image_size, setting.classes, training=True)
     for name in (OURS, OURS_IN_ONE):
@@ -137,7 +134,7 @@ def measure(
     if half_rates is not None and OURS_HALF in measured.rates:
         results[HALF_GEMM] = Sample(limit_units[HALF_GEMM], tuple(half_rates))
         results |= needs.shares(OURS_HALF, measured.rates[OURS_HALF], {HALF_GEMM: half_rates})
-    results |= _best(measured.rates, others)
+    results |= _best(samples)
     return make_record(
         setting.label, results, kind="training", model=setting.model, image_size=setting.image_size, batch=setting.batch,
         threads=threads, rounds=len(measured.rates[OURS]), steps=measured.steps, absent=measured.absent,
@@ -145,11 +142,10 @@ def measure(
     )  # fmt: skip
 
 
-def _best(rates: Mapping[str, Sequence[float]], others: Sequence[str]) -> dict[str, Sample]:
+def _best(samples: Mapping[str, Sample]) -> dict[str, Sample]:
     """Our fastest program and the fastest of the others, each in its fastest precision, in the rounds that both ran."""
-    ours, others = ([name for name in names if name in rates] for names in (ALL_OURS, others))
+    others = {name: sample for name, sample in samples.items() if not is_ours(name)}
     if not others:
         return {}
-    best, fastest = (max(names, key=lambda name: statistics.median(rates[name])) for names in (ours, others))
-    shared = min(len(rates[best]), len(rates[fastest]))
-    return {f"{BEST_RATIO} ({best} / {fastest})": ratios(rates[best][:shared], rates[fastest][:shared])}
+    best, other = fastest({name: samples[name] for name in samples if name not in others}), fastest(others)
+    return {f"{BEST_RATIO} ({best} / {other})": ratio(samples[best], samples[other])}

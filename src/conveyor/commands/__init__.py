@@ -1,7 +1,6 @@
 """The sub-commands of `conveyor`: one module each, found by its name, imported only when it is used."""
 
 import importlib
-import importlib.util
 from types import ModuleType
 
 NAMES = {
@@ -13,14 +12,8 @@ NAMES = {
 """Sub-commands by the heading under which `conveyor --help` lists them."""
 
 
-def available() -> dict[str, tuple[str, ...]]:
-    """The sub-commands that are there, by heading."""
-    present = {title: tuple(name for name in names if exists(name)) for title, names in NAMES.items()}
-    return {title: names for title, names in present.items() if names}
-
-
 def exists(name: str) -> bool:
-    return importlib.util.find_spec(f"conveyor.commands.{name.replace('-', '_')}") is not None
+    return any(name in names for names in NAMES.values())
 
 
 def load(name: str) -> ModuleType:

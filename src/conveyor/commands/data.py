@@ -16,7 +16,6 @@ from conveyor.options import Options, specs
 from conveyor.options.parser import add_config, add_options, options_from
 
 if TYPE_CHECKING:
-    from conveyor.bench.loader_speed import Rate
     from conveyor.bench.records import Record
 
 HELP = "List, fetch, verify, convert and measure data sets."
@@ -221,7 +220,7 @@ def _bench(arguments: argparse.Namespace) -> int:
 
     found = measure(bench_options(arguments), max(1, arguments.batches), arguments.threads)
     if arguments.json:
-        rates = {name: _rate(getattr(found, name)) for name in ("feed", "whole", "bound")}
+        rates = {"feed": found.feed.to_json(), "whole": found.whole.to_json(), "bound": found.bound.to_json()}
         print(json.dumps({**rates, "stages": found.stages}, indent=1))
         return 0
     named = {"delivered": found.feed, "delivered and prepared": found.whole, "bound: one cached batch": found.bound}
@@ -251,25 +250,16 @@ def _peers(arguments: argparse.Namespace) -> int:
         raise UserError(f"there are no .jpg or .jpeg files below {options.data.data_dir}")
     files = files[: len(files) // batch * batch]
     threads, size = arguments.threads or usable_cores(), options.model.image_size or 224
-    outcome = loader_comparison.compare(
+    rates, failed = loader_comparison.compare(
         list(loader_peers.available()), files, size=size, batch=batch, threads=threads, rounds=max(1, arguments.rounds)
     )
-    rows = [
-        {
-            **row,
-            "images_per_second": statistics.median(row["rates"]),
-            "spread": max(row["rates"]) - min(row["rates"]),
-            "images_per_cpu_second": statistics.median(row["cpu_rates"]),
-            "ours_over_it": statistics.median(row["cpu_ratios"]),
-        }
-        for row in outcome.rows()
-    ]
+    rows = loader_comparison.rows(rates)
     conditions = {"threads": threads, "files": len(files), "batch": batch, "rounds": arguments.rounds}
     if arguments.out:
-        path = _peers_record(rows, size, {**conditions, "absent": outcome.failed}).save(Path(arguments.out))
+        path = _peers_record(rows, size, {**conditions, "absent": failed}).save(Path(arguments.out))
         print(f"wrote {path}", file=sys.stderr)
     if arguments.json:
-        print(json.dumps({**conditions, "loaders": rows, "failed": outcome.failed}, indent=1))
+        print(json.dumps({**conditions, "loaders": rows, "failed": failed}, indent=1))
         return 0
     print(
         f"{len(files)} photographs, {threads} threads, batch {batch}, {arguments.rounds} rounds after one for warming up"
@@ -284,7 +274,7 @@ def _peers(arguments: argparse.Namespace) -> int:
     ]  # fmt: skip
     titles = ["loader", "images/s", "spread", "ours / it", "images/CPU-s", "ours / it", "from", "to"]
     print(format_table(titles, lines, rule=False))
-    for name, reason in outcome.failed.items():
+    for name, reason in failed.items():
         print(f"{name}: did not run ({reason})")
     return 0
 
@@ -309,15 +299,6 @@ def _photographs(folder: Path, count: int) -> list[Path]:
         raise UserError(f"{folder} is not a folder")
     found = (path for path in sorted(folder.resolve().rglob("*")) if path.suffix.lower() in (".jpg", ".jpeg"))
     return list(itertools.islice(found, count))
-
-
-def _rate(rate: "Rate") -> dict[str, float]:
-    return {
-        "images": rate.images,
-        "seconds": rate.seconds,
-        "images_per_second": rate.per_second,
-        "images_per_cpu_second": rate.per_cpu_second,
-    }
 
 
 def _existing(path: str) -> Path:

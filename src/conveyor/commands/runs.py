@@ -10,7 +10,6 @@ from pathlib import Path
 
 from conveyor.errors import UserError, did_you_mean
 from conveyor.files import read_object
-from conveyor.monitor.csvfile import CsvFile
 from conveyor.monitor.records import readable_time
 from conveyor.monitor.table import format_table
 from conveyor.options.parser import add
@@ -74,30 +73,23 @@ def rows_below(folder: Path) -> list[Row]:
 
 def _row(folder: Path) -> Row:
     from conveyor.checkpoint.lock import is_held
+    from conveyor.report.inputs import read_rows
 
     spec, result = read_object(folder / "spec.json"), read_object(folder / "result.json")
-    metrics = CsvFile(folder / "metrics.csv", (), "update").read()
-    found = [_number(row.get("accuracy")) for row in CsvFile(folder / "validation.csv", (), "update").read()]
-    seconds = result.get("seconds") or _number(metrics[-1].get("seconds") if metrics else None)
+    metrics, validations = read_rows(folder / "metrics.csv"), read_rows(folder / "validation.csv")
+    seconds = result.get("seconds") or (metrics[-1].get("seconds") if metrics else None)
     written = [path.stat().st_mtime for path in (folder / "metrics.csv", folder / "options.yml") if path.exists()]
     state = "running" if is_held(folder) else str(result.get("reason", "stopped"))
     return Row(
         name=folder.resolve().name,
         model=str(spec.get("model", "")),
         data=str(spec.get("data", "")),
-        accuracy=max((one for one in found if one is not None), default=None),
+        accuracy=max((one for row in validations if isinstance(one := row.get("accuracy"), float)), default=None),
         seconds=float(seconds or 0.0) if isinstance(seconds, int | float) else 0.0,
         state=state,
         time=max(written),
         folder=str(folder),
     )
-
-
-def _number(text: str | None) -> float | None:
-    try:
-        return float(text) if text else None
-    except ValueError:
-        return None
 
 
 def _cells(row: Row) -> list[str]:

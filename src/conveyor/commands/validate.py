@@ -117,13 +117,11 @@ def execute(options: Options, *, as_json: bool = False, wanted: AskedPrecision |
         print(table(records))
         if options.events.answers is not None:
             print(f"answers written to {options.events.answers}")
+        print(f"written to {written}")
         if len({record["name"] for record in records}) > 1 and options.run.checkpoint_path is not None:
             from conveyor.checkpoint import choice
 
-            print(f"written to {written}")
             print(f"note: serve, load and export take {choice.text(choice.find(Path(options.run.checkpoint_path)))}")
-        else:
-            print(f"written to {written}")
     return 0
 
 

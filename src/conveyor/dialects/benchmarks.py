@@ -1,17 +1,14 @@
 """`python3 -m examples_utils benchmark`: the benchmark runner under its original name."""
 
+import functools
 from collections.abc import Sequence
 
 from conveyor.dialects.running import exit_code, run_command
 from conveyor.errors import UserError
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """Translate to `conveyor bench run` and run it; returns the exit code."""
-    return exit_code("examples_utils", _run, argv)
-
-
 def _run(words: list[str]) -> int:
+    """Translate to `conveyor bench run` and run it."""
     translated = translate(words)
     print(" ".join(["conveyor", *translated]), flush=True)
     return run_command(translated)
@@ -22,3 +19,6 @@ def translate(words: Sequence[str]) -> list[str]:
     if list(words[:1]) != ["benchmark"]:
         raise UserError(f"there is no action {' '.join(words[:1]) or 'given'}: write benchmark --spec FILE")
     return ["bench", "run", *("--benchmark" if word == "--benchmarks" else word for word in words[1:])]
+
+
+main = functools.partial(exit_code, "examples_utils", _run)

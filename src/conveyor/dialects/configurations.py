@@ -60,7 +60,7 @@ def _translated(dialect: str, script: str, file: str, name: str) -> dict[str, An
     from conveyor.dialects.reader import add_configuration, read
 
     script = script or scripts.SCRIPTS[dialect][0]
-    values = read(scripts.DIALECTS[dialect][0], script, [])
+    values = read(scripts.DIALECTS[dialect].table, script, [])
     add_configuration(values, name, {file: texts(dialect, script)[file]}, None)
     completed = BASES.get(name, {})
     values.config.update(completed)

@@ -1,7 +1,6 @@
 """Help in a dialect: its options with their defaults and what they are translated to, for the chosen model."""
 
 import textwrap
-from collections.abc import Mapping, Sequence
 
 from conveyor.dialects.table import FLAGS, LISTS, Row, Table
 from conveyor.errors import UserError, did_you_mean
@@ -9,14 +8,14 @@ from conveyor.errors import UserError, did_you_mean
 _METAVARS = {"int": "N", "ints": "N [N ...]", "float": "X", "floats": "X [X ...]", "texts": "NAME [NAME ...]"}
 
 
-def help_text(dialect: str, script: str, family: str | None, table: Table, groups: Mapping[str, Sequence[Row]]) -> str:
+def help_text(dialect: str, script: str, family: str | None, table: Table) -> str:
     """The options of `script`, with those of the model `family` where options depend on it."""
     families = dict.fromkeys(name for row in table for name in row.models)
     if family is not None and family not in families:
         raise UserError(f"--model: there is no model {family!r}{did_you_mean(family, families)}")
     shown = {id(row) for row in table.declared(script, family)}
     lines = [f"usage: {script}.py [options]", "", f"The options of the {dialect} program and what they are here."]
-    for title, rows in groups.items():
+    for title, rows in table.groups.items():
         mine = [row for row in rows if id(row) in shown]
         if not mine:
             continue

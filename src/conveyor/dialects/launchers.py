@@ -7,6 +7,7 @@ runs this.
 """
 
 import dataclasses
+import functools
 import os
 import re
 import shlex
@@ -186,11 +187,6 @@ def _dialect_of(path: Path, here: Path) -> str | None:
     return next((dialect for word, dialect in names.items() if word in text), None)
 
 
-def poprun(argv: Sequence[str] | None = None) -> int:
-    """The command `poprun`."""
-    return exit_code("poprun", _poprun, argv)
-
-
 def _poprun(words: list[str]) -> int:
     request = read_poprun(words)
     if {"-h", "--help"} & set(request.switches):
@@ -271,15 +267,11 @@ def _environment(variables: Mapping[str, str]) -> list[str]:
     return [word for name, value in variables.items() for word in ("--env", f"{name}={value}")]
 
 
-def mpirun(argv: Sequence[str] | None = None) -> int:
+def _mpirun_or_plan(words: list[str]) -> int:
     """`mpirun` in its older spelling (`-bind-to none`) for the installed one; without any, `conveyor launch`.
 
     With --dry-run among the program's words the plan is printed and nobody is contacted.
     """
-    return exit_code("mpirun", _mpirun_or_plan, argv)
-
-
-def _mpirun_or_plan(words: list[str]) -> int:
     options, program = split_options(words)
     flat = [word for option in options for word in option]
     if not program:
@@ -311,12 +303,8 @@ def _mpirun(options: list[str], program: list[str]) -> int:
     return run_command([*words, *["--tag-output"] * read.tagged, "--", *program])
 
 
-def gc_profile(argv: Sequence[str] | None = None) -> int:
-    """`gc-profile -d DIR -- COMMAND`: run a command whose profile goes to DIR."""
-    return exit_code("gc-profile", _gc_profile, argv)
-
-
 def _gc_profile(words: list[str]) -> int:
+    """`gc-profile -d DIR -- COMMAND`: run a command whose profile goes to DIR."""
     cut = words.index("--") if "--" in words else 2
     options, program = words[:cut], words[cut + ("--" in words) :]
     if options and (len(options) != 2 or options[0] not in ("-d", "--output-dir")):
@@ -334,12 +322,17 @@ def _gc_profile(words: list[str]) -> int:
         raise UserError(f"cannot start {program[0]}: {error.strerror}") from None
 
 
-def gc_info(argv: Sequence[str] | None = None) -> int:
-    """`gc-info -l`: the devices that are there."""
-    return exit_code("gc-info", _gc_info, argv)
-
-
 def _gc_info(words: list[str]) -> int:
+    """`gc-info -l`: the devices that are there."""
     if words not in ([], ["-l"], ["--list-devices"]):
         raise UserError(f"there is no option {words[0]}: write gc-info -l")
     return run_command(["devices", "--list"])
+
+
+poprun, mpirun, gc_profile, gc_info = (
+    functools.partial(exit_code, name, act)
+    for name, act in (
+        ("poprun", _poprun), ("mpirun", _mpirun_or_plan), ("gc-profile", _gc_profile), ("gc-info", _gc_info)
+    )
+)  # fmt: skip
+"""The programs; their words are those of the command line unless given."""

@@ -1,12 +1,7 @@
 """The migration tables: every option of every dialect and what it is here, as Markdown for docs/migration.md."""
 
-from collections.abc import Mapping, Sequence
-
-from conveyor.dialects.popart import table as popart_table
-from conveyor.dialects.pytorch import table as pytorch_table
+from conveyor.dialects.scripts import DIALECTS
 from conveyor.dialects.table import Row
-from conveyor.dialects.tensorflow1 import table as tensorflow1_table
-from conveyor.dialects.tensorflow2 import table as tensorflow2_table
 
 TITLES = {
     "tensorflow1": "TensorFlow 1",
@@ -44,12 +39,6 @@ RULES = {
         "CIFAR-10 validation images are shifted and flipped like training images (`--validation-transform train`), as the original did; its printed accuracy is that of the last 1,000 images (the last host call), here it is that of all 10,000.",
     ),
 }
-GROUPS: dict[str, Mapping[str, Sequence[Row]]] = {
-    "tensorflow1": tensorflow1_table.GROUPS,
-    "tensorflow2": tensorflow2_table.GROUPS,
-    "pytorch": pytorch_table.GROUPS,
-    "popart": popart_table.GROUPS,
-}
 
 
 def page() -> str:
@@ -72,7 +61,7 @@ def page() -> str:
     for dialect, title in TITLES.items():
         lines += ["", f"## {title}", ""]
         lines += [f"- {rule}" for rule in RULES[dialect]]
-        for group, rows in GROUPS[dialect].items():
+        for group, rows in DIALECTS[dialect].table.groups.items():
             lines += [
                 "",
                 f"### {title}: {group.lower()}",

@@ -36,7 +36,6 @@ def _average(
 
 def pytorch_restore(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
     """restore.py: all options come with the checkpoint."""
-    del script
     path = _path(values, "checkpoint_path", "checkpoint_input_path")
     stored = stored_runs.stored_options(path)
     seed = stored_runs.batch_in_words(stored, "batch_size", "gradient_accumulation")
@@ -72,7 +71,6 @@ def tensorflow1_train(script: str, values: Values, launcher: Launcher, environme
 
 def tensorflow1_average(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
     """weight_avg.py: mean or exponential average of a run's checkpoints."""
-    del script, launcher, environment
     path, output = _path(values, "restore_path"), _path(values, "filename")
     if values["mode"] is None:
         raise UserError("--mode is required: mean or exponential")
@@ -85,7 +83,6 @@ def tensorflow1_average(script: str, values: Values, launcher: Launcher, environ
 
 def pytorch_average(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
     """weight_avg.py of the later program."""
-    del script, launcher, environment
     path, output = _path(values, "checkpoint_input_path"), _path(values, "checkpoint_output_path")
     mode = values["weight_avg_strategy"] if values["weight_avg_strategy"] != "none" else "mean"
     return _average(

@@ -23,7 +23,7 @@ from conveyor.world import restarts
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
 
 
-def exit_code(program: str, act: Callable[[list[str]], int], argv: Sequence[str] | None) -> int:
+def exit_code(program: str, act: Callable[[list[str]], int], argv: Sequence[str] | None = None) -> int:
     """The exit code of `act`, called with a program's words; a user's mistake is one sentence in the program's name."""
     try:
         return act(list(sys.argv[1:] if argv is None else argv))

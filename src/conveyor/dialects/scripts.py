@@ -4,13 +4,14 @@ import dataclasses
 import os
 import re
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from pathlib import Path
-from types import ModuleType
+from typing import NamedTuple
 
 from conveyor.dialects import configurations, other_scripts
 from conveyor.dialects.help import help_text
+from conveyor.dialects.other_scripts import Rules
 from conveyor.dialects.popart import table as popart_table
 from conveyor.dialects.popart import translate as popart
 from conveyor.dialects.pytorch import table as pytorch_table
@@ -27,12 +28,19 @@ from conveyor.dialects.translation import Launcher, Translation, environment_num
 from conveyor.dialects.words import in_their_words
 from conveyor.errors import UserError, did_you_mean
 
-Translate = Callable[[str, Values, Launcher, Mapping[str, str]], Translation]
-DIALECTS: dict[str, tuple[Table, ModuleType, Translate]] = {
-    "pytorch": (pytorch_table.TABLE, pytorch_table, pytorch.translate),
-    "tensorflow1": (tensorflow1_table.TABLE, tensorflow1_table, tensorflow1.translate),
-    "tensorflow2": (tensorflow2_table.TABLE, tensorflow2_table, tensorflow2.translate),
-    "popart": (popart_table.TABLE, popart_table, popart.translate),
+
+class Dialect(NamedTuple):
+    """The options of a program, and what they mean together."""
+
+    table: Table
+    rules: Rules
+
+
+DIALECTS = {
+    "pytorch": Dialect(pytorch_table.TABLE, pytorch.translate),
+    "tensorflow1": Dialect(tensorflow1_table.TABLE, tensorflow1.translate),
+    "tensorflow2": Dialect(tensorflow2_table.TABLE, tensorflow2.translate),
+    "popart": Dialect(popart_table.TABLE, popart.translate),
 }
 SCRIPTS = {
     "pytorch": ("train", "restore", "validate", "weight_avg", "run_benchmark"),
@@ -73,7 +81,7 @@ def of_values(
     dialect: str, script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]
 ) -> Translation:
     """The translation of the values of a script's options."""
-    rules = other_scripts.RULES.get((dialect, script), DIALECTS[dialect][2])
+    rules = other_scripts.RULES.get((dialect, script), DIALECTS[dialect].rules)
     translation = rules(script, values, launcher, environment)
     if translation.command == "validate" and "overrides" not in translation.settings:
         return as_validation(values, translation)
@@ -84,7 +92,7 @@ def values_of(dialect: str, script: str, words: Sequence[str], folder: Path | No
     """The values of a command line, with those of the configuration that it names."""
     if script not in SCRIPTS[dialect]:
         raise UserError(f"there is no script {script}.py in {dialect}{did_you_mean(script, SCRIPTS[dialect])}")
-    values = read(DIALECTS[dialect][0], script, words, family_of(dialect, script, words, folder))
+    values = read(DIALECTS[dialect].table, script, words, family_of(dialect, script, words, folder))
     name = values.given.get("config")
     if name is not None:
         add_configuration(values, *_sources(dialect, script, name, folder), values.given.get("config_path"))
@@ -106,8 +114,7 @@ def family_of(dialect: str, script: str, words: Sequence[str], folder: Path | No
     """
     if dialect != "tensorflow1":
         return None
-    table = DIALECTS[dialect][0]
-    rows = [row for row in table if row.flag in ("--model", "--config", "--config-path")]
+    rows = [row for row in DIALECTS[dialect].table if row.flag in ("--model", "--config", "--config-path")]
     chosen = {row.key: word_after(row.flag, words) for row in rows}
     if chosen["model"] is None and chosen["config"] is not None:
         values = Values(rows)
@@ -141,7 +148,7 @@ def main(dialect: str, script: str, argv: Sequence[str] | None = None, folder: P
         try:
             if any(word in ("-h", "--help") for word in words):
                 family = family_of(dialect, script, words, beside)
-                print(help_text(dialect, script, family, DIALECTS[dialect][0], DIALECTS[dialect][1].GROUPS))
+                print(help_text(dialect, script, family, DIALECTS[dialect].table))
                 return 0
             return run(translate(dialect, script, words, folder=beside))
         except UserError as error:
@@ -157,4 +164,4 @@ def told(error: UserError, dialect: str, script: str, words: Sequence[str], fold
         family = family_of(dialect, script, words, folder)
     except UserError:
         return text  # The configuration itself cannot be read.
-    return in_their_words(text, DIALECTS[dialect][0], script, words, family)
+    return in_their_words(text, DIALECTS[dialect].table, script, words, family)

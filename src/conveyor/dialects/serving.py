@@ -27,14 +27,16 @@ def _export(translation: Translation) -> int:
 
 
 def _request(translation: Translation) -> int:
-    from conveyor.request.client import export_and_request
+    from conveyor.request.client import LoadSettings, export_and_request
 
     settings = dict(translation.settings)
+    checkpoint, form = settings.pop("checkpoint"), settings.pop("form")
     folder = Path.cwd() / str(settings["name"]).replace("/", "-")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file: the model would be exported there, move it away")
+    load = LoadSettings(**{**settings, "name": folder.name})
     report = export_and_request(
-        translation.options, folder, say=lambda line: print(line, flush=True), **{**settings, "name": folder.name}
+        translation.options, folder, load, checkpoint=checkpoint, form=form, say=lambda line: print(line, flush=True)
     )
     print("\n".join(report.lines()))
     return 0 if report.ok else 1

@@ -2,7 +2,7 @@
 
 import dataclasses
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from conveyor.errors import UserError
@@ -81,12 +81,13 @@ def row(names: str, kind: str = "text", default: Any = None, **rest: Any) -> Row
 class Table:
     """The rows of a dialect, found by spelling or by configuration key.
 
-    The rows hold the options of all versions of a program. `absent` has, for each version that a document describes,
-    the spellings that this version does not declare.
+    The rows, in groups by title, hold the options of all versions of a program. `absent` has, for each version that a
+    document describes, the spellings that this version does not declare.
     """
 
-    def __init__(self, rows: Iterable[Row], absent: Iterable[str] = ("",)) -> None:
-        self.rows = tuple(rows)
+    def __init__(self, groups: Mapping[str, Sequence[Row]], absent: Iterable[str] = ("",)) -> None:
+        self.groups = groups
+        self.rows = tuple(row for rows in groups.values() for row in rows)
         self.absent = tuple(frozenset(names.split()) for names in absent)
 
     def __iter__(self) -> Iterator[Row]:

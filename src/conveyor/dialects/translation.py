@@ -11,6 +11,9 @@ from conveyor.options import Options, specs
 from conveyor.options.options import EXCLUSIVE, arguments_of
 from conveyor.options.validation import check_training
 
+SCHEDULES = {"Grouped": "gpipe", "Interleaved": "1f1b", "Sequential": "sequential"}
+"""The pipeline schedules of both TensorFlow programs, and ours."""
+
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Translation:
@@ -95,6 +98,12 @@ class Draft:
     def note(self, text: str) -> None:
         self.notes.append(text)
 
+    def plan_only(self) -> None:
+        """With --compile-only the plan is printed."""
+        if self.values["compile_only"]:
+            self.values.dry_run = True
+            self.note("--compile-only: nothing is compiled here, so the plan is printed")
+
     def options(self) -> Options:
         """What the run would have so far: our own options on the command line override what they exclude."""
         own = self.values.own
@@ -121,7 +130,7 @@ class Draft:
 
         return Topology.from_options(self.options().batch)[0].global_batch
 
-    def finish(self, command: str = "train", words: tuple[str, ...] = (), config: str | None = None) -> Translation:
+    def finish(self, command: str, words: tuple[str, ...] = ()) -> Translation:
         """The translation, with our own options of the command line on top."""
         options = self.options().check()
         if command == "train":
@@ -131,9 +140,8 @@ class Draft:
             options,
             tuple(dict.fromkeys(self.notes)),
             words,
-            config,
-            self.values.dry_run,
-            self.values.json,
+            dry_run=self.values.dry_run,
+            json=self.values.json,
         )
 
 

@@ -42,8 +42,7 @@ def _one(row: Row, kind: str, value: Any, place: str) -> Any:
     try:
         result = _convert(kind, value)
     except (ValueError, TypeError, ZeroDivisionError):
-        words = _WORDS.get("int" if kind == "ints" else kind, "text")
-        raise UserError(f"{place}{row.flag} is {value!r}, but should be {words}") from None
+        raise UserError(f"{place}{row.flag} is {value!r}, but should be {_WORDS.get(kind, 'text')}") from None
     if not row.choices or result in row.choices:
         return result
     folded = {str(choice).lower(): choice for choice in row.choices}

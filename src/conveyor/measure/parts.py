@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
+from statistics import median_high
 from typing import Any
 
 import torch
@@ -18,14 +19,9 @@ def now() -> float:
     return time.process_time() if torch.get_num_threads() == 1 else time.perf_counter()
 
 
-def median(values: Sequence[float]) -> float:
-    """The middle value; of an even number the higher one."""
-    return sorted(values)[len(values) // 2]
-
-
 def medians(found: Sequence[tuple[float, float]]) -> tuple[float, float]:
     """Of (forward, backward) seconds, the first pass left out: libraries choose their kernels in it."""
-    return median([one for one, _ in found[1:]]), median([other for _, other in found[1:]])
+    return median_high(one for one, _ in found[1:]), median_high(other for _, other in found[1:])
 
 
 def timed(run: Callable[..., Any], *inputs: Any, clock: Callable[[], float] = now) -> tuple[tuple[Tensor, ...], float]:

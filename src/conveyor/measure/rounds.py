@@ -14,10 +14,10 @@ import queue
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 START_SECONDS = 600.0
 ROUND_SECONDS = 900.0
@@ -27,6 +27,7 @@ START_SHARE = 0.7
 FIRST_ROUNDS, FAR_BEHIND = 2, 0.8
 """After this many rounds a peer slower than this share of the best rate is not run again."""
 NO_TIME = "left out for want of time"
+Side = TypeVar("Side")
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,8 +225,7 @@ def run_rounds(
             begun, ended = ended, time.monotonic()
             if number >= FIRST_ROUNDS and seconds is not None and 2 * ended - begun > started + seconds:
                 break  # another round like the last one would be too long
-            # Every other round runs in reverse order, so that a machine that slows down favours none.
-            for session in sessions if number % 2 == 0 else reversed(sessions):
+            for session in in_turn(sessions, number):
                 # Left out for good: the rounds of two programs are compared by their numbers.
                 if session.name in peers and not worth_another_round(measured.rates, session.name, peers):
                     dropped.add(session.name)
@@ -262,6 +262,11 @@ def _step_seconds(sessions: Sequence[Session], measured: Measured) -> float:
     for session in sessions:
         _round(session, 1, measured, {})
     return time.monotonic() - started
+
+
+def in_turn(sides: Collection[Side], number: int) -> list[Side]:
+    """The sides in the order of a round: every other one runs in reverse, so that a machine that slows down favours none."""
+    return list(sides) if number % 2 == 0 else list(sides)[::-1]
 
 
 def fitting_steps(seconds: float, step_seconds: float, rounds: int, steps: int) -> int:

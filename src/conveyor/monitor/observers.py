@@ -165,8 +165,7 @@ class Terminal(Observer):
             if self._screen and (result or not self._quiet):
                 progress.say(line)
         if self._log_file is not None and lines:
-            with self._log_file.open("a", encoding="utf-8") as file:
-                file.write("".join(f"{line}\n" for line in lines))
+            append_log(self._log_file.parent, lines)
 
 
 def log_line(record: Record, updates_total: int = 0, seconds_left: float = 0.0) -> str:

@@ -1,6 +1,6 @@
 """Profiling a run: where the time and the memory go, by operator and by layer.
 
-    profiler = make_profiler(options.run.profile, folder, worker)    # None when it is off
+    profiler = TorchProfiler(options.run.profile, folder, worker)    # unless it is off
     profiler.attach(model)                      # after the model is ready; hooks only at level layers and full
     while ...:
         ...one update...
@@ -23,25 +23,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from conveyor.errors import UserError, did_you_mean
 from conveyor.files import replacing, write_atomically
 from conveyor.monitor.table import format_table
 
-LEVELS = ("off", "light", "layers", "full")
 SKIPPED_UPDATES = 1
 MEASURED_UPDATES = 3
 _log = logging.getLogger(__name__)
 
 
-def make_profiler(level: str, folder: str | Path, worker: int = 0) -> "TorchProfiler | None":
-    """The profiler of a worker, None at level off; `folder` is made when there is something to write."""
-    if level not in LEVELS:
-        raise UserError(f"there is no profile level {level!r}{did_you_mean(level, LEVELS)}")
-    return None if level == "off" else TorchProfiler(level, Path(folder), worker)
-
-
 class TorchProfiler:
-    """The torch profiler over a few updates, and hooks that time every leaf layer."""
+    """The torch profiler over a few updates, and hooks that time every leaf layer; `folder` is made when it is written."""
 
     def __init__(self, level: str, folder: Path, worker: int) -> None:
         os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # hides its messages at start and stop

@@ -22,24 +22,22 @@ if TYPE_CHECKING:
 class Bar:
     """What `track` yields; this one draws nothing."""
 
-    def advance(self, amount: float = 1, note: str | None = None) -> None:
-        """Go on by `amount` units; `note` replaces the text after the bar."""
+    def advance(self, amount: float = 1) -> None:
+        """Go on by `amount` units."""
 
-    def reach(self, done: float, note: str | None = None) -> None:
-        """Set the units done so far."""
+    def reach(self, done: float, note: str = "") -> None:
+        """Set the units done so far; `note` is the text after the bar."""
 
 
 class _LiveBar(Bar):
     def __init__(self, progress: "Progress", task: "TaskID") -> None:
         self._progress, self._task = progress, task
 
-    def advance(self, amount: float = 1, note: str | None = None) -> None:
-        fields: dict[str, Any] = {} if note is None else {"note": note}
-        self._progress.update(self._task, advance=amount, **fields)
+    def advance(self, amount: float = 1) -> None:
+        self._progress.update(self._task, advance=amount)
 
-    def reach(self, done: float, note: str | None = None) -> None:
-        fields: dict[str, Any] = {} if note is None else {"note": note}
-        self._progress.update(self._task, completed=done, **fields)
+    def reach(self, done: float, note: str = "") -> None:
+        self._progress.update(self._task, completed=done, note=note)
 
 
 class _Display:
@@ -50,13 +48,13 @@ class _Display:
         self._progress: Progress | None = None
         self._bars = 0
 
-    def open(self, total: float | None, label: str, unit: str, note: str) -> tuple["Progress", "TaskID"]:
+    def open(self, total: float | None, label: str, unit: str) -> tuple["Progress", "TaskID"]:
         with self._lock:
             if self._progress is None:
                 self._progress = _make_progress()
                 self._progress.start()
             self._bars += 1
-            task = self._progress.add_task(label, total=total, unit=unit, note=note)
+            task = self._progress.add_task(label, total=total, unit=unit, note="")
             return self._progress, task
 
     def close(self, task: "TaskID") -> None:
@@ -81,7 +79,7 @@ _display = _Display()
 
 
 @contextmanager
-def track(total: float | None, label: str, unit: str = "img", *, quiet: bool = False, note: str = "") -> Iterator[Bar]:
+def track(total: float | None, label: str, unit: str = "img", *, quiet: bool = False) -> Iterator[Bar]:
     """A bar over `total` units (None: unknown) for the time of the `with` block.
 
     >>> with track(50_000, "Validate") as bar:
@@ -92,7 +90,7 @@ def track(total: float | None, label: str, unit: str = "img", *, quiet: bool = F
     if quiet or not sys.stderr.isatty():
         yield Bar()
         return
-    progress, task = _display.open(total, label, unit, note)
+    progress, task = _display.open(total, label, unit)
     try:
         yield _LiveBar(progress, task)
     finally:

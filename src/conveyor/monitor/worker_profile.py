@@ -9,7 +9,7 @@ from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.monitor import timeline
-from conveyor.monitor.profile import TorchProfiler, make_profiler
+from conveyor.monitor.profile import TorchProfiler
 from conveyor.options.run import RunOptions
 
 FIRST_UPDATE = 1
@@ -86,7 +86,8 @@ def make_worker_profile(run: RunOptions, folder: Path, worker: int, module: Any,
             raise UserError(
                 f"cannot make the folder {where} for profiles ({problem.strerror}): see --profile-dir"
             ) from None
-    profiler = make_profiler(run.profile, where, worker)
-    if profiler is not None:
+    profiler = None
+    if run.profile != "off":
+        profiler = TorchProfiler(run.profile, where, worker)
         profiler.attach(module)
     return WorkerProfile(folder, worker, record=on_cpu, profiler=profiler)

@@ -35,7 +35,6 @@ class Wanted:
     recompute: tuple[str, ...] = ("none", "block", "stage")
     weight_copies: float = 3.0
     update_seconds_per_byte: float = 1.2e-9
-    data_seconds_per_image: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +55,6 @@ class Proposal:
     memory: tuple[float, ...]
     reduce_seconds: float
     fits: bool
-
-    @property
-    def workers(self) -> int:
-        return self.lanes * self.depth
 
     @property
     def layout(self) -> str:
@@ -144,8 +139,7 @@ def propose(
     if hardware.overlaps:
         exposed = max(0.0, reduce - min(stage.backward for stage in stages)) if reduce else 0.0
     largest = max(stage.weight_bytes for stage in stages)
-    data = wanted.data_seconds_per_image * micro_batch * per_lane * slowdown
-    seconds = passes + data + exposed + largest * wanted.update_seconds_per_byte * slowdown
+    seconds = passes + exposed + largest * wanted.update_seconds_per_byte * slowdown
     memory = tuple(stage.memory(many, wanted.weight_copies) for stage, many in zip(stages, held, strict=True))
     limit = wanted.memory if wanted.memory is not None else hardware.memory_of_worker(lanes * depth)
     return Proposal(

@@ -44,7 +44,6 @@ class UnitCost:
     output_bytes: float = 0.0
     weight_bytes: float = 0.0
     block: str | None = None
-    can_start_stage: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +56,6 @@ class StageCost:
     backward: float
     weight_bytes: float
     saved_bytes: float
-    input_bytes: float
     output_bytes: float
     transient_bytes: float
 
@@ -122,7 +120,6 @@ class Model:
             backward,
             weight_bytes=self._weights[stop] - self._weights[start],
             saved_bytes=kept * batch,
-            input_bytes=self.boundary(start) * batch,
             output_bytes=(0.0 if stop == len(self) else self.boundary(stop)) * batch,
             transient_bytes=(again + 2 * self._largest(start, stop)) * batch,
         )

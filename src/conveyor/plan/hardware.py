@@ -22,7 +22,6 @@ class Hardware:
     `cores` limits how many workers of a CPU really run at the same time (0: every device is a device of its own).
     """
 
-    name: str
     flops: float
     bandwidth: float
     network: Network
@@ -58,7 +57,6 @@ class Hardware:
 def this_cpu(cores: int, flops: float, memory: float | None = None) -> Hardware:
     """A CPU whose workers have one thread each; a convolution reaches about two thirds of the matrix-product rate."""
     return Hardware(
-        name=f"{cores} cores",
         flops=0.65 * flops,
         bandwidth=6e9,
         network=Network(CPU_LOOPBACK, CPU_LOOPBACK, devices_per_host=max(1, cores)),
@@ -72,7 +70,6 @@ def accelerator(flops: float, memory: float) -> Hardware:
     """Accelerators of this machine: a convolution reaches about half of the matrix-product rate."""
     link = Link(2e10, 1e-5)
     return Hardware(
-        name="accelerators",
         flops=0.5 * flops,
         bandwidth=4e11,
         network=Network(link, link, devices_per_host=8),

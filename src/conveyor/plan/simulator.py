@@ -74,8 +74,8 @@ class Pod:
     def hardware(self) -> Hardware:
         """The device as the cost model sees it."""
         return Hardware(
-            name=f"{self.hosts} hosts x {self.devices} devices", flops=self.flops, bandwidth=self.memory_bandwidth,
-            network=self.network, memory=self.memory, overhead=self.overhead,
+            flops=self.flops, bandwidth=self.memory_bandwidth, network=self.network, memory=self.memory,
+            overhead=self.overhead,
         )  # fmt: skip
 
     @classmethod

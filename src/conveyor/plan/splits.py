@@ -32,8 +32,8 @@ def best_split(
 ) -> Split | None:
     """The optimum for a table of stage times.
 
-    `seconds[i, j]` is the time of a stage with units i to j - 1 (infinite where no stage may start at i); `sent[i]` the
-    bytes that cross a cut before unit i; `fits[s][i, j]` whether stage s may be that. None if nothing fits.
+    `seconds[i, j]` is the time of a stage with units i to j - 1; `sent[i]` the bytes that cross a cut before unit i;
+    `fits[s][i, j]` whether stage s may be that. None if nothing fits.
     """
     units = seconds.shape[0] - 1
     if stages > units:
@@ -62,9 +62,6 @@ def stage_times(model: Model, batch: int, recompute: str = "none", seconds_per_b
     crossing = np.array([model.boundary(position) * batch * seconds_per_byte for position in range(units + 1)])
     crossing[0] = crossing[units] = 0.0
     table: _Array = passes[None, :] - passes[:, None] + crossing[None, :] + crossing[:, None]
-    for position, unit in enumerate(model.units):
-        if position and not unit.can_start_stage:
-            table[position, :] = np.inf
     return table
 
 

@@ -1,11 +1,9 @@
 """The page, the table and the list of `conveyor data audit`."""
 
-import base64
-import io
 from collections import Counter
 from pathlib import Path
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 from PIL import Image
 
 from conveyor.data.audit import Finding, Pictures
@@ -14,6 +12,7 @@ from conveyor.errors import UserError
 from conveyor.files import make_parent, write_atomically
 from conveyor.monitor.csvfile import csv_text
 from conveyor.report import cells, page
+from conveyor.report.images import data_uri
 
 KINDS = ("leak", "duplicate", "near duplicate", "broken", "odd", "doubtful label")
 SHOWN = 36
@@ -66,10 +65,8 @@ def _figure(one: Finding, pictures: Pictures, places: dict[tuple[str, str], tupl
         pixels = pictures.pixels(*places[one.split, one.path])
     except (BadImageError, UserError, KeyError):
         return Markup("")
-    small, buffer = Image.fromarray(pixels), io.BytesIO()
-    small.save(buffer, "JPEG", quality=70)
-    source = base64.b64encode(buffer.getvalue()).decode()
-    caption = Markup("{}<br><span class='soft'>{}</span>").format(escape(one.label), escape(one.detail))
-    return Markup('<figure><img alt="{}" src="data:image/jpeg;base64,{}"><figcaption>{}</figcaption></figure>').format(
+    source = data_uri(Image.fromarray(pixels), "JPEG", quality=70)
+    caption = Markup("{}<br><span class='soft'>{}</span>").format(one.label, one.detail)
+    return Markup('<figure><img alt="{}" src="{}"><figcaption>{}</figcaption></figure>').format(
         one.path, source, caption
     )

@@ -1,9 +1,8 @@
 """Table cells: what is shown, and the number by which the column sorts."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
-
-from conveyor.monitor.records import readable_rate, readable_time
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +24,17 @@ def text(value: Any) -> Cell:
     return Cell(str(value))
 
 
+def known(value: float | None, form: Callable[[float], str]) -> Cell:
+    """A number in its form; an empty cell, which sorts before all, where there is none."""
+    return Cell("", -1.0) if value is None else Cell(form(value), value)
+
+
 def count(value: float | None) -> Cell:
-    return Cell("", -1.0) if value is None else Cell(f"{value:,.0f}".replace(",", " "), value)
+    return known(value, lambda number: f"{number:,.0f}".replace(",", " "))
 
 
 def percent(value: float | None, digits: int = 2) -> Cell:
-    return Cell("", -1.0) if value is None else Cell(f"{value:.{digits}f} %", value)
-
-
-def rate(value: float | None) -> Cell:
-    return Cell("", -1.0) if value is None else Cell(readable_rate(value), value)
-
-
-def duration(seconds: float | None) -> Cell:
-    return Cell("", -1.0) if seconds is None else Cell(readable_time(seconds), seconds)
+    return known(value, lambda number: f"{number:.{digits}f} %")
 
 
 def milliseconds(seconds: float) -> Cell:

@@ -6,6 +6,7 @@ from typing import Any
 from markupsafe import Markup
 
 from conveyor.monitor import svg
+from conveyor.monitor.records import readable_rate, readable_time
 from conveyor.report import cells
 from conveyor.report.inputs import Run
 from conveyor.report.sections import summary
@@ -36,17 +37,17 @@ def names(runs: Sequence[Run]) -> list[str]:
 def table(runs: Sequence[Run]) -> dict[str, Any]:
     rows = []
     for name, run in zip(names(runs), runs, strict=True):
-        known = summary(run)
+        figures = summary(run)
         rows.append(
             (
                 cells.text(name),
                 cells.text(run.spec.get("model", "")),
-                cells.percent(known["best"]),
-                cells.percent(known["last"]),
+                cells.percent(figures["best"]),
+                cells.percent(figures["last"]),
                 cells.percent(100 * run.calibration.error if run.calibration else None),
-                cells.rate(known["rate"]),
-                cells.duration(known["seconds"]),
-                cells.count(known["updates"]),
+                cells.known(figures["rate"], readable_rate),
+                cells.known(figures["seconds"], readable_time),
+                cells.count(figures["updates"]),
                 cells.count(run.spec.get("global_batch")),
                 cells.text(run.spec.get("layout", "")),
             )

@@ -46,8 +46,8 @@ def _shown(example: Example, names: list[str]) -> dict[str, Any] | None:
     small.thumbnail((SIDE, SIDE))
     labels = [f"{_name(names, label)} {100 * share:.0f}\u00a0%" for label, share in example.labels if share >= 0.005]
     return {
-        "source": _encoded(small),
-        "heat": _encoded(_heated(small, example.heat)) if example.heat else "",
+        "source": data_uri(small, "WEBP", quality=82, method=4),
+        "heat": data_uri(_heated(small, example.heat), "WEBP", quality=82, method=4) if example.heat else "",
         "tiny": max(small.size) <= TINY,
         "label": _name(names, example.labels[0][0]) if len(labels) == 1 else ", ".join(labels),
         "predicted": _name(names, example.predicted),
@@ -69,10 +69,11 @@ def _heated(image: "Image.Image", heat: list[list[int]]) -> "Image.Image":
     return Image.blend(grey.convert("RGB"), ImageOps.colorize(spread, black=low, mid=middle, white=high), 0.55)
 
 
-def _encoded(image: "Image.Image") -> str:
+def data_uri(image: "Image.Image", form: str, **how: Any) -> str:
+    """An image as part of a page: the text for `src`."""
     buffer = io.BytesIO()
-    image.save(buffer, "WEBP", quality=82, method=4)
-    return f"data:image/webp;base64,{base64.b64encode(buffer.getvalue()).decode()}"
+    image.save(buffer, form, **how)
+    return f"data:image/{form.lower()};base64,{base64.b64encode(buffer.getvalue()).decode()}"
 
 
 def _name(names: list[str], index: int) -> str:

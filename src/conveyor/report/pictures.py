@@ -1,10 +1,9 @@
 """The pictures that are not charts: confusion matrix, layout of lanes and stages."""
 
-import base64
 import html
-import io
 from collections.abc import Sequence
 
+from conveyor.report.images import data_uri
 from conveyor.report.inputs import Confusion
 
 MAX_DRAWN_CLASSES = 24
@@ -70,14 +69,8 @@ def _confusion_picture(confusion: Confusion) -> str:
     for (x, y), share in sums.items():
         colour = (74, 124, 196) if x == y else (214, 110, 56)
         image.putpixel((x, y), (*colour, int(40 + 215 * min(1.0, share) ** 0.5)))
-    quantised = image.quantize(64, method=Image.Quantize.FASTOCTREE)
-    buffer = io.BytesIO()
-    quantised.save(buffer, "PNG", optimize=True)
-    encoded = base64.b64encode(buffer.getvalue()).decode()
-    return (
-        f'<img class="matrix pixels" alt="Confusion matrix of {size} classes: rows true, columns predicted" '
-        f'src="data:image/png;base64,{encoded}">'
-    )
+    source = data_uri(image.quantize(64, method=Image.Quantize.FASTOCTREE), "PNG", optimize=True)
+    return f'<img class="matrix pixels" alt="Confusion matrix of {size} classes: rows true, columns predicted" src="{source}">'
 
 
 def layout_picture(

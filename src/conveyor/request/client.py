@@ -175,30 +175,24 @@ def random_images(shape: tuple[int, int, int], count: int = SAMPLE) -> NDArray[n
 def export_and_request(
     options: Options,
     folder: str | Path,
+    load: LoadSettings,
     *,
-    name: str,
     checkpoint: str | None = None,
     form: str = "onnx",
-    host: str = "127.0.0.1",
-    port: int = 0,
-    batch_size: int = 1,
-    clients: int = 2,
-    num_images: int = 1000,
-    use_async: bool = False,
-    verbose: bool = False,
     say: Callable[[str], None] = lambda text: None,
 ) -> LoadReport:
     """Export the model of `options` as `folder/001` in `form` (an old one is removed), serve it, send requests, report.
 
     The model's batch is the micro-batch of the options. When requests have another size, the server joins and pads
     them to exactly that batch (500 microseconds, 1000 waiting batches); otherwise each request is one batch.
-    `port` is the gRPC port, 0 a free one; an address of all interfaces is served on the loopback one.
+    The port of `load` is the gRPC port, 0 a free one; an address of all interfaces is served on the loopback one.
     """
     from conveyor.infer.export import export
-    from conveyor.infer.load import from_options, load
+    from conveyor.infer.load import from_options
+    from conveyor.infer.load import load as load_model
 
     model_batch = options.batch.micro_batch_size
-    loaded = load(checkpoint) if checkpoint else from_options(options, name)
+    loaded = load_model(checkpoint) if checkpoint else from_options(options, load.name)
     if not checkpoint and options.model.weights is None:
         say("note: no checkpoint was given, so the weights are random")
     target = Path(folder) / "001"
@@ -206,40 +200,28 @@ def export_and_request(
     say(export(loaded, target, form, batch=model_batch).text())
     images = _images(options, loaded.preprocessing)
     # Clients that are refused because the queue is full send their images again, which takes CPU time from the engines.
-    held = _under_way(clients, batch_size, use_async=use_async) * images[0].nbytes
-    local = "127.0.0.1" if host in ("0.0.0.0", "localhost", "") else host
+    held = _under_way(load.clients, load.batch_size, use_async=load.use_async) * images[0].nbytes
+    local = "127.0.0.1" if load.host in ("0.0.0.0", "localhost", "") else load.host
     settings = ServeSettings(
         path=str(target),  # not the folder: it may hold a version with a higher number
-        name=name,
+        name=load.name,
         host=local,
         port=0,
-        grpc_port=port,
+        grpc_port=load.port,
         batch_sizes=(model_batch,),
-        delay_us=0 if batch_size == model_batch else MODEL_BATCH_DELAY_US,
+        delay_us=0 if load.batch_size == model_batch else MODEL_BATCH_DELAY_US,
         queue=QUEUED_BATCHES * model_batch,
         max_inflight=max(MAX_INFLIGHT, 2 * held),
         poll=0,
         drain_delay=0.0,
-        timeout=patience(clients, batch_size, use_async=use_async),
+        timeout=patience(load.clients, load.batch_size, use_async=load.use_async),
         engine="onnxruntime",
-        workers=engine_processes(clients, use_async=use_async),
+        workers=engine_processes(load.clients, use_async=load.use_async),
     )
     with running(settings) as server:
-        say(f"serving {name} version {server.version} at {local} port {server.grpc_port}")
-        load_settings = LoadSettings(
-            host=local,
-            port=server.grpc_port or 0,
-            name=name,
-            protocol="grpc-tensorflow",
-            input_name="input",
-            batch_size=batch_size,
-            clients=clients,
-            num_images=num_images,
-            use_async=use_async,
-            timeout=settings.timeout,
-            verbose=verbose,
-        )
-        return run_load(load_settings, images)
+        say(f"serving {load.name} version {server.version} at {local} port {server.grpc_port}")
+        load = dataclasses.replace(load, host=local, port=server.grpc_port or 0, timeout=settings.timeout)
+        return run_load(dataclasses.replace(load, protocol="grpc-tensorflow", input_name="input"), images)
 
 
 def _images(options: Options, preprocessing: Preprocessing) -> NDArray[np.uint8]:

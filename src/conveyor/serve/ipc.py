@@ -8,10 +8,6 @@ HEADER = struct.Struct("<IQ")
 LARGEST = 1 << 32
 
 
-def pack_header(count: int, length: int) -> bytes:
-    return HEADER.pack(count, length)
-
-
 def receive(connection: socket.socket) -> tuple[int, bytearray] | None:
     """The next message of a blocking socket; none when the other side is gone."""
     head = _exactly(connection, HEADER.size)
@@ -25,7 +21,7 @@ def receive(connection: socket.socket) -> tuple[int, bytearray] | None:
 
 
 def send(connection: socket.socket, count: int, content: bytes | memoryview) -> None:
-    connection.sendall(pack_header(count, len(content)))
+    connection.sendall(HEADER.pack(count, len(content)))
     connection.sendall(content)
 
 

@@ -31,14 +31,7 @@ class Running:
     log: Path
 
     def stop(self, timeout: float = 60.0) -> int:
-        """Send it the stop signal and wait; returns its exit code (0: no request was lost)."""
-        if self.process.poll() is None:
-            self.process.send_signal(signal.SIGTERM)
-        try:
-            return self.process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            return self.process.wait()
+        return stop(self.process, timeout)
 
 
 @contextlib.contextmanager
@@ -58,7 +51,12 @@ def running(settings: ServeSettings, ready_seconds: float = READY_SECONDS) -> It
             )
         server = None
         try:
-            document = _wait(process, ready, log, ready_seconds)
+            document = wait_ready(process, ready, ready_seconds)
+            if document is None and process.poll() is None:
+                raise UserError(f"the server was not ready within {ready_seconds:g} seconds")
+            if document is None:
+                words = log.read_text().strip().splitlines() or ["no message"]
+                raise UserError(f"the server ended before it was ready: {words[-1].removeprefix('conveyor: error: ')}")
             known = {key: document[key] for key in ("url", "port", "grpc_port", "name", "version")}
             server = Running(process=process, log=log, **known)
             yield server
@@ -70,14 +68,25 @@ def running(settings: ServeSettings, ready_seconds: float = READY_SECONDS) -> It
                 process.wait()
 
 
-def _wait(process: "subprocess.Popen[str]", ready: Path, log: Path, seconds: float) -> dict[str, Any]:
+def wait_ready(process: "subprocess.Popen[Any]", ready: Path, seconds: float = READY_SECONDS) -> dict[str, Any] | None:
+    """What a server's ready file says; none if the process ends before, or takes longer."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if ready.exists():
             document: dict[str, Any] = json.loads(ready.read_text())
             return document
         if process.poll() is not None:
-            words = log.read_text().strip().splitlines() or ["no message"]
-            raise UserError(f"the server ended before it was ready: {words[-1].removeprefix('conveyor: error: ')}")
+            return None
         time.sleep(0.05)
-    raise UserError(f"the server was not ready within {seconds:g} seconds")
+    return None
+
+
+def stop(process: "subprocess.Popen[Any]", timeout: float = 60.0) -> int:
+    """Send a server the stop signal and wait; returns its exit code (0: no request was lost)."""
+    if process.poll() is None:
+        process.send_signal(signal.SIGTERM)
+    try:
+        return process.wait(timeout)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        return process.wait()

@@ -1,7 +1,6 @@
 """One version of a model in service: its description, its engine processes, its queue."""
 
 import asyncio
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -81,11 +80,6 @@ class ServedModel:
 
     def label(self, index: int) -> str:
         return self.labels[index] if index < len(self.labels) else str(index)
-
-    async def infer(
-        self, images: NDArray[np.uint8], on_wait: Callable[[float], None] = lambda seconds: None
-    ) -> NDArray[np.float32]:
-        return await self.batcher.submit(images, on_wait)
 
     def best(self, probabilities: NDArray[np.float32], count: int = 5) -> list[tuple[int, str, float]]:
         """(number, label, probability) of the most probable classes of one image."""

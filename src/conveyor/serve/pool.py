@@ -101,7 +101,7 @@ class Worker:
         await asyncio.to_thread(self.process.wait)
 
     async def _send(self, count: int, content: bytes | memoryview) -> None:
-        self._writer.write(ipc.pack_header(count, len(content)))
+        self._writer.write(ipc.HEADER.pack(count, len(content)))
         self._writer.write(content)
         await self._writer.drain()
 

@@ -8,7 +8,7 @@ import logging
 import math
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -119,7 +119,7 @@ class Service:
         asked.spend("decode")
         waits = list[float]()
         try:
-            answer = await asked.model.infer(images, waits.append)
+            answer = await asked.model.batcher.submit(images, waits.append)
         except asyncio.CancelledError:
             if asked.limit.up:
                 raise Late(f"no answer within {asked.limit.seconds:g} seconds") from None
@@ -200,7 +200,9 @@ class Service:
         self, protocol: str, limit: Limit, name: str | None = None, version: str | None = None
     ) -> Iterator[Asked]:
         """Around one request: counts it, and keeps the version that it gets in service until it is answered."""
-        with Account(self, protocol):
+        begun, outcome = time.monotonic(), "failed"
+        self.accepted += 1
+        try:
             model = self.model(name, version)
             model.requests += 1
             asked = Asked(model, limit)
@@ -211,6 +213,21 @@ class Service:
                     self.metrics.phase(phase, seconds)
             finally:
                 model.requests -= 1
+            outcome = "ok"
+            self.answered += 1
+        except Refused as error:
+            outcome = error.outcome
+            self.refused += 1
+            raise
+        except asyncio.CancelledError:
+            stops = self.patience_ends is not None and time.monotonic() >= self.patience_ends
+            if not stops:  # not by this server: a gRPC caller that does not wait any longer
+                outcome = "cancelled"
+                self.cancelled += 1
+            raise
+        finally:
+            self.metrics.requests.labels(protocol, outcome).inc()
+            self.metrics.seconds.labels(protocol).observe(time.monotonic() - begun)
 
     async def close(self) -> None:
         """Answer everything, then end all processes."""
@@ -321,35 +338,3 @@ class Service:
 
 def _words(error: Exception) -> str:
     return str(error) if isinstance(error, UserError | OSError) else f"{type(error).__name__}: {error}"
-
-
-class Account:
-    """Counts a request as accepted, and as answered, refused or cancelled when the body ends."""
-
-    def __init__(self, service: Service, protocol: str, clock: Callable[[], float] = time.monotonic) -> None:
-        self._service, self._protocol, self._clock = service, protocol, clock
-
-    def __enter__(self) -> "Account":
-        self._start = self._clock()
-        self._service.accepted += 1
-        return self
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        service = self._service
-        if error is None:
-            outcome = "ok"
-            service.answered += 1
-        elif isinstance(error, Refused):
-            outcome = error.outcome
-            service.refused += 1
-        elif isinstance(error, asyncio.CancelledError) and not self._cancelled_here():
-            outcome = "cancelled"  # a gRPC caller that does not wait any longer
-            service.cancelled += 1
-        else:
-            outcome = "failed"
-        service.metrics.requests.labels(self._protocol, outcome).inc()
-        service.metrics.seconds.labels(self._protocol).observe(self._clock() - self._start)
-
-    def _cancelled_here(self) -> bool:
-        """Whether this server cancelled the request because its time to stop was over."""
-        return self._service.patience_ends is not None and self._clock() >= self._service.patience_ends

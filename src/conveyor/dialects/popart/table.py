@@ -39,6 +39,5 @@ ROWS = (
     row("--get-reports", "flag", False, ours="`--profile layers`", about="profile of the run"),
     row("--help", "flag", False, ours="help", about="prints the options"),
 )
-TABLE = Table(ROWS)
-GROUPS = {"Options": ROWS}
+TABLE = Table({"Options": ROWS})
 # fmt: on

@@ -18,7 +18,6 @@ CIFAR_SIZES = ("8", "14", "20", "32", "44", "56", "110")
 
 def translate(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
     """Options of resnet_main.py as ours."""
-    del environment
     positive(
         values, "batch_size", "replication_factor", "num_ipus", "gradient_accumulation_factor", "epochs", "norm_groups"
     )

@@ -135,8 +135,7 @@ LATER_HAS_NOT = """
 --batch-size --checkpoint-path --config-path --device-iteration --disable-metrics --enable-pipeline-recompute
 --enable-recompute --groupnorm-group-num --loss-velocity-scaling-ratio --no-validation --normlayer
 """
-TABLE = Table((*CHOICE, *BATCH, *MODEL, *TRAINING, *NUMERICS, *EVENTS, *DEVICE), (EARLY_HAS_NOT, LATER_HAS_NOT))
-GROUPS = {
+TABLE = Table({
     "Model and data": CHOICE,
     "Batch and pipeline": BATCH,
     "Model options": MODEL,
@@ -144,7 +143,7 @@ GROUPS = {
     "Number formats and images": NUMERICS,
     "Validation, checkpoints, logs": EVENTS,
     "Device": DEVICE,
-}
+}, (EARLY_HAS_NOT, LATER_HAS_NOT))
 LATER = frozenset(["--config", "--micro-batch-size", "--norm-type", "--norm-num-groups", "--validation-mode", "--checkpoint-output-dir", "--device-iterations", "--recompute-mode", "--eight-bit-io", "--normalization-location"])
 """Spellings that only the later program has: their presence chooses its defaults."""
 # fmt: on

@@ -53,9 +53,7 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     _optimizer(draft, later)
     _schedule(draft, later)
     _events(draft)
-    if values["compile_only"]:
-        values.dry_run = True
-        draft.note("--compile-only: nothing is compiled here, so the plan is printed")
+    draft.plan_only()
     first = draft.finish("train")
     if not any(values.has(f"fine_tune_{name}") for name in fine_tuning.OPTIONS):
         return first

@@ -196,11 +196,7 @@ SDK21_HAS_NOT = """
 --num-inference-thread --only-use-slic-vmac-16 --pipeline-split --select-ipus --sharding-exclude-filter
 --sharding-include-filter --tmp-execs --use-bypass --valid-batch-size --xla-recompute
 """
-TABLE = Table(
-    (*CHOICE, *MODEL, *BATCH, *TRAINING, *NUMERICS, *INPUT, *EVENTS, *DEVICE, *OTHER_SCRIPTS),
-    (SDK20_HAS_NOT, SDK21_HAS_NOT),
-)
-GROUPS = {
+TABLE = Table({
     "Model and data": CHOICE,
     "Model options": MODEL,
     "Batch and pipeline": BATCH,
@@ -210,5 +206,5 @@ GROUPS = {
     "Validation, checkpoints, logs": EVENTS,
     "Device": DEVICE,
     "Other scripts": OTHER_SCRIPTS,
-}
+}, (SDK20_HAS_NOT, SDK21_HAS_NOT))
 # fmt: on

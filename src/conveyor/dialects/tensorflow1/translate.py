@@ -12,14 +12,13 @@ from typing import Any
 from conveyor.dialects.checkpoint_names import checkpoint_path
 from conveyor.dialects.reader import Values, check_family
 from conveyor.dialects.tensorflow1 import models, training
-from conveyor.dialects.translation import Draft, Launcher, Translation, check_proportions, positive, share
+from conveyor.dialects.translation import SCHEDULES, Draft, Launcher, Translation, check_proportions, positive, share
 from conveyor.errors import UserError, did_you_mean
 from conveyor.files import parse_json
 from conveyor.launch.rank import TF_CONFIG_EXAMPLE
 from conveyor.options import Options
 
 STYLE = "tensorflow1"
-SCHEDULES = {"Grouped": "gpipe", "Interleaved": "1f1b", "Sequential": "sequential"}
 DATA = {"imagenet": "imagenet", "cifar-10": "cifar10", "cifar-100": "cifar100"}
 SUBFOLDERS = {"imagenet": "imagenet-data", "cifar-10": "cifar-10-batches-bin", "cifar-100": "cifar-100-binary"}
 PROFILES = {"NO_PROFILE": "off", "DEVICE_PROFILE": "light", "IPU_PROFILE": "layers", "TILE_PROFILE": "full"}
@@ -68,9 +67,7 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     training.events(draft, images, global_batch, epochs)
     if values["dataset_benchmark"]:
         return dataclasses.replace(draft.finish("data"), words=("bench",))
-    if values["compile_only"]:
-        values.dry_run = True
-        draft.note("--compile-only: nothing is compiled here, so the plan is printed")
+    draft.plan_only()
     return dataclasses.replace(draft.finish("train"), folder=training.run_folder(draft))
 
 

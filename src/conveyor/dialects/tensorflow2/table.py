@@ -113,8 +113,7 @@ SERVE = (
     row("--split", default="train", choices=("train", "test"), ours="`--split` of `conveyor data`", about="train", scripts=DATA_TOOLS),
 )
 
-TABLE = Table((*GENERAL, *BATCH, *OPTIMIZER, *NUMERICS, *EVENTS, *DEVICE, *SERVE))
-GROUPS = {
+TABLE = Table({
     "Model and data": GENERAL,
     "Batch and pipeline": BATCH,
     "Optimiser, rate, norms": OPTIMIZER,
@@ -122,5 +121,5 @@ GROUPS = {
     "Events, checkpoints, validation": EVENTS,
     "Device": DEVICE,
     "Serving and export": SERVE,
-}
+})
 # fmt: on

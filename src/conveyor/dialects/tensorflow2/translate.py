@@ -13,6 +13,7 @@ from conveyor.dialects.checkpoint_names import checkpoint_path
 from conveyor.dialects.reader import Values
 from conveyor.dialects.tensorflow2.table import MODELS
 from conveyor.dialects.translation import (
+    SCHEDULES,
     Draft,
     Launcher,
     Translation,
@@ -27,12 +28,10 @@ from conveyor.options.units import Duration, format_fraction
 from conveyor.topology import exact
 
 STYLE = "tensorflow2"
-SCHEDULES = {"Grouped": "gpipe", "Interleaved": "1f1b", "Sequential": "sequential"}
 
 
 def translate(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
     """Options of train.py (and of the serving scripts) as ours."""
-    del script, environment
     positive(
         values, "micro_batch_size", "gradient_accumulation_count", "global_batch_size", "num_replicas", "num_epochs"
     )
@@ -47,9 +46,7 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     _batch(draft, launcher)
     devices = _stages(draft)
     _precision(draft)
-    if values["compile_only"]:
-        values.dry_run = True
-        draft.note("--compile-only: nothing is compiled here, so the plan is printed")
+    draft.plan_only()
     if not values["training"]:
         _folders(draft)
         return draft.finish("validate")

@@ -22,6 +22,7 @@ from conveyor.infer.engines.engine import Engine, Source, open_named
 from conveyor.infer.machine import OtherWork
 from conveyor.measure.processor import processor
 from conveyor.measure.remembered import key_of, recall, remember, version
+from conveyor.measure.rounds import in_turn
 
 SECONDS = 3.0
 """Time for measuring all candidates together, after each has run once."""
@@ -138,7 +139,7 @@ def measure(engines: dict[str, Engine], batch: int, seconds: float = SECONDS) ->
         enough = passed > (seconds if round_number >= LEAST_ROUNDS else max(seconds, MOST_SECONDS))
         if round_number >= 2 and (enough or len(candidates) == 1):
             break
-        for name in candidates if round_number % 2 == 0 else reversed(candidates):
+        for name in in_turn(candidates, round_number):
             time.sleep(REST)
             taken[name].append(1000 * _turn(engines[name], images))
         if round_number == 1:
