@@ -93,7 +93,7 @@ def start(
         if check is not None and phase is options:
             check(spec)
         alone = spec.layout.workers == 1 or not isinstance(run, str)
-        result = load(run)(spec, World.single(device_for(phase.layout))) if alone else _launched(spec, str(run))
+        result = load(run)(spec, World(device_for(phase.layout))) if alone else _launched(spec, str(run))
         if not _ended(result):
             break
     return result
@@ -161,7 +161,7 @@ def _phase(
         # Alone for now: machines may join, and must find the same folder.
         if trains:
             spec = spec.replace(options=spec.options.replace(run_dir=_run_folder(spec, place, number)))
-        world = World.single(device_for(options.layout))
+        world = World(device_for(options.layout))
         return load(run)(spec, world), world
     from conveyor.launch.interface import follow_mpi
     from conveyor.launch.join import join

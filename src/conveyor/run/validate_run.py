@@ -27,7 +27,7 @@ Records = list[dict[str, Any]]
 
 def run(spec: RunSpec, world: World | None = None, own: UserObjects | None = None) -> Records:
     """Validate what the options name; one record per checkpoint and repetition, the same on every worker."""
-    world, own = world or World.single(device_for(spec.options.layout)), own or UserObjects()
+    world, own = world or World(device_for(spec.options.layout)), own or UserObjects()
     said = random_weights(spec.options)  # before any worker was started
     for note in spec.notes if world.is_main else ():
         if note != said:
