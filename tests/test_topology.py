@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from conveyor.errors import UserError
 from conveyor.options.batch import BatchOptions
+from conveyor.options.run import EventOptions
 from conveyor.topology import (
     Length,
     Topology,
@@ -97,23 +98,26 @@ CIFAR = Length.of(50_000, 64, epochs=6)
     ],
 )
 def test_host_events_without_checkpoints(logs: str, per_log: int, call: int, calls: int, notes: int) -> None:
-    events = host_events(CIFAR, logs_per_epoch=Fraction(logs), checkpoints_per_epoch=Fraction(0))
+    events = host_events(CIFAR, EventOptions(logs_per_epoch=Fraction(logs), checkpoints_per_epoch=Fraction(0)))
     assert (events.updates_per_log, events.updates_per_call, events.calls) == (per_log, call, calls)
     assert len(events.notes) == notes
 
 
 @pytest.mark.parametrize("logs", ["1", "2", "1/2", "1/3", "0"])
 def test_host_events_with_a_checkpoint_each_epoch(logs: str) -> None:
-    events = host_events(CIFAR, logs_per_epoch=Fraction(logs), checkpoints_per_epoch=Fraction(1))
+    events = host_events(CIFAR, EventOptions(logs_per_epoch=Fraction(logs), checkpoints_per_epoch=Fraction(1)))
     assert (events.updates_per_checkpoint, events.updates_per_call, events.calls) == (781, 781, 6)
 
 
 def test_logging_two_epochs_at_a_time_needs_an_even_number() -> None:
     with pytest.raises(UserError, match="log 2 epochs at a time for 5 epochs"):
-        host_events(Length.of(50_000, 64, epochs=5), logs_per_epoch=Fraction(1, 2), checkpoints_per_epoch=Fraction(1))
+        host_events(
+            Length.of(50_000, 64, epochs=5),
+            EventOptions(logs_per_epoch=Fraction(1, 2), checkpoints_per_epoch=Fraction(1)),
+        )
     for epochs in (49, 98):  # exact fractions: floating point would refuse these
         length = Length.of(100, 10, epochs=epochs)
-        events = host_events(length, logs_per_epoch=Fraction(1, 49), checkpoints_per_epoch=Fraction(0))
+        events = host_events(length, EventOptions(logs_per_epoch=Fraction(1, 49), checkpoints_per_epoch=Fraction(0)))
         assert events.updates_per_log == 490
 
 
@@ -133,9 +137,9 @@ def test_host_events_of_known_configurations(
 ) -> None:
     events = host_events(
         Length.of(1_281_167, batch, epochs=epochs),
-        logs_per_epoch=Fraction(logs),
-        checkpoints_per_epoch=Fraction(saves),
-        first_checkpoint_epoch=Fraction(first),
+        EventOptions(
+            logs_per_epoch=Fraction(logs), checkpoints_per_epoch=Fraction(saves), first_checkpoint_epoch=float(first)
+        ),
     )
     found = (events.updates_per_log, events.updates_per_checkpoint, events.updates_per_call, events.calls)
     assert found == expected
@@ -144,13 +148,14 @@ def test_host_events_of_known_configurations(
 def test_first_checkpoint_epoch_shifts_the_checkpoints() -> None:
     length = Length.of(100, 100, epochs=5)
     events = host_events(
-        length, logs_per_epoch=Fraction(1), checkpoints_per_epoch=Fraction(1, 3), first_checkpoint_epoch=Fraction(2)
+        length,
+        EventOptions(logs_per_epoch=Fraction(1), checkpoints_per_epoch=Fraction(1, 3), first_checkpoint_epoch=2.0),
     )
     assert [update for update in range(1, 6) if events.saves_at(update)] == [2, 5]
 
 
 def test_log_periods_count_over_the_whole_run() -> None:
-    events = host_events(CIFAR, logs_per_epoch=Fraction(1, 2), checkpoints_per_epoch=Fraction(1))
+    events = host_events(CIFAR, EventOptions(logs_per_epoch=Fraction(1, 2), checkpoints_per_epoch=Fraction(1)))
     logged = [update for update in range(1, 4687) if events.logs_at(update, 4686)]
     assert logged == [1562, 3124, 4686]
 

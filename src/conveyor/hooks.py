@@ -4,29 +4,28 @@
 programs; nothing else in the package knows those programs. A declared object is imported when it is first asked for.
 """
 
-import functools
 import importlib
 from collections.abc import Iterator
 from typing import Any
 
-DECLARED_IN = ("conveyor.dialects.hooks",)
-"""Modules with a table `HOOKS`: {kind: {name: "module:attribute"}}."""
+DECLARED_IN = "conveyor.dialects.hooks"
+"""The module with the table `HOOKS`: {kind: {name: "module:attribute"}}."""
 
 
 def names(kind: str) -> tuple[str, ...]:
     """The names declared for `kind`, in order."""
-    return tuple(_declared().get(kind, {}))
+    return tuple(_declared(kind))
 
 
 def find(kind: str, name: str) -> Any:
     """What was declared as `name`; None where nothing was."""
-    place = _declared().get(kind, {}).get(name)
+    place = _declared(kind).get(name)
     return None if place is None else _load(place)
 
 
 def every(kind: str) -> Iterator[Any]:
     """Everything that was declared for `kind`, in order."""
-    for place in _declared().get(kind, {}).values():
+    for place in _declared(kind).values():
         yield _load(place)
 
 
@@ -35,10 +34,6 @@ def _load(place: str) -> Any:
     return getattr(importlib.import_module(module), attribute)
 
 
-@functools.cache
-def _declared() -> dict[str, dict[str, str]]:
-    found: dict[str, dict[str, str]] = {}
-    for module in DECLARED_IN:
-        for kind, table in importlib.import_module(module).HOOKS.items():
-            found.setdefault(kind, {}).update(table)
-    return found
+def _declared(kind: str) -> dict[str, str]:
+    table: dict[str, dict[str, str]] = importlib.import_module(DECLARED_IN).HOOKS
+    return table.get(kind, {})

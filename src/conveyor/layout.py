@@ -49,6 +49,9 @@ class Machine:
         cores = max(1, self.cores // self.hosts)
         return cores // min(groups, cores)
 
+    def __str__(self) -> str:
+        return _count(self.accelerators, "accelerator") if self.accelerators else _count(self.cores, "core")
+
     @classmethod
     def here(cls, device: str = "auto") -> "Machine":
         """This machine: usable cores, and the accelerators the driver lists (none asked for with `cpu`)."""
@@ -168,10 +171,9 @@ def choose_layout(
     share = max(1, machine.cores // workers) if workers else machine.threads(groups)
     threads = options.threads or share
     layout = Layout(lanes, depth, threads)
-    where = _count(machine.accelerators, "accelerator") if machine.accelerators else _count(machine.cores, "core")
     note = (
         f"layout {layout}: {_count(topology.replicas, 'replica')} x {_count(topology.stages, 'stage')} x accumulation "
-        f"{topology.accumulation} on {where}, {_count(lanes, 'lane')} of depth {depth}, {_count(threads, 'thread')} each ({why})"
+        f"{topology.accumulation} on {machine}, {_count(lanes, 'lane')} of depth {depth}, {_count(threads, 'thread')} each ({why})"
     )
     return layout, note
 
@@ -188,10 +190,9 @@ def validation_layout(
         if workers is not None and lanes != workers:
             raise UserError(f"--layout {options.layout} needs {lanes} workers, but the launcher started {workers}")
     threads = options.threads or max(1, machine.cores // min(lanes, machine.cores))
-    where = _count(machine.accelerators, "accelerator") if machine.accelerators else _count(machine.cores, "core")
     layout = Layout(lanes, 1, threads)
     share = f"{_count(lanes, 'worker')} with the whole model, {_count(threads, 'thread')} each"
-    return layout, f"layout {layout}: {_count(batches, 'batch', 'batches')} on {where}, {share}"
+    return layout, f"layout {layout}: {_count(batches, 'batch', 'batches')} on {machine}, {share}"
 
 
 def lanes_per_span(slots: int, lanes: int, span: int) -> int:

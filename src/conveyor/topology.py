@@ -11,7 +11,8 @@ from fractions import Fraction
 
 from conveyor.errors import UserError
 from conveyor.options.batch import BatchOptions
-from conveyor.options.units import format_fraction
+from conveyor.options.run import EventOptions
+from conveyor.options.units import Duration, format_fraction
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +153,11 @@ class Length:
             total = math.floor(per_epoch * wanted)
         return cls(per_epoch, total, wanted)
 
+    def updates(self, time: Duration, global_batch: int) -> int:
+        """A time that an option gives as a number of updates, rounded down."""
+        lengths = {"updates_per_epoch": self.updates_per_epoch, "updates_total": self.updates_total}
+        return int(time.updates(**lengths, global_batch=global_batch))
+
     @property
     def epoch_length(self) -> Fraction:
         """Updates that an epoch of time lasts: not whole when epochs are counted in images."""
@@ -221,43 +227,34 @@ class HostEvents:
         return period > 0 and update >= max(1, first) and (update - first) % period == 0
 
 
-def host_events(
-    length: Length,
-    *,
-    logs_per_epoch: Fraction,
-    checkpoints_per_epoch: Fraction,
-    first_checkpoint_epoch: Fraction = Fraction(0),
-    updates_per_log: int | None = None,
-    updates_per_checkpoint: int | None = None,
-    updates_per_call: int | None = None,
-) -> HostEvents:
+def host_events(length: Length, asked: EventOptions) -> HostEvents:
     """Log and checkpoint periods and the number of updates between two returns to the host."""
-    per_epoch, epochs = length.updates_per_epoch, length.epochs
-    if 0 < logs_per_epoch < 1 and updates_per_log is None and (epochs * logs_per_epoch).denominator != 1:
-        span = format_fraction(1 / logs_per_epoch)
+    per_epoch, epochs, logs = length.updates_per_epoch, length.epochs, asked.logs_per_epoch
+    if 0 < logs < 1 and asked.updates_per_log is None and (epochs * logs).denominator != 1:
+        span = format_fraction(1 / logs)
         raise UserError(
             f"it is not possible to log {span} epochs at a time for {format_fraction(epochs)} epochs: "
             f"choose a number of epochs that is a multiple of {span}"
         )
-    notes: list[str] = []
-    log_period, log_notes = updates_per_event(logs_per_epoch, per_epoch, epochs, "logs")
-    if updates_per_log is not None:
-        log_period, log_notes = updates_per_log, []
-    saving_epochs = Fraction(math.floor(epochs - first_checkpoint_epoch))
-    save_period, save_notes = updates_per_event(checkpoints_per_epoch, per_epoch, saving_epochs, "checkpoints")
-    if updates_per_checkpoint is not None:
-        save_period, save_notes = updates_per_checkpoint, []
-    notes += log_notes + save_notes
+    log_period, log_notes = updates_per_event(logs, per_epoch, epochs, "logs")
+    if asked.updates_per_log is not None:
+        log_period, log_notes = asked.updates_per_log, []
+    first = exact(asked.first_checkpoint_epoch)
+    saving_epochs = Fraction(math.floor(epochs - first))
+    save_period, save_notes = updates_per_event(asked.checkpoints_per_epoch, per_epoch, saving_epochs, "checkpoints")
+    if asked.updates_per_checkpoint is not None:
+        save_period, save_notes = asked.updates_per_checkpoint, []
+    notes = log_notes + save_notes
     call = math.gcd(log_period, save_period)
     if call == 0:
         notes.append("neither logs nor checkpoints are asked for: the whole run is one call")
         call = length.updates_total
-    call = min(updates_per_call or call, max(1, length.updates_total))
+    call = min(asked.updates_per_call or call, max(1, length.updates_total))
     return HostEvents(
         updates_per_log=log_period,
         updates_per_checkpoint=save_period,
         updates_per_call=call,
         calls=math.ceil(length.updates_total / call),
-        first_checkpoint=math.floor(first_checkpoint_epoch * per_epoch),
+        first_checkpoint=math.floor(first * per_epoch),
         notes=tuple(notes),
     )

@@ -39,7 +39,7 @@ def test_a_layout_answers_until_there_are_no_more_requests(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO('{"steps": 2}\n'))
-    serve(resolve(WORK.options("1x1", 1)), World.single())
+    serve(resolve(WORK.options("1x1", 1)), World())
     ready, answer = (json.loads(line) for line in capsys.readouterr().out.splitlines())
     assert ready["images"] == 2 * 2 * 4, "two updates to warm up"
     assert answer["images"] == 2 * 2 * 4

@@ -48,7 +48,7 @@ def test_any_batch_and_any_number_of_lanes_count_alike(
     results = []
     for lane in range(lanes):
         with ValidationFeed(dataset, batch, lane, lanes) as feed:
-            results.append(validate(Reader(), feed, prepare, World.single(), num_batches=images, num_classes=CLASSES))
+            results.append(validate(Reader(), feed, prepare, World(), num_batches=images, num_classes=CLASSES))
     assert sum(result.images for result in results) == images
     counted = sum(result.top1 * result.images / 100 for result in results)
     assert round(counted, 6) == hits
@@ -70,7 +70,7 @@ def test_modes_come_back_and_nothing_is_learnt() -> None:
 def test_latencies_are_reported_when_asked_for() -> None:
     dataset = data_with(3, 10)
     with ValidationFeed(dataset, 4) as feed:
-        result = validate(Reader(), feed, prepare, World.single(), num_batches=3, num_classes=CLASSES, latency=True)
+        result = validate(Reader(), feed, prepare, World(), num_batches=3, num_classes=CLASSES, latency=True)
     record = result.record("x", 3, 1.5)
     assert len(result.latencies) == 3
     assert 0 < record["latency_avg_ms"] <= record["latency_max_ms"]
@@ -87,7 +87,7 @@ def test_each_batch_is_shown_without_its_padding() -> None:
         yield from ValidationFeed(data_with(7, 7), 4)
 
     result = validate(
-        Reader(), feed(), prepare, World.single(), num_batches=2, num_classes=CLASSES,
+        Reader(), feed(), prepare, World(), num_batches=2, num_classes=CLASSES,
         on_batch=lambda batch, logits: seen.append((batch.num_valid, len(logits))),
     )  # fmt: skip
     assert seen == [(4, 4), (3, 3)]

@@ -41,7 +41,7 @@ def test_the_normalisation_is_undone(name: str) -> None:
 def test_training_images_are_those_of_the_update() -> None:
     spec = resolve(Options().replace(**SMALL, augment="none", flip="none", train_crop="none"))
     dataset = open_dataset(spec.options, "train", spec.subject.image_size, spec.subject.in_channels)
-    images, entries = examples.training_images(dataset, spec, make_prepare(spec, World.single()), 13)
+    images, entries = examples.training_images(dataset, spec, make_prepare(spec, World()), 13)
     stored = dataset.read(np.array([entry["sample"] for entry in entries]), 0)
     assert len(entries) == 8  # one slot of 8 images is all that an update has
     assert torch.equal(images, stored.images)
@@ -51,7 +51,7 @@ def test_training_images_are_those_of_the_update() -> None:
 def test_mixed_images_name_both_labels() -> None:
     spec = resolve(Options().replace(**SMALL, mixup_alpha=0.5))
     dataset = open_dataset(spec.options, "train", spec.subject.image_size, spec.subject.in_channels)
-    _, entries = examples.training_images(dataset, spec, make_prepare(spec, World.single()), 3)
+    _, entries = examples.training_images(dataset, spec, make_prepare(spec, World()), 3)
     assert any(len(entry["labels"]) == 2 for entry in entries)
     assert all(sum(share for _, share in entry["labels"]) == pytest.approx(1, abs=1e-3) for entry in entries)
 

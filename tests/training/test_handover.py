@@ -20,7 +20,7 @@ class FirstStage(World):
     lost = False
 
     def __init__(self) -> None:
-        super().__init__(rank=0, size=2, stage=0, depth=2)
+        super().__init__(depth=2)
 
     def of_stages(self, value: Any) -> list[Any]:
         return [value, value]

@@ -15,7 +15,7 @@ class WithAnother(World):
     """The first of two workers; the other has seen nothing and needed `memory` MiB."""
 
     def __init__(self, memory: float) -> None:
-        super().__init__(rank=0, size=2, lanes=2)
+        super().__init__(lanes=2)
         self.memory = memory
 
     def sum_over_all(self, tensors: Sequence[Tensor]) -> None:

@@ -43,8 +43,7 @@ class SomeWorker(World):
     """A worker of several over torch's `fake` backend, whose messages go nowhere; the lanes' exchange is the real one."""
 
     def __init__(self, rank: int, lanes: int, depth: int) -> None:
-        lane, stage = divmod(rank, depth)
-        super().__init__(rank, lanes * depth, lane, lanes, stage, depth, "meta")
+        super().__init__("meta", rank=rank, lanes=lanes, depth=depth)
         self.stage_group = dist.group.WORLD if depth > 1 else None
 
     def sum_parts(self, parts: Tensor, dealt: Dealt) -> Tensor:
@@ -75,7 +74,7 @@ def worker(rank: int, lanes: int, depth: int) -> Iterator[World]:
 
 
 def two_updates(world: World | None = None, **options: Any) -> Tensor:
-    world, timing = world or World.single("meta"), Timing()
+    world, timing = world or World("meta"), Timing()
     spec = resolve(Options.from_mapping(BASE | {"layout": f"{world.lanes}x{world.depth}"} | options))
     model = build_model.outline(spec.options, spec.subject)
     model = build_model.place_model(model, spec, world.device)

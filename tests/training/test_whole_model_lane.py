@@ -17,7 +17,7 @@ from conveyor.world.world import World
 def session_of(**changes: Any) -> tuple[Session, list[Batch]]:
     """A session and the batches of its first two updates."""
     spec = small_spec(**changes)
-    world = World.single()
+    world = World()
     prepare = make_prepare(spec, world)
     session = make_session(spec, world, UserObjects(), None, prepare)
     session.lane.module.train()

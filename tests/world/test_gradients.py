@@ -55,7 +55,7 @@ def reduce_case(rank: int, lanes: int, groups: int, hidden: int | None = None) -
     from conveyor.world.world import World
 
     model, unused, half = network()
-    world = ProcessWorld(lanes, 1) if lanes > 1 else World.single()
+    world = ProcessWorld(lanes, 1) if lanes > 1 else World()
     dealt = deal(groups, 1, lanes)
     with pytest.MonkeyPatch.context() as patch:
         if rank == hidden:

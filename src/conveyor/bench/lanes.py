@@ -143,7 +143,7 @@ def serve(spec: RunSpec, world: World) -> None:
                 return float
             # As many slots as this lane has, in a world of one worker: nothing is exchanged.
             share = replace(spec.topology, accumulation=spec.topology.accumulation // world.lanes)
-            own, single = spec.replace(topology=share), World.single(world.device)
+            own, single = spec.replace(topology=share), World(world.device)
             same = make_session(own, single, UserObjects(), None, prepare)
             feed = stack.enter_context(make_feed(own, single, UserObjects(), prepare, 0))
             return functools.partial(_updates, same, feed, folder)

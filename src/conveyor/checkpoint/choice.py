@@ -8,7 +8,7 @@ from conveyor.files import read_object, write_atomically
 from conveyor.monitor.csvfile import CsvFile
 
 CHECKPOINTS = "checkpoints"
-MANIFEST = "manifest"
+MANIFEST, STATE, MODEL = "manifest", "state.json", "model.safetensors"
 BEST_FILE = "best.json"
 BEST, LAST = "best", "last"
 DEFAULT = LAST
@@ -24,12 +24,12 @@ def find(path: Path, which: str | None = None) -> Path:
         if which is not None:
             raise UserError(f"{path} is one checkpoint: leave out --checkpoint {which}, or give the run that it is of")
         return path
-    there = _saved(path)
+    there = _complete(path)
     if not there:
         raise UserError(
             f"there is no complete model in {path}: give a run with a checkpoint, a checkpoint or an export"
         )
-    numbered = [entry for entry in there if entry.name.isdecimal()]
+    numbered = [entry for entry in there if is_numbered(entry)]
     if (which or DEFAULT) == LAST:
         return (numbered or there)[-1]
     wanted = which
@@ -52,7 +52,7 @@ def text(checkpoint: Path) -> str:
     if run is None:
         return f"checkpoint {checkpoint.name}"
     best, accuracies = read_best(run), _accuracies(run)
-    numbered = [entry.name for entry in _saved(run) if entry.name.isdecimal()]
+    numbered = [entry.name for entry in _complete(run) if is_numbered(entry)]
     is_best = best is not None and str(best[0]) == checkpoint.name
     is_last = numbered[-1:] == [checkpoint.name]
     roles = [role for role, holds in ((f"the {LAST}", is_last), (f"the {BEST}", is_best)) if holds]
@@ -90,15 +90,28 @@ def write_best(run: Path, update: int, accuracy: float, by: str = "accuracy", sc
         write_atomically(run / BEST_FILE, json.dumps(content).encode())
 
 
-def _saved(path: Path) -> list[Path]:
-    """Checkpoints whose last file, the manifest, is there: by ascending update, averages last."""
-    inner = path / CHECKPOINTS
-    folder = inner if inner.is_dir() else path
-    entries = [entry for entry in folder.iterdir() if not entry.name.startswith(".")] if folder.is_dir() else []
-    complete = [entry for entry in entries if (entry / MANIFEST).is_file()]
-    return sorted(
-        complete, key=lambda entry: (0, int(entry.name), "") if entry.name.isdecimal() else (1, 0, entry.name)
-    )
+def listing(parent: Path | str) -> list[Path]:
+    """The checkpoints in a run or in a folder of checkpoints: by ascending update, averaged ones last."""
+    parent = Path(parent)
+    inner = parent / CHECKPOINTS
+    entries = list((inner if inner.is_dir() else parent).iterdir()) if parent.is_dir() else []
+    found = [entry for entry in entries if not entry.name.startswith(".") and is_checkpoint(entry)]
+    return sorted(found, key=lambda entry: (0, int(entry.name), "") if is_numbered(entry) else (1, 0, entry.name))
+
+
+def is_checkpoint(folder: Path) -> bool:
+    """Whether `folder` looks like a checkpoint, complete or not."""
+    return folder.is_dir() and any((folder / name).exists() for name in (MANIFEST, STATE, MODEL))
+
+
+def is_numbered(checkpoint: Path) -> bool:
+    """Whether a checkpoint is named by its update, as those that training saves are."""
+    return checkpoint.name.isdecimal()
+
+
+def _complete(path: Path) -> list[Path]:
+    """Those of `listing` whose last file, the manifest, is there."""
+    return [entry for entry in listing(path) if (entry / MANIFEST).is_file()]
 
 
 def _accuracies(run: Path) -> dict[str, float]:

@@ -20,14 +20,14 @@ from pathlib import Path
 import torch
 
 from conveyor.checkpoint import tensors
+from conveyor.checkpoint.choice import MANIFEST as MANIFEST
+from conveyor.checkpoint.choice import MODEL, STATE
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
 from conveyor.files import parse_json, sync_folder
 from conveyor.version import __version__
 
-MANIFEST = "manifest"
-STATE = "state.json"
-FILES = {STATE, "model.safetensors", "optimizer.safetensors", "averages.safetensors"}
+FILES = {STATE, MODEL, "optimizer.safetensors", "averages.safetensors"}
 FORMAT = 1
 LARGEST_MANIFEST = 1 << 16
 _ENTRY = re.compile(r"(?P<digest>[0-9a-f]{64})  (?P<size>[0-9]{1,18})  (?P<name>[^\n]+)\n")
@@ -104,11 +104,6 @@ def unreadable(folder: Path | str, problem: BaseException) -> DamagedError:
 def verify(folder: Path | str) -> None:
     """Check every file against the manifest; raises `DamagedError`."""
     _checked_files(Path(folder))
-
-
-def is_checkpoint(folder: Path) -> bool:
-    """Whether `folder` looks like a checkpoint, complete or not."""
-    return folder.is_dir() and any((folder / name).exists() for name in (MANIFEST, STATE, "model.safetensors"))
 
 
 def remove(folder: Path) -> None:
@@ -203,7 +198,7 @@ def _manifest(folder: Path) -> dict[str, tuple[str, int]]:
         )
     entries = [_ENTRY.fullmatch(line) for line in lines]
     names = {entry["name"]: (entry["digest"], int(entry["size"])) for entry in entries if entry is not None}
-    if len(names) != len(lines) or not {STATE, "model.safetensors"} <= names.keys() or not names.keys() <= FILES:
+    if len(names) != len(lines) or not {STATE, MODEL} <= names.keys() or not names.keys() <= FILES:
         raise DamagedError(f"checkpoint {folder} is damaged: its manifest does not list the files of a checkpoint")
     return names
 

@@ -57,13 +57,9 @@ class Buffers:
 
     def copy(self, state: State) -> State:
         """A deep copy of `state` on the host, contiguous, in buffers that the next call overwrites."""
-        return State(
-            model=self._copy_group("model", state.model),
-            optimizer=self._copy_group("optimizer", state.optimizer),
-            averages=self._copy_group("averages", state.averages),
-            progress=json.loads(json.dumps(state.progress)),
-            options=json.loads(json.dumps(state.options)),
-        )
+        plain = {"progress": state.progress, "options": state.options}
+        copies = {group: self._copy_group(group, tensors) for group, tensors in state.groups().items()}
+        return State(**copies, **json.loads(json.dumps(plain)))
 
     def _copy_group(self, group: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
         copies = {}

@@ -7,7 +7,9 @@ from pathlib import Path
 
 from conveyor.checkpoint import folder as one
 from conveyor.checkpoint.choice import CHECKPOINTS as CHECKPOINTS
-from conveyor.checkpoint.choice import DEFAULT, find, read_best, run_of
+from conveyor.checkpoint.choice import DEFAULT, MANIFEST, MODEL, STATE, find, is_checkpoint, read_best, run_of
+from conveyor.checkpoint.choice import is_numbered as is_numbered
+from conveyor.checkpoint.choice import listing as listing
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
 
@@ -30,35 +32,17 @@ class Found:
     """Whether the path named one checkpoint."""
 
 
-def listing(parent: Path | str) -> list[Path]:
-    """The checkpoints in a run or in a folder of checkpoints: by ascending update, averaged ones last."""
-    parent = Path(parent)
-    inner = parent / CHECKPOINTS
-    entries = list((inner if inner.is_dir() else parent).iterdir()) if parent.is_dir() else []
-    found = [entry for entry in entries if not entry.name.startswith(".") and one.is_checkpoint(entry)]
-    return sorted(found, key=_order)
-
-
 def numbered(parent: Path | str) -> list[Path]:
     """The checkpoints that training saved, by ascending update: those of `listing` without averages."""
     return [entry for entry in listing(parent) if is_numbered(entry)]
 
 
-def is_numbered(checkpoint: Path) -> bool:
-    """Whether a checkpoint is named by its update, as those that training saves are."""
-    return checkpoint.name.isdigit()
-
-
 def locate(path: Path | str) -> Found:
     """What `--checkpoint-path` means: a checkpoint, a file in it, a run, or a folder of checkpoints."""
     given = path = Path(path)
-    if (
-        path.is_file()
-        and one.is_checkpoint(path.parent)
-        and path.name in (one.MANIFEST, one.STATE, "model.safetensors")
-    ):
+    if path.is_file() and is_checkpoint(path.parent) and path.name in (MANIFEST, STATE, MODEL):
         path = path.parent
-    if one.is_checkpoint(path):
+    if is_checkpoint(path):
         return Found([path], run_of(path), single=True)
     found = listing(path)
     if not path.exists():
@@ -139,7 +123,3 @@ def prune(run: Path, keep: int | None) -> list[Path]:
     for entry in surplus:
         one.remove(entry)
     return surplus
-
-
-def _order(path: Path) -> tuple[int, int, str]:
-    return (0, int(path.name), "") if is_numbered(path) else (1, 0, path.name)

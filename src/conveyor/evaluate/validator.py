@@ -37,7 +37,7 @@ class Validation:
         own: nn.Module | None = None,
         device: torch.device | None = None,
     ) -> None:
-        self._spec, self._world, self._dataset, self._prepare = spec, world, dataset, prepare
+        self._spec, self._world, self.dataset, self._prepare = spec, world, dataset, prepare
         self._own = own
         self._device = device or world.device
         """Where images are prepared and models answer; sums over workers stay on the worker's device."""
@@ -76,7 +76,7 @@ class Validation:
 
     def read(self, samples: Sequence[int]) -> tuple[Tensor, Tensor]:
         """uint8 [N, H, W, C] images of the set, and the network's input that they become, float32 on the CPU."""
-        raw = self._dataset.read(np.array(samples, np.int64), 0)
+        raw = self.dataset.read(np.array(samples, np.int64), 0)
         batch = Batch(raw.images, raw.labels, torch.tensor(samples), -1, 0, 0, len(samples))
         return raw.images, self._prepare(batch, False)[0].float().cpu()
 
@@ -85,11 +85,6 @@ class Validation:
         model = build_model.build_model(self._spec, own=copy.deepcopy(self._own))
         load_into(model, weights, "the run")
         return model
-
-    @property
-    def dataset(self) -> Dataset:
-        """The images."""
-        return self._dataset
 
     def loaded(self, state: State) -> nn.Module:
         """A model with the weights of a checkpoint: the averaged ones when it has them."""
@@ -104,7 +99,7 @@ class Validation:
         options, world = self._spec.options, self._world
         number, count = share or (world.rank, world.size)
         feed = ValidationFeed(
-            self._dataset,
+            self.dataset,
             self._spec.validation_batch,
             number,
             count,
@@ -118,7 +113,7 @@ class Validation:
         several = options.data.multi_label
         if options.events.answers is not None or several:
             self.all_answers = AllAnswers(
-                len(self._dataset), self._spec.subject.num_classes, world.device, multi_label=several
+                len(self.dataset), self._spec.subject.num_classes, world.device, multi_label=several
             )
         with feed, track(len(feed) * self._spec.validation_batch, "Validate", quiet=quiet) as bar:
 
@@ -132,7 +127,7 @@ class Validation:
                 feed,
                 self._prepare,
                 world,
-                num_batches=-(-len(self._dataset) // self._spec.validation_batch),
+                num_batches=-(-len(self.dataset) // self._spec.validation_batch),
                 num_classes=self._spec.subject.num_classes,
                 latency=options.events.latency,
                 on_batch=seen,

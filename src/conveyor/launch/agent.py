@@ -223,7 +223,11 @@ def _run(argv: Sequence[str], plan: LaunchPlan, store: Store, folder: Path) -> N
     )
     agent = _Agent(
         spec=spec,
-        logs_specs=_outputs(plan, str(folder)),
+        logs_specs=DefaultLogsSpecs(
+            log_dir=str(folder),
+            tee=Std.ALL if plan.tagged else Std.NONE,
+            local_ranks_filter=None if plan.all_output or plan.this_host else {0},
+        ),
         exit_barrier_timeout=60,
         log_line_prefix_template="[${rank}] " if plan.tagged else None,
         shutdown_timeout=plan.grace,
@@ -241,17 +245,11 @@ def _run(argv: Sequence[str], plan: LaunchPlan, store: Store, folder: Path) -> N
     except (RendezvousTimeoutError, RendezvousClosedError, RendezvousConnectionError, RendezvousStateError) as error:
         raise UserError(_rendezvous_error(plan, agent.first_failure, error)) from error
     finally:
-        if agent.between_starts:
-            _keep_state()
+        # The state of workers that handed over and will not be started again must outlive this process.
+        if agent.between_starts and (kept := handover.keep()) is not None:
+            log.warning("The state of the run is saved in %s: go on with conveyor restore.", kept)
         if closing:
             handler.shutdown()
-
-
-def _keep_state() -> None:
-    """Save the state of workers that handed over and will not be started again, so that it outlives this process."""
-    kept = handover.keep()
-    if kept is not None:
-        log.warning("The state of the run is saved in %s: go on with conveyor restore.", kept)
 
 
 def _rendezvous_error(plan: LaunchPlan, first: Failure | None, error: Exception) -> str:
@@ -271,13 +269,6 @@ def _rendezvous_error(plan: LaunchPlan, first: Failure | None, error: Exception)
         f"not all of the {plan.num_hosts} hosts met at {where} within {plan.timeout:.0f} s: start the command on each host, "
         "and check the address, the port and the firewall."
     )
-
-
-def _outputs(plan: LaunchPlan, logs: str) -> DefaultLogsSpecs:
-    only = None if plan.all_output or plan.this_host else {0}
-    if plan.tagged:
-        return DefaultLogsSpecs(log_dir=logs, tee=Std.ALL, local_ranks_filter=only)
-    return DefaultLogsSpecs(log_dir=logs, local_ranks_filter=only)
 
 
 def _handled_signals() -> list[signal.Signals]:
@@ -305,18 +296,16 @@ def _environment(variables: dict[str, str]) -> Iterator[None]:
 @contextlib.contextmanager
 def _without_agent_log() -> Iterator[None]:
     """Hide the agent's log: it reports every signal it sends as a warning, which is of use to its developers only."""
-    logger = logging.getLogger("torch.distributed.elastic")
-    before = logger.level
-    names = [name for name in logging.root.manager.loggerDict if name.startswith("torch.distributed.elastic")]
+    package = "torch.distributed.elastic"
+    names = {package, *(name for name in logging.root.manager.loggerDict if name.startswith(package))}
     levels = {name: logging.getLogger(name).level for name in names}
-    for name in (logger.name, *names):
+    for name in names:
         logging.getLogger(name).setLevel(logging.CRITICAL)
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", module=r"torch\.distributed")
         try:
             yield
         finally:
-            logger.setLevel(before)
             for name, level in levels.items():
                 logging.getLogger(name).setLevel(level)
 

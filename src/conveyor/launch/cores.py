@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conveyor.layout import others_want_cores
+from conveyor.monitor.records import many
 
 NODES = Path("/sys/devices/system/node")
 
@@ -78,9 +79,8 @@ def _deal_over_nodes(num_workers: int, numa: Sequence[Sequence[int]], threads: i
 def describe(budgets: Sequence[Budget]) -> str:
     """`"2 workers x 1 thread, pinned to cores 0 | 1"`."""
     threads = sorted({budget.threads for budget in budgets})
-    count = "/".join(map(str, threads))
     noun = "thread" if threads == [1] else "threads"
-    workers = f"{len(budgets)} worker{'s' if len(budgets) > 1 else ''} x {count} {noun}"
+    workers = f"{many(len(budgets), 'worker')} x {'/'.join(map(str, threads))} {noun}"
     if not all(budget.cores for budget in budgets):
         return f"{workers}, not pinned (more threads than cores)"
     shown = [_ranges(budget.cores) for budget in budgets[:8]]

@@ -144,22 +144,20 @@ def host_command(
     command = [*program, "launch"]
     if plan.hosts:
         command += ["--hosts", ",".join(plan.hosts), "--host-index", str(index), "--port", str(plan.port)]
-    command += ["--instances", str(plan.instances)]
-    if plan.workers is not None:
-        command += ["--workers", str(plan.workers)]
-    command += ["--job", plan.job]
-    if plan.replicas is not None:
-        command += ["--replicas", str(plan.replicas), "--devices-per-replica", str(plan.devices_per_replica)]
-    if plan.min_hosts is not None:
-        command += ["--min-hosts", str(plan.min_hosts)]
-    if plan.interface:
-        command += ["--interface", plan.interface]
-    if plan.secret_file:
-        command += ["--secret-file", plan.secret_file]
-    if plan.threads:
-        command += ["--threads", str(plan.threads)]
-    if plan.max_restarts:
-        command += ["--max-restarts", str(plan.max_restarts)]
+    valued = {
+        "--instances": plan.instances,
+        "--workers": plan.workers,
+        "--job": plan.job,
+        "--replicas": plan.replicas,
+        "--devices-per-replica": plan.devices_per_replica if plan.replicas is not None else None,
+        "--min-hosts": plan.min_hosts,
+        "--interface": plan.interface,
+        "--secret-file": plan.secret_file,
+        "--threads": plan.threads,
+        "--max-restarts": plan.max_restarts,
+    }
+    for flag, value in valued.items():
+        command += [flag, str(value)] if value not in (None, 0) else []
     command += ["--numa"] * plan.numa + ["--tag-output"] * plan.tagged
     for name, value in sorted(plan.environment.items()):
         command += ["--env", f"{name}={value}"]

@@ -61,17 +61,7 @@ def of_group(environment: Mapping[str, str]) -> Place | None:
     dist = sys.modules.get("torch.distributed")
     if dist is None or not dist.is_available() or not dist.is_initialized():
         return None
-    size = int(dist.get_world_size())
-    return Place(
-        rank=int(dist.get_rank()),
-        size=size,
-        local_rank=_number(environment, "LOCAL_RANK", 0),
-        local_size=_number(environment, "LOCAL_WORLD_SIZE", size),
-        address=environment.get("MASTER_ADDR", LOOPBACK),
-        port=_number(environment, "MASTER_PORT", 0),
-        launcher=GROUP,
-        job=restarts.job(environment),
-    )
+    return _as_torchrun(environment, int(dist.get_rank()), int(dist.get_world_size()), GROUP)
 
 
 def is_main(environment: Mapping[str, str] = os.environ) -> bool:
@@ -94,15 +84,19 @@ def _torchrun(environment: Mapping[str, str]) -> Place | None:
     needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if not all(environment.get(name) for name in needed):
         return None
-    size = _number(environment, "WORLD_SIZE")
+    return _as_torchrun(environment, _number(environment, "RANK"), _number(environment, "WORLD_SIZE"), "torchrun")
+
+
+def _as_torchrun(environment: Mapping[str, str], rank: int, size: int, launcher: str) -> Place:
+    """The place by torchrun's variables, some of which Ray Train sets too."""
     return Place(
-        rank=_number(environment, "RANK"),
+        rank=rank,
         size=size,
         local_rank=_number(environment, "LOCAL_RANK", 0),
         local_size=_number(environment, "LOCAL_WORLD_SIZE", size),
-        address=environment["MASTER_ADDR"],
-        port=_number(environment, "MASTER_PORT"),
-        launcher="torchrun",
+        address=environment.get("MASTER_ADDR", LOOPBACK),
+        port=_number(environment, "MASTER_PORT", 0),
+        launcher=launcher,
         job=restarts.job(environment),
     )
 

@@ -12,6 +12,7 @@ import logging
 import os
 import signal
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -38,6 +39,27 @@ Check = Callable[[RunSpec], None]
 TRAIN = "conveyor.run.worker:run"
 
 
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What every worker does, see `start`."""
+
+    run: str | Run
+    check: Check | None = None
+    resolving: Callable[..., RunSpec] = resolve
+    chosen: tuple[str, str] | None = None
+    """The layout that our own launcher chose, and its note."""
+
+    @property
+    def trains(self) -> bool:
+        return self.run == TRAIN or not isinstance(self.run, str)
+
+    def __call__(self, spec: RunSpec, world: World) -> Any:
+        if not isinstance(self.run, str):
+            return self.run(spec, world)
+        module, _, function = self.run.partition(":")
+        return getattr(importlib.import_module(module), function)(spec, world)
+
+
 _JOINED = itertools.count()
 """Runs of this process among the workers of a launcher: a script may train several times."""
 
@@ -59,13 +81,13 @@ def start(
     trains objects of the caller's, with the spec that `resolving` makes of the options; no other process can be started
     with them, but workers that a launcher started can all have them. `everywhere`: every worker gets its own result.
     """
-    place = of_group(os.environ) or detect(os.environ)
+    place, work = of_group(os.environ) or detect(os.environ), _Work(run, check, resolving)
     if place is not None:
         if "TORCHELASTIC_RUN_ID" in os.environ and not os.environ.get("CONVEYOR_STORE"):
             # torchrun dies of the signals it does not know (SIGUSR1), and its workers would go on alone.
             end_with_parent(signal.SIGTERM)
         try:
-            result = _joined(options, place, run, after, check=check, resolving=resolving)
+            result = _joined((options, *after), place, work)
         except Exception as error:
             from conveyor.launch import watch
 
@@ -93,7 +115,7 @@ def start(
         if check is not None and phase is options:
             check(spec)
         alone = spec.layout.workers == 1 or not isinstance(run, str)
-        result = load(run)(spec, World.single(device_for(phase.layout))) if alone else _launched(spec, str(run))
+        result = work(spec, World(device_for(phase.layout))) if alone else _launched(spec, str(run))
         if not _ended(result):
             break
     return result
@@ -104,23 +126,14 @@ def _ended(result: Any) -> bool:
     return bool(result) and not Reason(result["reason"]).to_be_continued if isinstance(result, dict) else False
 
 
-def _joined(
-    options: Options,
-    place: Place,
-    run: str | Run,
-    after: Sequence[Options] = (),
-    chosen: tuple[str, str] | None = None,
-    check: Check | None = None,
-    resolving: Callable[..., RunSpec] = resolve,
-) -> Any:
-    """This process is one of several that a launcher started; our own one says which layout it chose, and its note."""
+def _joined(phases: Sequence[Options], place: Place, work: _Work) -> Any:
+    """This process is one of several that a launcher started."""
     number = next(_JOINED)
     if number and place.job:
         place = dataclasses.replace(place, job=f"{place.job}-{number + 1}")
     world: World | None = None
-    for phase in (options, *after):
-        checked = check if phase is options else None
-        result, world = _phase(phase, place, run, world, chosen, checked, resolving, number)
+    for phase in phases:
+        result, world = _phase(phase, place, work, world, number)
         # After an error the groups are left as they are: the process ends at once, and its peers see that.
         world.barrier()
         if not _ended(result):
@@ -130,39 +143,29 @@ def _joined(
     return result
 
 
-def _phase(
-    options: Options,
-    place: Place,
-    run: str | Run,
-    before: World | None,
-    chosen: tuple[str, str] | None,
-    check: Check | None,
-    resolving: Callable[..., RunSpec],
-    number: int,
-) -> tuple[Any, World]:
-    """One phase: what `run` returned on this worker, and the world it ran in; the group of `before` is reused."""
+def _phase(options: Options, place: Place, work: _Work, before: World | None, number: int) -> tuple[Any, World]:
+    """One phase: what the work returned on this worker, and the world it ran in; the group of `before` is reused."""
     options = under_launcher(options, os.environ)
-    trains = run == TRAIN or not isinstance(run, str)
-    if trains and place.rank == 0 and before is None and _is_torchrun(place):
+    if work.trains and place.rank == 0 and before is None and _is_torchrun(place):
         from conveyor.launch.rendezvous import starts_under_torchrun
 
         os.environ["CONVEYOR_STARTS"] = str(starts_under_torchrun(place, number))
     if restarts.goes_on():
         options = options.replace(resume="auto")
     machine = machine_of(options, place, os.environ)
-    asked = options.layout.layout
-    spec = resolving(options.replace(layout=chosen[0] if chosen else asked), workers=place.size, machine=machine)
-    if check is not None:
-        check(spec)
+    asked, chosen = options.layout.layout, work.chosen
+    spec = work.resolving(options.replace(layout=chosen[0] if chosen else asked), workers=place.size, machine=machine)
+    if work.check is not None and before is None:
+        work.check(spec)
     # The run is stored as it was asked for: the next machine has other cores.
     options = spec.options.replace(layout=asked)
     spec = spec.replace(options=options, layout_note=chosen[1] if chosen else spec.layout_note)
     if place.size == 1:
         # Alone for now: machines may join, and must find the same folder.
-        if trains:
+        if work.trains:
             spec = spec.replace(options=spec.options.replace(run_dir=_run_folder(spec, place, number)))
-        world = World.single(device_for(options.layout))
-        return load(run)(spec, world), world
+        world = World(device_for(options.layout))
+        return work(spec, world), world
     from conveyor.launch.interface import follow_mpi
     from conveyor.launch.join import join
     from conveyor.world.distributed import ProcessWorld
@@ -180,14 +183,14 @@ def _phase(
     else:
         assert isinstance(before, ProcessWorld)
         world = ProcessWorld(layout.lanes, layout.depth, before.device, sharing, before.meeting, before.backend)
-    if trains:
+    if work.trains:
         folder = world.broadcast_object(_run_folder(spec, place, number) if world.is_main else None)
         spec = spec.replace(options=spec.options.replace(run_dir=folder))
         if world.is_main and restarts.goes_on():
             _note_lost_run(Path(folder))
     if layout.depth > 1:
         spec = _cut(spec, world)
-    return load(run)(spec, world), world
+    return work(spec, world), world
 
 
 def machine_of(options: Options, place: Place, environment: Mapping[str, str]) -> Machine | None:
@@ -304,18 +307,9 @@ def work(job: Mapping[str, Any]) -> None:
     from conveyor.options.file import parse_mapping
 
     options = Options.from_mapping(parse_mapping(job["options"], "the job file"), where="the job file")
-    result = _joined(options, place, job["run"], chosen=job["layout"])
+    result = _joined([options], place, _Work(job["run"], chosen=job["layout"]))
     if place.rank == 0:
         Path(job["result"]).write_text(json.dumps(result, default=str), encoding="utf-8")
-
-
-def load(name: str | Run) -> Run:
-    """`module:function`, or the function itself."""
-    if not isinstance(name, str):
-        return name
-    module, _, function = name.partition(":")
-    found: Run = getattr(importlib.import_module(module), function)
-    return found
 
 
 def under_launcher(options: Options, environment: Mapping[str, str]) -> Options:

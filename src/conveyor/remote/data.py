@@ -1,11 +1,9 @@
 """Images on an object store: fetched once into the cache of each machine, and read from there."""
 
 import functools
-import hashlib
 from pathlib import Path
 
 from conveyor.errors import UserError
-from conveyor.files import cache_folder
 from conveyor.remote import is_address
 from conveyor.remote.mirror import Mirror
 
@@ -23,7 +21,7 @@ def absolute(text: str) -> str:
 @functools.cache
 def _fetched(address: str) -> Path:
     """One look at the store per process; what did not change there is not fetched again."""
-    mirror = Mirror(address, cache_folder() / "remote" / hashlib.sha256(address.encode()).hexdigest()[:16])
+    mirror = Mirror.cached(address)
     if not mirror.fetch():
         raise UserError(f"there are no data at {address}")
     return mirror.folder

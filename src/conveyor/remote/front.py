@@ -7,7 +7,6 @@ the command needs it, and what the command adds to it (a report) is uploaded at 
 
 import atexit
 import contextlib
-import hashlib
 import logging
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from typing import Any
 
 from conveyor import scratch
 from conveyor.errors import UserError
-from conveyor.files import cache_folder, read_object
+from conveyor.files import read_object
 from conveyor.remote import is_address
 from conveyor.remote.mirror import CHECKPOINTS, Mirror, Wanted
 
@@ -64,7 +63,7 @@ def fetched(path: Any) -> Any:
 def _worked_on(address: str, writes: bool) -> Iterator[str]:
     """The folder in which a run is trained."""
     run, checkpoint = _split(address)
-    mirror = Mirror(run, cache_folder() / "remote" / hashlib.sha256(run.encode()).hexdigest()[:16])
+    mirror = Mirror.cached(run)
     mirror.fetch()
     if writes:
         mirror.store.check_writable()

@@ -10,6 +10,7 @@ either side's changes are known:
 
 import contextlib
 import fcntl
+import hashlib
 import json
 import logging
 import threading
@@ -18,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.errors import UserError
-from conveyor.files import read_object, write_atomically
+from conveyor.files import cache_folder, read_object, write_atomically
 from conveyor.remote.store import Store
 
 INTERVAL = 5.0
@@ -43,6 +44,11 @@ class Mirror:
         """Names that were on their way when the index was written: the store may have either version."""
         self._thread: threading.Thread | None = None
         self._end = threading.Event()
+
+    @classmethod
+    def cached(cls, address: str) -> "Mirror":
+        """The folder that stays, in the cache of this machine."""
+        return cls(address, cache_folder() / "remote" / hashlib.sha256(address.encode()).hexdigest()[:16])
 
     def fetch(self, wanted: Wanted = lambda name: True) -> bool:
         """Make the folder what the store holds of the `wanted` names, if anything changed there; False if it has none.

@@ -22,7 +22,6 @@ from conveyor.numerics.allocator import keep_freed_memory
 from conveyor.numerics.loss_scale import make_loss_scale
 from conveyor.numerics.precision import Precision
 from conveyor.optim.average import Ema
-from conveyor.options.units import Duration
 from conveyor.run import preflight
 from conveyor.run.gemm_rate import training_flops
 from conveyor.run.start import check_fits
@@ -113,23 +112,16 @@ def lane_and_updater(
     optimizer = optim.make_optimizer(
         options, lane.module.named_parameters(), global_batch=spec.topology.global_batch, layer_rates=rates
     )
-    decay = options.optimizer.ema_decay
+    decay, warmup, batch = options.optimizer.ema_decay, options.optimizer.ema_warmup, spec.topology.global_batch
+    warming = 0 if warmup is None else spec.length.updates(warmup, batch)
     return lane, Updater(
         lane,
         world,
         optimizer,
         make_loss_scale(options, updates_total=spec.length.updates_total),
         options.optimizer.clip_norm,
-        None if decay is None else Ema(lane.module, decay, _updates(options.optimizer.ema_warmup, spec)),
+        None if decay is None else Ema(lane.module, decay, warming),
     )
-
-
-def _updates(time: Duration | None, spec: RunSpec) -> int:
-    """A time as a number of updates; 0 for none."""
-    if time is None:
-        return 0
-    lengths = {"updates_per_epoch": spec.length.updates_per_epoch, "updates_total": spec.length.updates_total}
-    return int(time.updates(**lengths, global_batch=spec.topology.global_batch))
 
 
 def _release(session: Session, prepare: Prepare, frozen: Collection[str], aim: tuple[Loss, Teacher | None]) -> None:

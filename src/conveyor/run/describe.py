@@ -16,9 +16,7 @@ def describe(spec: RunSpec) -> str:
         rate += f", warm-up {spec.schedule.warmup} updates ({options.schedule.warmup_mode})"
     splits = f", split at {' '.join(options.batch.splits)}" if options.batch.splits else ""
     batch = f"{topology.micro_batch} x accumulation {topology.accumulation} x {many(topology.replicas, 'replica')}"
-    batch += (
-        f" = {topology.global_batch} per update, {topology.stages} stage{'s' if topology.stages > 1 else ''}{splits}"
-    )
+    batch += f" = {topology.global_batch} per update, {many(topology.stages, 'stage')}{splits}"
     periods = f"log {_every(events.updates_per_log)}, checkpoint {_every(events.updates_per_checkpoint)}"
     lines = [
         _model(spec),

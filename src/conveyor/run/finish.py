@@ -106,13 +106,15 @@ def _answers(session: Session, validation: Validation | None) -> tuple[Answers, 
 def _write_files(session: Session, folder: Path, validation: Validation | None) -> None:
     """What the report reads besides the observers' files."""
     write_atomically(folder / "timing.json", json.dumps(session.timing.seconds))
-    found = validation.during_training[0] if validation is not None and validation.during_training else None
-    if found is not None and found.confusion is not None:
-        write_confusion(folder, found.confusion, session.spec.data.class_names, session.validated_at)
-    if found is not None and found.multi_label is not None:
-        found.multi_label.write(folder, session.spec.data.class_names, session.validated_at)
-    if found is not None and found.calibration is not None:
-        write_calibration(folder, found.calibration, session.validated_at)
+    if validation is None or validation.during_training is None:
+        return
+    found, classes, update = validation.during_training[0], session.spec.data.class_names, session.validated_at
+    if found.confusion is not None:
+        write_confusion(folder, found.confusion, classes, update)
+    if found.multi_label is not None:
+        found.multi_label.write(folder, classes, update)
+    if found.calibration is not None:
+        write_calibration(folder, found.calibration, update)
 
 
 def _write_examples(

@@ -16,8 +16,6 @@ from conveyor.spec import RunSpec
 if TYPE_CHECKING:
     from torch import nn
 
-    from conveyor.checkpoint.state import State
-
 
 def check_start(spec: RunSpec, named: Collection[str] = ()) -> None:
     """Refuse what the run would refuse when it starts. `named` are the options that the user gave, see `check_names`."""
@@ -96,29 +94,13 @@ def _patterns(options: Options) -> Iterator[tuple[str, str]]:
 
 def _check_weights(model: "nn.Module", spec: RunSpec) -> None:
     """The weights or the checkpoint that the run begins with: there, readable, and of this model."""
-    from conveyor.run.start import check_fits
+    from conveyor.run.start import check_fits, saved_state
     from conveyor.training.load_weights import load_into, start_weights
 
-    options = spec.options
-    state = _stored(spec)
+    options, folder = spec.options, spec.options.run.run_dir
+    state = saved_state(spec, None if folder is None else Path(folder)) if options.events.training else None
     if state is not None:
         check_fits(state, spec)
         load_into(model, {name: tensor.to("meta") for name, tensor in state.model.items()}, "the checkpoint")
     elif options.model.weights is not None and (options.events.training or options.run.checkpoint_path is None):
         start_weights(model, options.model, outline=True)
-
-
-def _stored(spec: RunSpec) -> "State | None":
-    """The checkpoint that the run would continue from."""
-    from conveyor.checkpoint import store
-    from conveyor.run import folder as rundir
-    from conveyor.run.start import resumed
-
-    run = spec.options.run
-    if not spec.options.events.training:
-        return None
-    if run.resume == "auto" and run.run_dir is not None and rundir.holds_run(Path(run.run_dir)):
-        return resumed(spec, Path(run.run_dir))[1] if store.numbered(run.run_dir) else None
-    if run.checkpoint_path is not None:
-        return store.load_newest(run.checkpoint_path)[1]
-    return None

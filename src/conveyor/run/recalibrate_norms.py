@@ -20,7 +20,7 @@ def recompute_statistics(state: State, batches: int) -> dict[str, Tensor]:
     if batches < 1:
         raise UserError(f"--recompute-statistics {batches}: give at least 1 micro-batch")
     options = stored_options(None, state.options).replace(layout="1x1", device="cpu", ema_decay=None)
-    spec, world = resolve(options), World.single()
+    spec, world = resolve(options), World()
     # Long enough for `batches`: a short run may have seen fewer micro-batches.
     length = dataclasses.replace(spec.length, updates_total=max(spec.length.updates_total, batches))
     spec = spec.replace(length=length)

@@ -53,17 +53,21 @@ def _last_logged(folder: Path, world: World) -> int:
 
 def _saved_state(spec: RunSpec, folder: Path, world: World, *, again: bool) -> State | None:
     """The main worker chooses a checkpoint and sends it to all: the others need not see its folder."""
-    found = _choose(spec, folder, again) if world.is_main else None
+    found = None
+    if world.is_main:
+        if spec.options.run.resume != "auto" and not again:
+            rundir.refuse_taken(folder)
+        found = saved_state(spec, folder, again=again)
     if not world.broadcast_object(found is not None):
         return None
     return world.broadcast_state(found, 0)
 
 
-def _choose(spec: RunSpec, folder: Path, again: bool) -> State | None:
+def saved_state(spec: RunSpec, folder: Path | None, *, again: bool = False) -> State | None:
+    """The checkpoint that a run in `folder` would continue from: its own, or that of `--checkpoint-path`."""
     run = spec.options.run
-    if (run.resume == "auto" or again) and rundir.holds_run(folder):
-        return resumed(spec, folder)[1] if store.numbered(folder) else None
-    rundir.refuse_taken(folder)
+    if (run.resume == "auto" or again) and folder is not None and rundir.holds_run(folder):
+        return _resumed(spec, folder) if store.numbered(folder) else None
     if run.checkpoint_path is not None and spec.options.events.training:
         return store.load_newest(run.checkpoint_path)[1]
     return None
@@ -77,9 +81,9 @@ def with_stored_threads(spec: RunSpec, state: State | None) -> RunSpec:
     return spec.replace(layout=dataclasses.replace(spec.layout, threads=stored))
 
 
-def resumed(spec: RunSpec, folder: Path) -> tuple[Path, State]:
+def _resumed(spec: RunSpec, folder: Path) -> State:
     """The checkpoint from which the run in `folder` is resumed; options that would change its updates are refused."""
-    path, state = store.load_newest(folder)
+    state = store.load_newest(folder)[1]
     stored = stored_options(folder, state.options)
     # A resumed run has its weights already: the file that it started with may be gone.
     asked = rundir.resolved_options(spec, folder).replace(weights=stored.model.weights)
@@ -87,7 +91,7 @@ def resumed(spec: RunSpec, folder: Path) -> tuple[Path, State]:
         # Another number of class folders is reported by name, when the data are compared.
         asked = asked.replace(num_classes=stored.model.num_classes)
     check_past(stored, asked)
-    return path, state
+    return state
 
 
 def check_fits(state: State, spec: RunSpec) -> None:

@@ -27,7 +27,7 @@ Records = list[dict[str, Any]]
 
 def run(spec: RunSpec, world: World | None = None, own: UserObjects | None = None) -> Records:
     """Validate what the options name; one record per checkpoint and repetition, the same on every worker."""
-    world, own = world or World.single(device_for(spec.options.layout)), own or UserObjects()
+    world, own = world or World(device_for(spec.options.layout)), own or UserObjects()
     said = random_weights(spec.options)  # before any worker was started
     for note in spec.notes if world.is_main else ():
         if note != said:
@@ -40,21 +40,16 @@ def run(spec: RunSpec, world: World | None = None, own: UserObjects | None = Non
             raise UserError(f"the data set {spec.data.name} has no images to validate on")
         if model is None:
             records = list(_checkpoints(spec, validation))
-            _write_answers(spec, world, validation)
-            return records
-        model = build_model.place_model(model, spec, world.device, train=False)
-        weights = spec.options.model.weights
-        name = Path(weights).name if weights else "random" if own.model is None else "own model"
-        records = [_measured(validation, model, name) for _ in range(spec.options.events.repeat)]
-        _write_answers(spec, world, validation)
+        else:
+            model = build_model.place_model(model, spec, world.device, train=False)
+            weights = spec.options.model.weights
+            name = Path(weights).name if weights else "random" if own.model is None else "own model"
+            records = [_measured(validation, model, name) for _ in range(spec.options.events.repeat)]
+        path = spec.options.events.answers
+        if path is not None and world.is_main and validation.all_answers is not None:
+            # Of the last model that was measured.
+            write_answers(Path(path).expanduser(), validation.all_answers, validation.dataset, validation.thresholds)
         return records
-
-
-def _write_answers(spec: RunSpec, world: World, validation: Validation) -> None:
-    """The file of --answers, of the last model that was measured."""
-    path = spec.options.events.answers
-    if path is not None and world.is_main and validation.all_answers is not None:
-        write_answers(Path(path).expanduser(), validation.all_answers, validation.dataset, validation.thresholds)
 
 
 def _measured(validation: Validation, model: nn.Module, name: str) -> dict[str, Any]:

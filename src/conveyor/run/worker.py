@@ -42,7 +42,7 @@ from conveyor.world.world import World, device_for
 
 def run(spec: RunSpec, world: World | None = None, own: UserObjects | None = None) -> Result:
     """Run `spec` to its end as one worker of `world`. Several workers need `run_dir` set, so that they agree on it."""
-    world, own = world or World.single(device_for(spec.options.layout)), own or UserObjects()
+    world, own = world or World(device_for(spec.options.layout)), own or UserObjects()
     folder = rundir.choose(spec)
     spec = spec.replace(options=rundir.resolved_options(spec, folder))
     lock = RunLock(folder) if world.is_main else None

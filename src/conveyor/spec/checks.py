@@ -10,7 +10,7 @@ from conveyor.data.formats.folders import is_plain
 from conveyor.errors import UserError
 from conveyor.layout import Machine
 from conveyor.models.library_models import is_library
-from conveyor.options import Options
+from conveyor.options import Options, specs
 from conveyor.options.units import jitter_reaches
 from conveyor.topology import HostEvents, Length, Topology
 
@@ -73,15 +73,8 @@ def unused_targets(options: Options) -> list[str]:
     notes = []
     if chosen.bce_threshold is not None and chosen.loss != "bce" and not options.data.multi_label:
         notes.append("--bce-threshold has no effect: it belongs to --loss bce")
-    given = [
-        flag
-        for flag, name in (
-            ("--distillation", "distillation"),
-            ("--teacher-temperature", "teacher_temperature"),
-            ("--teacher-share", "teacher_share"),
-        )
-        if name in options.changed()
-    ]
+    names = ("distillation", "teacher_temperature", "teacher_share")
+    given = [specs()[name].flag for name in names if name in options.changed()]
     if given and chosen.teacher is None:
         notes.append(f"{', '.join(given)}: no effect without --teacher: there is no distillation")
     elif chosen.distillation == "hard" and chosen.teacher_temperature != 1:

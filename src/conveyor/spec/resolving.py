@@ -13,7 +13,7 @@ from conveyor.options import Options
 from conveyor.options.validation import check_training, without_updates
 from conveyor.spec import checks
 from conveyor.spec.run_spec import RunSpec, devices
-from conveyor.topology import HostEvents, Length, Topology, exact, group_slots, host_events
+from conveyor.topology import Length, Topology, group_slots, host_events
 
 TINY_SLOT = 2e9
 """Floating-point operations of one slot below which a second thread costs more in waiting than it brings."""
@@ -72,7 +72,7 @@ def resolve(
         batches = -(-data.validation_images // validation_batch)
         layout, layout_note = validation_layout(where, batches, machine, workers)
     schedule = _schedule(options, topology, length)
-    events = _events(options, length)
+    events = host_events(length, options.events)
     checks.check_averages(options, events)
     options.optimizer.decay_of_squares(topology.global_batch)  # refused now if it is negative
     return RunSpec(
@@ -143,26 +143,7 @@ def _release(options: Options, topology: Topology, length: Length) -> int | None
         return None
     if chosen.freeze == "none" and not chosen.train_only:
         raise UserError(f"--unfreeze-at {chosen.unfreeze_at}: nothing is frozen; add --freeze backbone")
-    return int(
-        chosen.unfreeze_at.updates(
-            updates_per_epoch=length.updates_per_epoch,
-            updates_total=length.updates_total,
-            global_batch=topology.global_batch,
-        )
-    )
-
-
-def _events(options: Options, length: Length) -> HostEvents:
-    asked = options.events
-    return host_events(
-        length,
-        logs_per_epoch=asked.logs_per_epoch,
-        checkpoints_per_epoch=asked.checkpoints_per_epoch,
-        first_checkpoint_epoch=exact(asked.first_checkpoint_epoch),
-        updates_per_log=asked.updates_per_log,
-        updates_per_checkpoint=asked.updates_per_checkpoint,
-        updates_per_call=asked.updates_per_call,
-    )
+    return length.updates(chosen.unfreeze_at, topology.global_batch)
 
 
 def _machine(options: Options) -> Machine:

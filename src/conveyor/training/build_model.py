@@ -22,7 +22,6 @@ from conveyor.numerics import convolution, recompute
 from conveyor.numerics.precision import Precision
 from conveyor.optim import kinds
 from conveyor.options import Options
-from conveyor.options.units import size_in_bytes
 from conveyor.spec import RunSpec
 from conveyor.training.lane import Lane
 from conveyor.training.load_weights import load_into, start_weights
@@ -142,28 +141,13 @@ def build_lane(
     prepare: Prepare,
     timing: Timing,
     loss: Loss,
-    teacher: Teacher | None = None,
+    teacher: Teacher | None,
 ) -> Lane:
     """What runs this worker's slots: the whole model, or its stage of a pipeline."""
-    options = spec.options
     for norm in norms.batch_norms(model):
         norm.span_group = world.span_group
     if world.depth > 1:
         from conveyor.training.stage_lane import StageLane
 
-        return StageLane(
-            spec=spec, world=world, model=model, loss=loss, prepare=prepare, timing=timing, teacher=teacher
-        )
-    return WholeModelLane(
-        model,
-        world,
-        spec.dealt(world.lanes),
-        span=options.model.bn_span,
-        loss=loss,
-        prepare=prepare,
-        bucket_bytes=size_in_bytes(options.layout.bucket_size),
-        timing=timing,
-        seed=options.run.seed,
-        metrics=not options.events.disable_metrics,
-        teacher=teacher,
-    )
+        return StageLane(spec, world, model, prepare, timing, loss, teacher)
+    return WholeModelLane(spec, world, model, prepare, timing, loss, teacher)

@@ -166,10 +166,7 @@ class Meter:
     def load(self, state: dict[str, Any]) -> None:
         """Go on in the open period: every worker takes the rows that it will add to."""
         mine = range(self._dealt.groups) if self._shared else self._dealt.lanes[self._world.lane]
-        # Before sums were kept apart by group there was one row of them.
-        stored = torch.tensor(state["sums"] if "sums" in state else [state["sum"]], dtype=torch.float64)
-        if "sums" not in state:
-            stored = torch.cat([stored, stored.new_zeros(self._dealt.groups - 1, TALLY)])
+        stored = torch.tensor(state["sums"], dtype=torch.float64)
         if stored.numel() and stored.shape != self._sum.shape:
             raise ValueError(f"sums of shape {tuple(stored.shape)}, not {tuple(self._sum.shape)}")
         if (self._tallies or self._shared) and mine and stored.numel():

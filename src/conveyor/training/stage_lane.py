@@ -117,14 +117,13 @@ class StageLane:
 
     def __init__(
         self,
-        *,
         spec: RunSpec,
         world: World,
         model: nn.Module,
-        loss: Loss,
         prepare: Prepare,
         timing: Timing,
-        teacher: Teacher | None = None,
+        loss: Loss,
+        teacher: Teacher | None,
     ) -> None:
         options, topology = spec.options, spec.topology
         group, schedule = world.stage_group, _schedule(spec, world)

@@ -12,9 +12,10 @@ from conveyor.data.batch import Batch, Target
 from conveyor.data.transform.prepare import Prepare
 from conveyor.models.layers import norms, stochastic
 from conveyor.numerics import finite
+from conveyor.options.units import size_in_bytes
+from conveyor.spec import RunSpec
 from conveyor.training.loss import TALLY, Loss, tally
 from conveyor.training.meter import Timing
-from conveyor.tree import Dealt
 from conveyor.world.norm_statistics import StatisticsSum
 from conveyor.world.world import World
 
@@ -29,26 +30,22 @@ class WholeModelLane:
 
     def __init__(
         self,
-        module: nn.Module,
+        spec: RunSpec,
         world: World,
-        dealt: Dealt,
-        *,
-        span: int,
-        loss: Loss,
+        model: nn.Module,
         prepare: Prepare,
-        bucket_bytes: int,
         timing: Timing,
-        seed: int,
-        metrics: bool = True,
-        teacher: Teacher | None = None,
+        loss: Loss,
+        teacher: Teacher | None,
     ) -> None:
-        self.module = module
-        self._world, self._dealt, self._span = world, dealt, span
+        options, dealt = spec.options, spec.dealt(world.lanes)
+        self.module = model
+        self._world, self._dealt, self._span = world, dealt, options.model.bn_span
         self._passes = list(zip(dealt.lanes[world.lane], dealt.passes_of(world.lane), strict=True))
-        self._sum = world.gradient_sum([list(module.parameters())], bucket_bytes, dealt)
-        self._statistics = StatisticsSum(norms.batch_norms(module), dealt)
-        self._loss, self._prepare, self._timing = loss, prepare, timing
-        self._seed, self._metrics, self._teacher = seed, metrics, teacher
+        self._sum = world.gradient_sum([list(model.parameters())], size_in_bytes(options.layout.bucket_size), dealt)
+        self._statistics = StatisticsSum(norms.batch_norms(model), dealt)
+        self._loss, self._prepare, self._timing, self._teacher = loss, prepare, timing, teacher
+        self._seed, self._metrics = options.run.seed, not options.events.disable_metrics
         self.recent: list[list[Batch]] = []
         """The batches of the last update, for the search for a bad layer."""
 

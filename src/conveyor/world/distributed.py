@@ -55,8 +55,9 @@ class ProcessWorld(World):
         backend: str | None = None,
     ) -> None:
         rank, size = dist.get_rank(), dist.get_world_size()
-        lane, stage = divmod(rank, depth)
-        super().__init__(rank, size, lane, lanes, stage, depth, device)
+        if size != lanes * depth:
+            raise ValueError(f"{size} workers are not a layout of {lanes}x{depth}")
+        super().__init__(device, rank=rank, lanes=lanes, depth=depth)
         self._exchange: tuple[Dealt, Exchange] | None = None
         self.meeting, self.backend = meeting, backend
         key = meeting.key if meeting is not None else b""
@@ -133,18 +134,12 @@ class ProcessWorld(World):
 
     def broadcast_state(self, state: State | None, source: int) -> State:
         """The state that worker `source` has, on every worker, on the CPU."""
-        about = None
-        if state is not None:
-            groups = {
-                group: [[name, list(one.shape), str(one.dtype)[6:]] for name, one in tensors.items()]
-                for group, tensors in state.groups().items()
-            }
-            about = {"groups": groups, "progress": state.progress, "options": state.options}
-        about = self._broadcast(about, source, self._all)
-        found = State(model={}, progress=about["progress"], options=about["options"])
-        for group, entries in about["groups"].items():
+        about = None if state is None else [state.progress, state.options]
+        progress, options = self._broadcast(about, source, self._all)
+        found = State(model={}, progress=progress, options=options)
+        for group in ("model", "optimizer", "averages"):
             given = None if state is None else getattr(state, group)
-            getattr(found, group).update(self._broadcast_tensors(given, entries, source, self._all))
+            setattr(found, group, self._broadcast_tensors(given, source, self._all))
         return found
 
     def full_state(self, local: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -153,19 +148,17 @@ class ProcessWorld(World):
             return local
         union: dict[str, Tensor] = {}
         for stage in range(self.depth):
-            source = self.lane * self.depth + stage
-            mine = stage == self.stage
-            about = [[name, list(one.shape), str(one.dtype)[6:]] for name, one in local.items()] if mine else None
-            entries = self._broadcast(about, source, self.stage_group)
-            union |= self._broadcast_tensors(local if mine else None, entries, source, self.stage_group)
+            mine = local if stage == self.stage else None
+            union |= self._broadcast_tensors(mine, self.lane * self.depth + stage, self.stage_group)
         return union
 
-    def _broadcast_tensors(
-        self, given: dict[str, Tensor] | None, entries: list[list[Any]], source: int, group: Any
-    ) -> dict[str, Tensor]:
-        """Tensors from rank `source`, which has them; [name, shape, type] of each is known to all."""
+    def _broadcast_tensors(self, given: dict[str, Tensor] | None, source: int, group: Any) -> dict[str, Tensor]:
+        """Tensors by name from rank `source`, which is given them."""
+        about = (
+            [[name, list(one.shape), str(one.dtype)[6:]] for name, one in given.items()] if given is not None else None
+        )
         found = {}
-        for name, shape, dtype in entries:
+        for name, shape, dtype in self._broadcast(about, source, group):
             tensor = (
                 torch.empty(shape, dtype=getattr(torch, dtype))
                 if given is None

@@ -28,31 +28,15 @@ from conveyor.world.gradients import GradientSum
 class World:
     """The rank of this worker, and its communication with the others."""
 
-    def __init__(
-        self,
-        rank: int = 0,
-        size: int = 1,
-        lane: int = 0,
-        lanes: int = 1,
-        stage: int = 0,
-        depth: int = 1,
-        device: torch.device | str = "cpu",
-    ) -> None:
-        if size != lanes * depth or rank != lane * depth + stage:
-            raise ValueError(f"rank {rank} of {size} is not worker (lane {lane}, stage {stage}) of {lanes}x{depth}")
-        self.rank, self.size = rank, size
-        self.lane, self.lanes = lane, lanes
-        self.stage, self.depth = stage, depth
+    def __init__(self, device: torch.device | str = "cpu", *, rank: int = 0, lanes: int = 1, depth: int = 1) -> None:
+        self.rank, self.size = rank, lanes * depth
+        self.lanes, self.depth = lanes, depth
+        self.lane, self.stage = divmod(rank, depth)
         self.device = torch.device(device)
         self.stage_group: Any = None
         """Process group of this lane's workers, in the order of their stages."""
         self.span_group: Any = None
         """Process group of the lanes that share a batch-norm span with this one, at this stage."""
-
-    @classmethod
-    def single(cls, device: torch.device | str = "cpu") -> "World":
-        """The world of a run in one process."""
-        return cls(device=device)
 
     @property
     def is_main(self) -> bool:

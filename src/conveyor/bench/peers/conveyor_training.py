@@ -17,7 +17,7 @@ def main() -> None:
     precision = asked.get("precision", "32.32")
     options = work.options("1x1", asked["threads"]).replace(num_classes=asked["classes"], precision=precision)
     spec = resolve(options)
-    world = World.single("cpu")
+    world = World("cpu")
     prepare = make_prepare(spec, world)
     session = make_session(spec, world, UserObjects(), None, prepare)
     session.lane.module.train()
