@@ -59,7 +59,7 @@ def measure_options(
     found = _against_random_labels(loaded, batch)
 
     measured = measure(
-        in_precision(loaded.source(), precision, say),
+        in_precision(loaded.source, precision, say),
         batch=batch,
         repeat=options.events.repeat,
         engine=engine,
@@ -84,7 +84,7 @@ def in_precision(source: Source, precision: str | None, say: Callable[[str], Non
     shape = (source.batch or 8, *source.preprocessing.image_shape)
     images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     file = int8_file(source, images, source.batch, weight_bits())
-    return Source(source.preprocessing, onnx=file, batch=source.batch, precision="int8")
+    return Source.of_file(source.preprocessing, file, source.batch, "int8")
 
 
 def _model(options: Options) -> Loaded:

@@ -8,12 +8,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from tests.infer.small import small_net
+from tests.infer.small import small_net, small_source
 
 from conveyor.errors import UserError
 from conveyor.infer import machine, throughput
 from conveyor.infer.engines import auto
-from conveyor.infer.engines.engine import Engine, Source, as_source, in_batches, open_engine
+from conveyor.infer.engines.engine import Engine, Source, in_batches, open_engine
 from conveyor.infer.engines.replicas import Replicas, core_groups
 from conveyor.infer.engines.torch_engine import TorchEngine
 from conveyor.infer.preprocessing import Preprocessing
@@ -25,7 +25,7 @@ IMAGES = np.random.default_rng(1).integers(0, 256, (5, 16, 16, 3), dtype=np.uint
 
 @pytest.fixture(scope="module")
 def source() -> Source:
-    return as_source(small_net(), PREPROCESSING)
+    return small_source(PREPROCESSING)
 
 
 @pytest.fixture(scope="module")
