@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from conveyor.data.formats.folders import IMAGE_SUFFIXES
+from conveyor.data.photo.centre import central_box
 from conveyor.data.photo.decode import BadImageError, Encoded
 from conveyor.errors import UserError
 from conveyor.infer.loaded import Loaded
-from conveyor.infer.photograph import pixels_of
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.layout import usable_cores
 
@@ -112,6 +112,15 @@ def _read(picture: Picture, preprocessing: Preprocessing) -> NDArray[np.uint8] |
         return (error.strerror or str(error)).lower()
     except BadImageError as error:
         return str(error)
+
+
+def pixels_of(image: Encoded, preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """uint8 [H, W, C]: upright, the central crop, resized; raises `BadImageError`."""
+    out = np.empty(preprocessing.image_shape, np.uint8)
+    share = preprocessing.image_size / (preprocessing.resize or preprocessing.image_size)
+    box = central_box(image.height, image.width, share)
+    image.crop_into(out, box, bicubic=preprocessing.interpolation == "bicubic")
+    return out
 
 
 def _opened(picture: Picture) -> Encoded:

@@ -32,16 +32,21 @@ class Engine(abc.ABC):
 
     name: str = ""
 
-    def __init__(self, image_shape: tuple[int, int, int], threads: int) -> None:
+    def __init__(self, image_shape: tuple[int, int, int], threads: int, fixed: int | None = None) -> None:
+        """`fixed`: the only batch that `_run` takes."""
         self.image_shape = image_shape
         self.threads = threads
+        self._fixed = fixed
 
     def __call__(self, images: "NDArray[np.uint8] | Tensor") -> NDArray[np.float32]:
         array = images if isinstance(images, np.ndarray) else images.numpy()
         if array.dtype != np.uint8 or array.ndim != 4 or array.shape[1:] != self.image_shape:
             wanted = "x".join(str(n) for n in self.image_shape)
             raise ValueError(f"images must be uint8 of shape Nx{wanted}, not {array.dtype} {list(array.shape)}")
-        return self._run(np.ascontiguousarray(array))
+        array = np.ascontiguousarray(array)
+        if self._fixed is None or len(array) == self._fixed:
+            return self._run(array)
+        return in_batches(self._run, array, self._fixed)
 
     @abc.abstractmethod
     def _run(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
