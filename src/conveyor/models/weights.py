@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from conveyor.errors import UserError, first_line
@@ -36,7 +38,7 @@ def read_state(path: str | Path, *, outline: bool = False) -> dict[str, Tensor]:
         raise UserError(f"there is no weights file {path}.")
     try:
         if path.suffix == ".safetensors":
-            return _shapes(path) if outline else _tensors(path)
+            return _shapes(path) if outline else load_file(path)
         _refuse_packed(path)
         content = torch.load(path, map_location="meta" if outline else "cpu", weights_only=True)
     except Exception as error:  # a damaged file can fail anywhere in the reader
@@ -55,16 +57,8 @@ def _refuse_packed(path: Path) -> None:
             raise ValueError(f"it would unpack to {size} bytes, torch stores tensors unpacked")
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    return dict(load_file(path))
-
-
 def _shapes(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file on the meta device, from its header; of the right shape, not of the right type."""
-    from safetensors import safe_open
-
     with safe_open(path, framework="pt") as file:
         return {name: torch.empty(file.get_slice(name).get_shape(), device="meta") for name in file.keys()}  # noqa: SIM118
 

@@ -5,6 +5,7 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import psutil
@@ -203,25 +204,9 @@ class CachedStore:
                 self._used += len(found.data)
         return found
 
-    def name(self, index: int) -> str:
-        return self._store.name(index)
-
-    def key(self, index: int) -> str:
-        return self._store.key(index)
-
-    def shards(self) -> Sequence[int]:
-        return self._store.shards()
-
-    def estimated_bytes(self) -> int:
-        return self._store.estimated_bytes()
-
-    @property
-    def labels(self) -> list[int] | None:
-        return getattr(self._store, "labels", None)
-
-    @property
-    def label_sets(self) -> Sequence[tuple[int, ...]] | None:
-        return getattr(self._store, "label_sets", None)
+    def __getattr__(self, name: str) -> Any:
+        """Everything else as the store has it: names, labels, shards."""
+        return getattr(self._store, name)
 
     @property
     def used(self) -> int:
@@ -237,11 +222,11 @@ def with_cache(store: Store, choice: str) -> Store:
     if choice == "off":
         return store
     if choice != "auto":
-        return CachedStore(store, size_in_bytes(choice))
+        return cast(Store, CachedStore(store, size_in_bytes(choice)))
     workers = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     total = store.estimated_bytes()
     free = psutil.virtual_memory().available
     if total * workers * 2 > free:
         log.info("the images (%.1f GB) are not kept in memory (%.1f GB free)", total / 1e9, free / 1e9)
         return store
-    return CachedStore(store, total + total // 10)
+    return cast(Store, CachedStore(store, total + total // 10))
