@@ -14,6 +14,11 @@ class UserError(Exception):
     """
 
 
+def first_line(error: BaseException) -> str:
+    """What an error says, in one line; its type where it says nothing."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
 def nearest(wrong: str, right: Iterable[str], count: int = 3) -> list[str]:
     """The names in `right` that look most like `wrong`, best first; empty if nothing is near."""
     names = list(right)

@@ -3,6 +3,10 @@
 import torch
 from torch import Tensor, nn
 
+from conveyor.infer.engines.engine import Source
+from conveyor.infer.graph import serving_graph
+from conveyor.infer.preprocessing import Preprocessing
+
 
 class Block(nn.Module):
     def __init__(self, width_in: int, width: int, stride: int) -> None:
@@ -48,3 +52,8 @@ def small_net(channels: int = 3, num_classes: int = 10, seed: int = 0) -> SmallN
                 nn.init.normal_(module.weight, 1.0, 0.2)
                 nn.init.normal_(module.bias, 0.0, 0.2)
     return net
+
+
+def small_source(preprocessing: Preprocessing) -> Source:
+    """That network as engines take it."""
+    return Source(preprocessing, graph=serving_graph(small_net(), preprocessing))

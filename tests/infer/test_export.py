@@ -53,7 +53,7 @@ def test_an_export_gives_the_models_answers(
     assert again.preprocessing == digits.preprocessing
     assert again.spec["input"] == {"name": "images", "datatype": "uint8", "shape": [batch or -1, 8, 8, 1]}
     # A torch export runs on every engine, which other tests show; here the one that reads its file.
-    for engine in ("torch",) if form == "torch" else again.source().engines():
+    for engine in ("torch",) if form == "torch" else again.source.engines():
         np.testing.assert_allclose(open_engine(again, engine, batch=5, threads=1)(IMAGES), expected, atol=1e-4)
 
 
@@ -79,7 +79,7 @@ def test_the_torch_export_runs_without_us(digits: Loaded, expected: np.ndarray, 
 
 def test_a_wrong_export_is_not_declared_good(digits: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = from_options(OPTIONS.replace(seed=9), "other")
-    stored = other.source()
+    stored = other.source
     monkeypatch.setattr(
         "conveyor.infer.export._stored_source", lambda *_: Source(stored.preprocessing, graph=stored.graph)
     )

@@ -29,7 +29,7 @@ def test_repeats_and_images_are_as_asked() -> None:
     said: list[str] = []
     measured, records = measure_speed.measure_options(options, engine="torch", say=said.append)
     assert [record["images"] for record in records] == [20, 20, 20]
-    assert measured.throughput.images_per_second == pytest.approx(
+    assert measured.images_per_second == pytest.approx(
         (records[1]["images_per_second"] + records[2]["images_per_second"]) / 2
     )
     assert sum("samples/sec" in line for line in said) == 3

@@ -10,7 +10,7 @@ import onnx
 import pytest
 import torch
 from onnx import numpy_helper
-from tests.infer.small import small_net
+from tests.infer.small import small_net, small_source
 from torch import nn
 
 from conveyor.commands.validate import write_csv
@@ -19,7 +19,7 @@ from conveyor.infer import machine, precision, quantize, validated
 from conveyor.infer.accuracy import Sample
 from conveyor.infer.asked_precision import AskedPrecision
 from conveyor.infer.engines import auto
-from conveyor.infer.engines.engine import Source, as_source, open_named
+from conveyor.infer.engines.engine import Source, open_named
 from conveyor.infer.export import export
 from conveyor.infer.load import from_options, load
 from conveyor.infer.loaded import Loaded
@@ -37,7 +37,7 @@ DIGITS = Options().replace(model="resnet8", data="digits", seed=3)
 def small() -> tuple[Loaded, Data]:
     """A network with random weights, and its own answers as labels."""
     loaded = Loaded(small_net(), (), PREPROCESSING, {"name": "small", "num_classes": 10})
-    labels = open_named(loaded.source(), "torch", batch=1, threads=1)(IMAGES).argmax(1)
+    labels = open_named(loaded.source, "torch", batch=1, threads=1)(IMAGES).argmax(1)
     return loaded, Data(Sample(IMAGES[:16], labels[:16]), Sample(IMAGES[16:], labels[16:]))
 
 
@@ -85,7 +85,7 @@ def fastest(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture(scope="module")
 def int8() -> Source:
-    source = as_source(small_net(), PREPROCESSING)
+    source = small_source(PREPROCESSING)
     return Source(PREPROCESSING, onnx=quantize.int8_file(source, IMAGES, None, 7), precision="int8")
 
 
@@ -94,7 +94,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize("engine", ["torch", "openvino", "openvino-per-core"])
     def test_bfloat16(self, engine: str) -> None:
-        source = as_source(small_net(), PREPROCESSING)
+        source = small_source(PREPROCESSING)
         half = dataclasses.replace(source, precision="bfloat16")
         assert "onnxruntime" not in half.engines()
         self.check(half, engine, source, 0.02)
@@ -102,7 +102,7 @@ class TestAnswers:
     @pytest.mark.parametrize("engine", ["onnxruntime", "onnxruntime-per-core", "openvino", "openvino-per-core"])
     def test_int8(self, engine: str, int8: Source) -> None:
         assert "torch" not in int8.engines()
-        self.check(int8, engine, as_source(small_net(), PREPROCESSING), 0.12)
+        self.check(int8, engine, small_source(PREPROCESSING), 0.12)
 
     def check(self, source: Source, engine: str, plain: Source, bound: float) -> None:
         expected = open_named(plain, "torch", batch=1, threads=1)(IMAGES)
@@ -114,7 +114,7 @@ class TestAnswers:
 
     @pytest.mark.parametrize(("of", "engine"), [("bfloat16", "onnxruntime"), ("int8", "torch")])
     def test_an_engine_that_cannot(self, of: str, engine: str, int8: Source) -> None:
-        source = int8 if of == "int8" else dataclasses.replace(as_source(small_net(), PREPROCESSING), precision=of)
+        source = int8 if of == "int8" else dataclasses.replace(small_source(PREPROCESSING), precision=of)
         with pytest.raises(UserError, match=f"{engine} cannot compute in {of}: choose from .*openvino"):
             open_named(source, engine, batch=1, threads=1)
 
@@ -235,9 +235,9 @@ class TestStored:
         loaded, data = small()
         found = fit(loaded, AskedPrecision("bfloat16", 20.0), batch=4, threads=1, data=data)
         export(loaded, tmp_path / "out", "onnx", fitted=found)
-        assert load(tmp_path / "out").source().precision == "bfloat16"
+        assert load(tmp_path / "out").source.precision == "bfloat16"
         plain = fit(load(tmp_path / "out"), AskedPrecision("float32"), batch=4, threads=1)
-        expected = open_named(loaded.source(), "torch", batch=1, threads=1)(IMAGES)
+        expected = open_named(loaded.source, "torch", batch=1, threads=1)(IMAGES)
         np.testing.assert_allclose(plain.open(batch=4, threads=1)(IMAGES), expected, rtol=1e-4, atol=1e-5)
 
     def test_torch_has_no_int8(self, tmp_path: Path) -> None:
@@ -266,7 +266,7 @@ class TestQuantiser:
             quantize.run_apart(source, IMAGES[:1], None, out=str(tmp_path / "x"), bits=8, kept=[])
 
     def test_too_few_images_to_calibrate(self) -> None:
-        source = as_source(small_net(), PREPROCESSING)
+        source = small_source(PREPROCESSING)
         with pytest.raises(UserError, match=r"^calibration needs at least one batch of 64 images"):
             quantize.int8_file(source, IMAGES, 64, 8)
 

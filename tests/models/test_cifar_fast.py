@@ -6,7 +6,7 @@ import torch
 from conveyor import models
 from conveyor.data.batch import Target
 from conveyor.models.cifar_fast import patch_covariance, whitening_filters
-from conveyor.optim import make_optimizer
+from conveyor.optim.optimizer import make_optimizer
 from conveyor.options import Options
 from conveyor.options.file import shipped
 from conveyor.spec import resolve

@@ -7,16 +7,17 @@ import torch
 from torch import nn
 
 from conveyor.models import build
-from conveyor.models.layers import norms, stochastic
+from conveyor.models.layers import norms
 from conveyor.models.units import trace
 from conveyor.numerics import norm_act
+from conveyor.numerics.context import keyed
 
 pytestmark = pytest.mark.skipif(not norm_act.available(), reason="no C compiler here: the separate operations are used")
 
 
 def gradients(model: nn.Module, images: torch.Tensor) -> torch.Tensor:
     """The gradient of a loss as one long vector in double."""
-    with stochastic.keyed(0, 0, 0):
+    with keyed(0, 0, 0):
         loss = nn.functional.cross_entropy(model(images), torch.arange(len(images)))
     loss.backward()
     return torch.cat([parameter.grad.double().flatten() for parameter in model.parameters()])  # type: ignore[union-attr]

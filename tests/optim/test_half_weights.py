@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from conveyor.optim import make_optimizer
-from conveyor.optim.optimizer import Optimizer
+from conveyor.optim.optimizer import Optimizer, make_optimizer
 from conveyor.options import Options
 
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from conveyor.errors import UserError
-from conveyor.optim import Optimizer, make_optimizer
 from conveyor.optim.kinds import excluded
 from conveyor.optim.muon import is_filter, orthogonalize
+from conveyor.optim.optimizer import Optimizer, make_optimizer
 from conveyor.options import Options
 
 

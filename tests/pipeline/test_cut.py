@@ -10,8 +10,8 @@ from torch.nn import functional as F
 from conveyor import models
 from conveyor.errors import UserError
 from conveyor.models.layers import norms
-from conveyor.models.layers.stochastic import keyed
 from conveyor.models.units import trace
+from conveyor.numerics.context import keyed
 from conveyor.pipeline.cut import Stage, cut, shared_parameters
 
 Result = tuple[Tensor, dict[str, Tensor]]

@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from conveyor.models.layers import stochastic
 from conveyor.models.layers.norms import BatchNorm, discard
+from conveyor.numerics.context import keyed
 from conveyor.pipeline.assign import assign
 
 MICRO_BATCH, CLASSES = 2, 5
@@ -63,7 +64,7 @@ def images(number: int) -> Tensor:
 
 @contextlib.contextmanager
 def key(number: int) -> Iterator[None]:
-    with stochastic.keyed(7, 0, number):
+    with keyed(7, 0, number):
         yield
 
 

@@ -96,7 +96,7 @@ def _calibrated(loaded: "Loaded", arguments: argparse.Namespace) -> "Loaded":
         raise UserError("--calibrate and --abstain are for one label per image: a multi-label model has its thresholds")
     if wanted is not None and not 0 < wanted <= 100:
         raise UserError(f"--abstain {wanted:g}: give a share of right answers, above 0 and up to 100 %")
-    engine = open_named(loaded.source(), "torch", batch=BATCH, threads=usable_cores())
+    engine = open_named(loaded.source, "torch", batch=BATCH, threads=usable_cores())
     parts = in_order(loaded, data_options(loaded, arguments.data_dir), BATCH)
     logits, labels = (torch.from_numpy(part) for part in answers(engine, parts))
     found: dict[str, float] = {"calibration_images": len(labels)}

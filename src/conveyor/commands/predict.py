@@ -130,9 +130,7 @@ def _answers(
         opened = fitted.open(batch=batch, threads=threads)
     try:
         with track(len(pictures), "Predict", quiet=quiet) as bar:
-            for one in predictions(
-                pictures, loaded.preprocessing, loaded.label, opened, batch, loaded.abstain_below, loaded.thresholds
-            ):
+            for one in predictions(pictures, loaded, opened, batch):
                 bar.advance()
                 yield one
     finally:

@@ -136,12 +136,12 @@ def _speed_only(options: Options, *, as_json: bool, wanted: AskedPrecision | Non
         say=lambda line: None if quiet else print(line, flush=True),
     )
     write_csv(options, records)
-    _write_for_benchmarks(records, measured.throughput.latency.fields())
+    _write_for_benchmarks(records, measured.latency.fields())
     if as_json:
         print(json.dumps(records))
         return 0
     print(measured.note)
-    print("\n".join(measured.lines()[len(records) :]))
+    print("\n".join(measured.lines()))
     return 0
 
 

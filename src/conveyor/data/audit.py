@@ -3,7 +3,6 @@
 import hashlib
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -17,7 +16,7 @@ from conveyor.data.open import open_dataset, open_store
 from conveyor.data.photo.decode import BadImageError, Encoded
 from conveyor.data.verify import check_image
 from conveyor.errors import UserError
-from conveyor.monitor.progress import track
+from conveyor.monitor.progress import mapped
 from conveyor.options import Options
 
 SIDE = 96
@@ -153,13 +152,9 @@ def near_pairs(hashes: Sequence[int]) -> set[tuple[int, int]]:
 
 def audit(pictures: Pictures, answers: Iterable[Path] = (), threads: int = 4) -> list[Finding]:
     """All findings, in a fixed order. Of two equal images the later one goes, of a leak the one in training."""
-    everything = list(pictures)
-    with ThreadPoolExecutor(threads) as pool, track(len(everything), "Audit") as bar:
-        seen = []
-        for one in pool.map(lambda place: pictures.look(*place), everything):
-            seen.append(one)
-            pictures.count(one)
-            bar.advance()
+    seen = list(mapped(lambda place: pictures.look(*place), list(pictures), "Audit", threads=threads))
+    for one in seen:
+        pictures.count(one)
 
     def finding(kind: str, one: Seen, detail: str, other: str = "", exclude: bool = False) -> Finding:
         label = pictures.classes[one.label] if 0 <= one.label < len(pictures.classes) else ""

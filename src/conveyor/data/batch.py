@@ -82,7 +82,7 @@ class Dataset(Protocol):
 
     def shards(self) -> Sequence[int]:
         """Samples per file in stored order, for shard-wise shuffling; empty when there are no such files."""
-        ...
+        return ()
 
     def read(self, indices: Indices, epoch: int, out: Tensor | None = None) -> RawBatch:
         """The samples `indices`; images go into `out` (uint8 [B, H, W, C]) when it is given. Safe to call from threads."""
@@ -90,4 +90,4 @@ class Dataset(Protocol):
 
     def statistics(self) -> dict[str, float]:
         """Seconds of thread time by stage (read, decode, ...) and counts, since the set was opened."""
-        ...
+        return {}

@@ -285,8 +285,7 @@ def _as_on_disk(base: DatasetInfo, folder: Path | None, options: DataOptions) ->
     """`base` with the folder's own counts and classes, as ImageNet may be a subset; unchanged without files."""
     if folder is None or not folder.exists():
         return base
-    listed = divide.is_listed(folder)
-    records = None if listed else tfrecord_dataset.find_folder(folder)
+    records = divide.records_folder(folder)
     if records is not None:
         if options.folds or options.group_by or options.exclude_images:
             raise UserError(
@@ -298,7 +297,7 @@ def _as_on_disk(base: DatasetInfo, folder: Path | None, options: DataOptions) ->
         classes, train, validation = found.classes, found.train_images, found.validation_images
         if not classes and base.name != "imagenet":
             raise UserError(f"{records} does not say its classes: put their names into labels.txt, one per line")
-    elif base.name == "imagenet" and not listed and folders.split_folder(folder, "train") is None:
+    elif base.name == "imagenet" and not divide.is_listed(folder) and folders.split_folder(folder, "train") is None:
         return base
     else:
         listing = divide.listing(folder, options, hold_out(options, base))

@@ -96,7 +96,7 @@ def _fingerprint(options: DataOptions, info: DatasetInfo) -> str:
     if info.kind != "files" or folder is None:
         return ""
     digest = hashlib.sha256()
-    records = None if divide.is_listed(folder) else tfrecord_dataset.find_folder(folder)
+    records = divide.records_folder(folder)
     for split in folders.SPLIT_FOLDERS:
         if records is not None:
             for path in tfrecord_dataset.record_files(records, split):

@@ -117,7 +117,7 @@ def open_store(
 
     With `boxes`, each comes with those of the objects in it.
     """
-    records = None if divide.is_listed(folder) else tfrecord_dataset.find_folder(folder)
+    records = divide.records_folder(folder)
     if records is None:
         listing = divide.listing(folder, options, hold_out)
         if not options.multi_label and any(len(classes) != 1 for classes in listing.label_sets.get(split, ())):

@@ -4,7 +4,6 @@ Passed from Python, or named as code: `--data pets.py:photos`.
 """
 
 import functools
-from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -122,7 +121,7 @@ def _is_array(value: Any) -> bool:
     return isinstance(value, np.ndarray | Tensor)
 
 
-class MapDataset:
+class MapDataset(Dataset):
     """Any map-style data set of equal-sized images."""
 
     chunk = 8
@@ -148,9 +147,6 @@ class MapDataset:
         height, width, channels = self._shape
         return height, width, channels
 
-    def shards(self) -> Sequence[int]:
-        return ()
-
     def read(self, indices: Indices, epoch: int, out: Tensor | None = None) -> RawBatch:
         """Samples one by one; the caller's own code decides how fast that is."""
         images = out if out is not None else torch.empty(len(indices), *self._shape, dtype=torch.uint8)
@@ -164,9 +160,6 @@ class MapDataset:
                 )
             images[place], labels[place] = pixels, int(label)
         return RawBatch(images, labels)
-
-    def statistics(self) -> dict[str, float]:
-        return {}
 
 
 def to_pixels(image: Any) -> Tensor:

@@ -3,7 +3,6 @@
 import dataclasses
 import hashlib
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import simplejpeg
@@ -21,7 +20,7 @@ from conveyor.data.photo import jpeg
 from conveyor.data.photo.decode import BadImageError, Encoded
 from conveyor.data.photo.encoded import Store
 from conveyor.errors import UserError
-from conveyor.monitor.progress import track
+from conveyor.monitor.progress import mapped, track
 
 
 @dataclasses.dataclass(slots=True)
@@ -184,12 +183,7 @@ def _check(store: Store, index: int, classes: int, decode: bool) -> str | None:
 
 def _all(store: Store, classes: int, decode: bool, threads: int, label: str) -> list[str]:
     """The problems of the samples of `store`, in order, several checked at a time."""
-    found = []
-    with ThreadPoolExecutor(threads) as pool, track(len(store), f"Verify {label}") as bar:
-        for first in range(0, len(store), 1024):
-            part = range(first, min(first + 1024, len(store)))
-            for problem in pool.map(lambda index: _check(store, index, classes, decode), part):
-                bar.advance()
-                if problem is not None:
-                    found.append(problem)
-    return found
+    problems = mapped(
+        lambda index: _check(store, index, classes, decode), range(len(store)), f"Verify {label}", threads=threads
+    )
+    return [problem for problem in problems if problem is not None]

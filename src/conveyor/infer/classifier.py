@@ -33,7 +33,7 @@ class Classifier(nn.Module):
         self.label = loaded.label
         self.preprocessing = loaded.preprocessing
         self.spec = loaded.spec
-        self.abstain_below, self.thresholds = loaded.abstain_below, loaded.thresholds
+        self._loaded = loaded
         self.eval()
 
     @property
@@ -58,16 +58,7 @@ class Classifier(nn.Module):
         file that cannot be read is one with an `error`; alone it is a `UserError`.
         """
         single, pictures = _pictures(images)
-        found = list(
-            predictions(
-                pictures,
-                self.preprocessing,
-                self.label,
-                self._logits,
-                abstain_below=self.abstain_below,
-                thresholds=self.thresholds,
-            )
-        )
+        found = list(predictions(pictures, self._loaded, self._logits))
         if not single:
             return found
         if found[0].error:

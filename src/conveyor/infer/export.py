@@ -94,7 +94,7 @@ def export(
     if form not in metadata.FORMATS:
         raise UserError(f"there is no export format {form!r}{did_you_mean(form, metadata.FORMATS)}")
     target = check_target(out)
-    source = loaded.source()
+    source = loaded.source
     if source.graph is None:
         raise UserError("this is already an export in another format: export the run or the checkpoint it came from")
     precision = "float32" if fitted is None else fitted.precision
@@ -222,16 +222,16 @@ def _stored(loaded: Loaded, file: Path, form: str, batch: int | None, precision:
         from conveyor.infer.saved_model import SavedModelEngine
 
         return SavedModelEngine(file.parent, loaded.preprocessing.image_shape, batch)
-    source = dataclasses.replace(_stored_source(loaded, file, form, batch), precision=precision)
+    source = _stored_source(loaded, file, form, batch, precision)
     return open_named(source, source.engines()[0], batch=batch or 5, threads=1)
 
 
-def _stored_source(loaded: Loaded, file: Path, form: str, batch: int | None) -> Source:
+def _stored_source(loaded: Loaded, file: Path, form: str, batch: int | None, precision: str) -> Source:
     """The written file as the source of an engine."""
     if form == "torch":
         again = copy.deepcopy(loaded.module)
         assert again is not None
         again.load_state_dict(load_file(str(file)))
-        return Source(loaded.preprocessing, graph=serving_graph(again, loaded.preprocessing, loaded.temperature))
-    onnx = file if form == "onnx" else None
-    return Source(loaded.preprocessing, onnx=onnx, openvino=None if onnx else file, batch=batch)
+        graph = serving_graph(again, loaded.preprocessing, loaded.temperature)
+        return Source(loaded.preprocessing, graph=graph, precision=precision)
+    return Source.of_file(loaded.preprocessing, file, batch, precision)

@@ -137,7 +137,7 @@ def _loaded(
 ) -> Loaded:
     known = (tuple(class_names), info.class_names)
     names = next((names for names in known if len(names) == about.num_classes), ())
-    plain = {name: value for name, value in _plain(options).items() if name not in ("run_dir", "data_dir")}
+    plain = {name: to_plain(value) for name, value in options.changed().items() if name not in ("run_dir", "data_dir")}
     thresholds = spec.get("thresholds") or [USUAL_THRESHOLD] * about.num_classes
     described = {
         **spec,
@@ -191,8 +191,3 @@ def _known_options(given: Mapping[str, Any]) -> dict[str, Any]:
         for name, value in given.items()
         if name in specs() and name not in ("run_dir", "checkpoint_path", "weights", "pretrained", "weights_dir")
     }
-
-
-def _plain(options: Options) -> dict[str, Any]:
-    """The changed options as plain JSON."""
-    return {name: to_plain(value) for name, value in options.changed().items()}

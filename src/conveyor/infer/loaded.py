@@ -68,23 +68,13 @@ class Loaded:
         known = self.spec.get("thresholds")
         return None if known is None else tuple(float(one) for one in known)
 
+    @functools.cached_property
     def source(self) -> Source:
         """What engines are made from; the same object each time, so that a conversion is made once."""
-        return self._source
-
-    @functools.cached_property
-    def _source(self) -> Source:
         if self.module is not None:
             from conveyor.infer.graph import serving_graph
 
             graph = serving_graph(self.module, self.preprocessing, self.temperature)
             return Source(self.preprocessing, graph=graph, precision=self.precision)
         assert self.artifact is not None
-        onnx = self.artifact if self.artifact.suffix == ".onnx" else None
-        return Source(
-            self.preprocessing,
-            onnx=onnx,
-            openvino=None if onnx else self.artifact,
-            batch=self.batch,
-            precision=self.precision,
-        )
+        return Source.of_file(self.preprocessing, self.artifact, self.batch, self.precision)

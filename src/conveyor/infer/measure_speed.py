@@ -10,8 +10,7 @@ from conveyor.infer.engines.engine import Source, open_engine
 from conveyor.infer.load import from_options, load
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.quantize import int8_file
-from conveyor.infer.statistics import Repeat
-from conveyor.infer.throughput import Measured, measure
+from conveyor.infer.throughput import Measured, Repeat, measure
 from conveyor.infer.validated import scores
 from conveyor.layout import usable_cores
 from conveyor.measure.latency import Latency
@@ -59,11 +58,8 @@ def measure_options(
     images = options.data.max_validation_images
     found = _against_random_labels(loaded, batch)
 
-    def seen(number: int, repeat: Repeat) -> None:
-        say(repeat.text(number))
-
     measured = measure(
-        in_precision(loaded.source(), precision, say),
+        in_precision(loaded.source, precision, say),
         batch=batch,
         repeat=options.events.repeat,
         engine=engine,
@@ -71,9 +67,9 @@ def measure_options(
         cores=cores,
         batches_per_repeat=None if images is None else -(-images // (batch * replicas)),
         seconds_per_repeat=REPEAT_SECONDS,
-        on_repeat=seen,
+        on_repeat=lambda number, repeat: say(repeat.text(number)),
     )
-    return measured, [_record(loaded.name, repeat, found) for repeat in measured.throughput.repeats]
+    return measured, [_record(loaded.name, repeat, found) for repeat in measured.repeats]
 
 
 def in_precision(source: Source, precision: str | None, say: Callable[[str], None] = lambda line: None) -> Source:
@@ -88,7 +84,7 @@ def in_precision(source: Source, precision: str | None, say: Callable[[str], Non
     shape = (source.batch or 8, *source.preprocessing.image_shape)
     images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     file = int8_file(source, images, source.batch, weight_bits())
-    return Source(source.preprocessing, onnx=file, batch=source.batch, precision="int8")
+    return Source.of_file(source.preprocessing, file, source.batch, "int8")
 
 
 def _model(options: Options) -> Loaded:

@@ -47,12 +47,9 @@ class Fit:
     @classmethod
     def again(cls, loaded: Loaded, said: dict[str, Any]) -> "Fit":
         """From `to_json`; the same model."""
-        source = loaded.source()
+        source = loaded.source
         if said["file"] is not None and source.precision != "int8":
-            return cls(
-                Source(source.preprocessing, onnx=Path(said["file"]), batch=source.batch, precision="int8"),
-                said["engine"],
-            )
+            return cls(Source.of_file(source.preprocessing, Path(said["file"]), source.batch, "int8"), said["engine"])
         return cls(dataclasses.replace(source, precision=said["precision"]), said["engine"])
 
 
@@ -72,18 +69,14 @@ def fit(
     `data`: images to calibrate and to check with; none: those of the data set that the model was trained on.
     Raises `UserError` when a precision that was asked for by name costs more than `max_drop`.
     """
-    source = loaded.source()
+    source = loaded.source
     asked = wanted.precision or source.precision
     if source.precision == "int8" and asked in ("float32", "bfloat16"):
         raise UserError(f"{loaded.name} is an int8 export, its float32 numbers are gone: use the run it came from")
     if asked in ("float32", source.precision):
-        choice = auto.choose(dataclasses.replace(source, precision=asked), batch=batch, threads=threads, engine=engine)
-        return Fit(
-            dataclasses.replace(source, precision=asked),
-            choice.engine,
-            _stored_measurements(loaded, asked),
-            (choice.text(),),
-        )
+        source = dataclasses.replace(source, precision=asked)
+        choice = auto.choose(source, batch=batch, threads=threads, engine=engine)
+        return Fit(source, choice.engine, _stored_measurements(loaded, asked), (choice.text(),))
     try:
         data = data or Data.of(loaded, wanted)
     except UserError as error:
@@ -93,7 +86,8 @@ def fit(
         choice = auto.choose(plain, batch=batch, threads=threads, engine=engine)
         what = "float32 is taken" if asked == "auto" else f"what {asked} costs was not measured"
         return Fit(plain, choice.engine, {}, (f"note: {what}: {error}", choice.text()))
-    return _Search(loaded, wanted, data, batch, threads, engine, fixed, say).run(asked)
+    plain = dataclasses.replace(source, precision="float32")
+    return _Search(plain, wanted, data, batch, threads, engine, fixed or plain.batch, say).run(asked)
 
 
 def _stored_measurements(loaded: Loaded, precision: str) -> dict[str, Any]:
@@ -117,28 +111,26 @@ class Data:
         return cls(sample(options, "train", about, wanted.calibration_images, names), check)
 
 
+@dataclasses.dataclass
 class _Search:
     """Speeds of all candidates first, then the accuracy of the fastest, until one passes."""
 
-    def __init__(
-        self, loaded: Loaded, wanted: AskedPrecision, data: Data, batch: int, threads: int, engine: str, fixed: int | None,
-        say: Callable[[str], None],
-    ) -> None:  # fmt: skip
-        self.wanted, self.data, self.batch, self.threads, self.engine, self.say = (
-            wanted,
-            data,
-            batch,
-            threads,
-            engine,
-            say,
-        )
-        self.plain = dataclasses.replace(loaded.source(), precision="float32")
-        self.bits = wanted.weight_bits or processor.weight_bits()
-        self.fixed = fixed or self.plain.batch
-        self.rates: dict[str, float] = {}
-        self.ranked: list[tuple[str, str]] | None = None
-        self.kept = 0
-        """Layers of the ranking that stay in float."""
+    plain: Source
+    wanted: AskedPrecision
+    data: Data
+    batch: int
+    threads: int
+    engine: str
+    fixed: int | None
+    say: Callable[[str], None]
+    rates: dict[str, float] = dataclasses.field(default_factory=dict)
+    ranked: list[tuple[str, str]] | None = None
+    kept: int = 0
+    """Layers of the ranking that stay in float."""
+
+    @property
+    def bits(self) -> int:
+        return self.wanted.weight_bits or processor.weight_bits()
 
     def run(self, asked: str) -> Fit:
         wanted = (asked,) if asked != "auto" else ("int8", *(("bfloat16",) if processor.multiplies_bfloat16() else ()))
@@ -175,7 +167,7 @@ class _Search:
     def _int8(self) -> Source:
         names = [name for name, _ in (self.ranked or [])[: self.kept]]
         file = quantize.int8_file(self.plain, self.data.calibration.images, self.fixed, self.bits, names)
-        return Source(self.plain.preprocessing, onnx=file, batch=self.fixed, precision="int8")
+        return Source.of_file(self.plain.preprocessing, file, self.fixed, "int8")
 
     def _keep_more(self) -> bool:
         """Twice as many layers in float as before; at most half of all, beyond that there is not much int8 left."""

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from PIL import Image
 
 from conveyor.data.formats.folders import IMAGE_SUFFIXES
+from conveyor.data.photo.centre import central_box
 from conveyor.data.photo.decode import BadImageError, Encoded
 from conveyor.errors import UserError
-from conveyor.infer.photograph import pixels_of
+from conveyor.infer.loaded import Loaded
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.layout import usable_cores
 
@@ -85,31 +86,22 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
 
 def predictions(
     pictures: Sequence[tuple[str, Picture]],
-    preprocessing: Preprocessing,
-    label: Callable[[int], str],
+    model: Loaded,
     run: Callable[[NDArray[np.uint8]], Logits],
     batch: int = BATCH,
-    abstain_below: float = 0.0,
-    thresholds: Sequence[float] | None = None,
 ) -> Iterator[Prediction]:
     """One result for each (name, picture), in their order; `run` gives logits [N, classes] of uint8 [N, H, W, C].
-
-    `thresholds` are those of a multi-label model, whose probabilities are sigmoids.
 
     A picture that cannot be read is a result with an `error`; the others are answered all the same.
     """
     with ThreadPoolExecutor(usable_cores()) as readers:
         for start in range(0, len(pictures), batch):
             part = pictures[start : start + batch]
-            read = list(readers.map(lambda one: _read(one[1], preprocessing), part))
+            read = list(readers.map(lambda one: _read(one[1], model.preprocessing), part))
             pixels = [one for one in read if isinstance(one, np.ndarray)]
-            rows = iter(probabilities(run(np.stack(pixels)), several=thresholds is not None) if pixels else ())
+            rows = iter(probabilities(run(np.stack(pixels)), several=model.thresholds is not None) if pixels else ())
             for (name, _), one in zip(part, read, strict=True):
-                yield (
-                    Prediction(name, error=one)
-                    if isinstance(one, str)
-                    else _named(name, next(rows), label, abstain_below, thresholds)
-                )
+                yield Prediction(name, error=one) if isinstance(one, str) else _named(name, next(rows), model)
 
 
 def _read(picture: Picture, preprocessing: Preprocessing) -> NDArray[np.uint8] | str:
@@ -120,6 +112,15 @@ def _read(picture: Picture, preprocessing: Preprocessing) -> NDArray[np.uint8] |
         return (error.strerror or str(error)).lower()
     except BadImageError as error:
         return str(error)
+
+
+def pixels_of(image: Encoded, preprocessing: Preprocessing) -> NDArray[np.uint8]:
+    """uint8 [H, W, C]: upright, the central crop, resized; raises `BadImageError`."""
+    out = np.empty(preprocessing.image_shape, np.uint8)
+    share = preprocessing.image_size / (preprocessing.resize or preprocessing.image_size)
+    box = central_box(image.height, image.width, share)
+    image.crop_into(out, box, bicubic=preprocessing.interpolation == "bicubic")
+    return out
 
 
 def _opened(picture: Picture) -> Encoded:
@@ -158,14 +159,9 @@ def above(row: NDArray[np.floating[Any]], thresholds: Sequence[float]) -> list[i
     return [int(index) for index in np.argsort(-row, kind="stable") if row[index] >= thresholds[index]]
 
 
-def _named(
-    name: str,
-    row: NDArray[np.float64],
-    label: Callable[[int], str],
-    abstain_below: float,
-    thresholds: Sequence[float] | None,
-) -> Prediction:
+def _named(name: str, row: NDArray[np.float64], model: Loaded) -> Prediction:
     order = np.argsort(-row, kind="stable")
-    ranked = tuple((label(int(index)), float(row[index])) for index in order)
-    labels = None if thresholds is None else tuple(label(index) for index in above(row, thresholds))
-    return Prediction(name, *ranked[0], ranked, abstains=ranked[0][1] < abstain_below, labels=labels)
+    ranked = tuple((model.label(int(index)), float(row[index])) for index in order)
+    thresholds = model.thresholds
+    labels = None if thresholds is None else tuple(model.label(index) for index in above(row, thresholds))
+    return Prediction(name, *ranked[0], ranked, abstains=ranked[0][1] < model.abstain_below, labels=labels)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.errors import UserError
-from conveyor.infer.engines.engine import Engine, in_batches
+from conveyor.infer.engines.engine import Engine
 from conveyor.infer.metadata import INPUT, OUTPUT
 
 Attributes = Mapping[str, Any]
@@ -62,15 +62,11 @@ class SavedModelEngine(Engine):
     name = "tensorflow"
 
     def __init__(self, folder: Path, image_shape: tuple[int, int, int], batch: int | None) -> None:
-        super().__init__(image_shape, 1)
+        super().__init__(image_shape, 1, batch)
         self._loaded = tensorflow().saved_model.load(str(folder))  # holds the variables
         self._signature = self._loaded.signatures["serving_default"]
-        self._batch = batch
 
     def _run(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        return self._answer(images) if self._batch is None else in_batches(self._answer, images, self._batch)
-
-    def _answer(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         logits: NDArray[np.float32] = self._signature(**{INPUT: tensorflow().constant(images)})[OUTPUT].numpy()
         return logits
 

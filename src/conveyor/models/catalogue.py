@@ -1,9 +1,9 @@
 """The models by name, without torch: family, architecture numbers, default image size, cached counts."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from importlib.resources import files
 from typing import Any
 
@@ -14,14 +14,14 @@ _CIFAR_NORM = {"norm_groups": 16}
 _MOBILE_NORM = {"norm_groups": 4, "norm_epsilon": 1e-3, "norm_momentum": 0.01}
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class Entry:
     """One named model: `family` is the module `conveyor.models.<family>`, `arguments` what its `make` gets."""
 
     name: str
     family: str
     arguments: Mapping[str, Any]
-    image_size: int
+    image_size: int = 224
     num_classes: int = 1000
     aliases: tuple[str, ...] = ()
     norm: Mapping[str, Any] = field(default_factory=dict)
@@ -36,75 +36,41 @@ class Counts:
     multiply_adds: int
 
 
-def _resnets() -> list[Entry]:
+def _resnets() -> Iterator[Entry]:
     basic = {10: (1, 1, 1, 1), 18: (2, 2, 2, 2), 34: (3, 4, 6, 3)}
     bottleneck = {14: (1, 1, 1, 1), 26: (2, 2, 2, 2), 50: (3, 4, 6, 3), 101: (3, 4, 23, 3), 152: (3, 8, 36, 3)}
-    entries = [
-        Entry(
-            name=f"resnet{size}",
-            family="resnet",
-            arguments={"layers": layers, "bottleneck": size in bottleneck},
-            image_size=224,
-            norm=_IMAGENET_NORM,
-            about=f"ResNet-{size}, {'bottleneck v1.5' if size in bottleneck else 'basic'} blocks",
-        )
-        for size, layers in sorted((basic | bottleneck).items())
-    ]
+    for size, layers in sorted((basic | bottleneck).items()):
+        arguments = {"layers": layers, "bottleneck": size in bottleneck}
+        about = f"ResNet-{size}, {'bottleneck v1.5' if size in bottleneck else 'basic'} blocks"
+        yield Entry(f"resnet{size}", "resnet", arguments, norm=_IMAGENET_NORM, about=about)
     for size, layers in bottleneck.items():
         for group_dim in (4, 8) if size == 101 else (4,):
-            name = f"resnext{size}" if group_dim == 4 else f"resnext{size}_32x{group_dim}d"
-            entries.append(
-                Entry(
-                    name=name,
-                    family="resnext",
-                    arguments={"layers": layers, "group_dim": group_dim},
-                    image_size=224,
-                    aliases=(f"{name}_32x4d",) if group_dim == 4 else (),
-                    norm=_IMAGENET_NORM,
-                    about=f"ResNeXt-{size} 32x{group_dim}d",
-                )
+            names = (
+                (f"resnext{size}", f"resnext{size}_32x4d") if group_dim == 4 else (f"resnext{size}_32x{group_dim}d",)
             )
-    return entries
+            arguments = {"layers": layers, "group_dim": group_dim}
+            about = f"ResNeXt-{size} 32x{group_dim}d"
+            yield Entry(names[0], "resnext", arguments, aliases=names[1:], norm=_IMAGENET_NORM, about=about)
 
 
-def _cifar_resnets() -> list[Entry]:
-    entries = []
+def _cifar_resnets() -> Iterator[Entry]:
+    small = partial(Entry, image_size=32, num_classes=10, norm=_CIFAR_NORM)
     for size in (8, 14, 20, 32, 44, 56, 110):
-        repeats = (size - 2) // 6
-        entries.append(
-            Entry(
-                name=f"cifar_resnet{size}",
-                family="resnet",
-                arguments={"layers": (repeats,) * 3, "bottleneck": False, "cifar": True},
-                image_size=32,
-                num_classes=10,
-                aliases=() if size == 14 else (f"resnet{size}",),
-                norm=_CIFAR_NORM,
-                about=f"ResNet-{size} for small images, basic blocks",
-            )
-        )
+        arguments = {"layers": ((size - 2) // 6,) * 3, "bottleneck": False, "cifar": True}
+        aliases = () if size == 14 else (f"resnet{size}",)
+        about = f"ResNet-{size} for small images, basic blocks"
+        yield small(f"cifar_resnet{size}", "resnet", arguments, aliases=aliases, about=about)
     for family, name, title in (("resnet", "cifar_bottleneck", "ResNet"), ("resnext", "cifar_resnext", "ResNeXt")):
         for size in (11, 29, 38, 47, 56, 65):
-            arguments: dict[str, Any] = {"layers": ((size - 2) // 9,) * 3, "cifar": True}
+            arguments = {"layers": ((size - 2) // 9,) * 3, "cifar": True}
             if family == "resnet":
                 arguments["bottleneck"] = True
-            taken = family == "resnet" and size == 56
-            entries.append(
-                Entry(
-                    name=f"{name}{size}",
-                    family=family,
-                    arguments=arguments,
-                    image_size=32,
-                    num_classes=10,
-                    aliases=() if taken else (f"{family}{size}",),
-                    norm=_CIFAR_NORM,
-                    about=f"{title}-{size} for small images, bottleneck blocks",
-                )
-            )
-    return entries
+            aliases = () if (family, size) == ("resnet", 56) else (f"{family}{size}",)
+            about = f"{title}-{size} for small images, bottleneck blocks"
+            yield small(f"{name}{size}", family, arguments, aliases=aliases, about=about)
 
 
-def _efficientnets() -> list[Entry]:
+def _efficientnets() -> Iterator[Entry]:
     scales = {
         "b0": (1.0, 1.0, 0.2, 224),
         "b1": (1.0, 1.1, 0.2, 240),
@@ -121,83 +87,41 @@ def _efficientnets() -> list[Entry]:
         "lite3": (1.2, 1.4, 0.3, 280),
         "lite4": (1.4, 1.8, 0.3, 300),
     }
-    entries = []
     for size, (width, depth, dropout, image_size) in scales.items():
         arguments: dict[str, Any] = {"width_coefficient": width, "depth_coefficient": depth, "dropout": dropout}
-        if size == "cifar":
-            arguments["cifar"] = True
-        if size.startswith("lite"):
-            arguments["lite"] = True
-        entries.append(
-            Entry(
-                name=f"efficientnet_{size}",
-                family="efficientnet",
-                arguments=arguments,
-                image_size=image_size,
-                num_classes=10 if size == "cifar" else 1000,
-                norm=_MOBILE_NORM,
-                about=f"EfficientNet-{size.capitalize()}",
-            )
-        )
-    return entries
-
-
-def _mobilenets() -> list[Entry]:
-    v2 = Entry(
-        name="mobilenet_v2",
-        family="mobilenet",
-        arguments={"variant": "v2"},
-        image_size=224,
-        aliases=("mobilenet", "mobilenetv2"),
-        norm={"norm_groups": 4},
-        about="MobileNet v2",
-    )
-    v3 = [
-        Entry(
-            name=f"mobilenet_v3_{size}",
-            family="mobilenet",
-            arguments={"variant": f"v3_{size}"},
-            image_size=224,
-            aliases=(f"mobilenetv3_{size}",),
+        arguments |= {kind: True for kind in ("cifar", "lite") if size.startswith(kind)}
+        yield Entry(
+            f"efficientnet_{size}",
+            "efficientnet",
+            arguments,
+            image_size=image_size,
+            num_classes=10 if size == "cifar" else 1000,
             norm=_MOBILE_NORM,
-            about=f"MobileNet v3 {size}",
+            about=f"EfficientNet-{size.capitalize()}",
         )
-        for size in ("small", "large")
-    ]
-    return [v2, *v3]
 
 
-def _small_nets() -> list[Entry]:
-    toys = [
-        Entry(
-            name=name,
-            family="toy",
-            arguments={"normalised": name.endswith("bn")},
-            image_size=32,
-            num_classes=10,
-            norm={"norm_groups": 4},
-            about="two convolutions, for trying things out",
-        )
-        for name in ("toy_model", "toy_model_bn")
-    ]
-    squeezenet = Entry(
-        name="squeezenet",
-        family="squeezenet",
-        arguments={},
-        image_size=224,
-        aliases=("squeezenet1_0",),
-        about="SqueezeNet 1.0, without norms",
-    )
-    fast = Entry(
-        name="cifar_fast",
-        family="cifar_fast",
-        arguments={},
-        image_size=32,
-        num_classes=10,
-        norm={"norm_groups": 16, "norm_epsilon": 1e-12, "norm_momentum": 0.4},
-        about="whitened input and six convolutions, to learn CIFAR-10 in minutes",
-    )
-    return [squeezenet, fast, *toys]
+def _mobilenets() -> Iterator[Entry]:
+    v2: dict[str, Any] = {"aliases": ("mobilenet", "mobilenetv2"), "norm": {"norm_groups": 4}}
+    yield Entry("mobilenet_v2", "mobilenet", {"variant": "v2"}, **v2, about="MobileNet v2")
+    for size in ("small", "large"):
+        v3: dict[str, Any] = {
+            "aliases": (f"mobilenetv3_{size}",),
+            "norm": _MOBILE_NORM,
+            "about": f"MobileNet v3 {size}",
+        }
+        yield Entry(f"mobilenet_v3_{size}", "mobilenet", {"variant": f"v3_{size}"}, **v3)
+
+
+def _small_nets() -> Iterator[Entry]:
+    yield Entry("squeezenet", "squeezenet", {}, aliases=("squeezenet1_0",), about="SqueezeNet 1.0, without norms")
+    small = partial(Entry, image_size=32, num_classes=10)
+    norm = {"norm_groups": 16, "norm_epsilon": 1e-12, "norm_momentum": 0.4}
+    about = "whitened input and six convolutions, to learn CIFAR-10 in minutes"
+    yield small("cifar_fast", "cifar_fast", {}, norm=norm, about=about)
+    for name in ("toy_model", "toy_model_bn"):
+        about = "two convolutions, for trying things out"
+        yield small(name, "toy", {"normalised": name.endswith("bn")}, norm={"norm_groups": 4}, about=about)
 
 
 @cache

@@ -100,30 +100,28 @@ def make(
     def width(filters: int) -> int:
         return round_filters(filters * width_coefficient, depth_divisor)
 
-    def block(number: int, index: int, in_channels: int) -> BlockPlan:
-        """Block `index` of stage `number`."""
-        kernel, _, filters, expands, first_stride = _STAGES[number]
-        return BlockPlan(
-            in_channels=in_channels,
-            out_channels=width(filters),
-            expanded=in_channels * (expand_ratio if expands else 1),
-            kernel=kernel,
-            stride=first_stride if index == 0 and not (cifar and number == 1) else 1,
-            squeezed=max(1, int(in_channels * 0.25)) if squeeze else 0,
-            activation=activation,
-            norm=norm,
-            group_dim=group_dim,
-            same=same,
-            se_activation=activation,
-        )
-
     plans: list[list[BlockPlan]] = []
     channels = 32 if lite else width(32)
-    for number, (_, repeats, filters, _, _) in enumerate(_STAGES):
+    for number, (kernel, repeats, filters, expands, stride) in enumerate(_STAGES):
         fixed = lite and number in (0, len(_STAGES) - 1)
-        count = repeats if fixed else math.ceil(depth_coefficient * repeats)
-        plans.append([block(number, index, channels if index == 0 else width(filters)) for index in range(count)])
-        channels = width(filters)
+        stage = []
+        for index in range(repeats if fixed else math.ceil(depth_coefficient * repeats)):
+            block = BlockPlan(
+                in_channels=channels,
+                out_channels=width(filters),
+                expanded=channels * (expand_ratio if expands else 1),
+                kernel=kernel,
+                stride=stride if index == 0 and not (cifar and number == 1) else 1,
+                squeezed=max(1, int(channels * 0.25)) if squeeze else 0,
+                activation=activation,
+                norm=norm,
+                group_dim=group_dim,
+                same=same,
+                se_activation=activation,
+            )
+            stage.append(block)
+            channels = block.out_channels
+        plans.append(stage)
     model = EfficientNet(
         with_drop_rates(plans, survival),
         stem_stride=1 if cifar else 2,

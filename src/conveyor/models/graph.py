@@ -7,7 +7,7 @@ from typing import Any
 from torch import fx, nn
 from torch.nn import functional as F
 
-from conveyor.errors import UserError
+from conveyor.errors import UserError, first_line
 from conveyor.models.layers.proxy_norm import ProxyNormActivation
 from conveyor.models.layers.stochastic import Stochastic
 
@@ -45,9 +45,8 @@ def trace_graph(model: nn.Module) -> fx.Graph:
     try:
         graph = _Tracer().trace(model)
     except Exception as error:  # whatever the model's own code raises when it is given no tensor
-        told = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"the layers of {type(model).__name__} cannot be followed one by one ({told}), so it cannot be cut into stages: "
+            f"the layers of {type(model).__name__} cannot be followed one by one ({first_line(error)}), so it cannot be cut into stages: "
             "use --stages 1 and a --layout of depth 1"
         ) from error
     order = {node: position for position, node in enumerate(graph.nodes)}

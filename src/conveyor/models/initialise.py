@@ -12,39 +12,19 @@ from conveyor.models.layers.norms import BatchNorm, GroupNorm
 _TRUNCATED_DEVIATION = 0.87962566103423978
 
 
-def _fans(weight: Tensor) -> tuple[int, int]:
-    """(fan in, fan out) of a dense [out, in] or convolution [out, in / groups, k, k] weight, TensorFlow's counting.
+def scaled_(weight: Tensor, scale: float, *, outwards: bool) -> None:
+    """A normal cut off at two deviations, of variance scale / fan: variance scaling as TensorFlow counts fans.
 
-    TensorFlow sees a grouped kernel as [k, k, in / groups, out], so its fan out takes all output channels.
+    Of a convolution's weight [out, in / groups, k, k] fan in is in / groups x k x k, and fan out takes all output channels.
     """
-    area = math.prod(weight.shape[2:])
-    return weight.shape[1] * area, weight.shape[0] * area
-
-
-def truncated_normal_(weight: Tensor, variance: float) -> None:
-    """Normal values cut off at two deviations, scaled so that the result has the variance asked for."""
-    deviation = math.sqrt(variance) / _TRUNCATED_DEVIATION
+    fan = weight.shape[0 if outwards else 1] * math.prod(weight.shape[2:])
+    deviation = math.sqrt(scale / fan) / _TRUNCATED_DEVIATION
     nn.init.trunc_normal_(weight, std=deviation, a=-2 * deviation, b=2 * deviation)
 
 
 def kaiming_(weight: Tensor) -> None:
     """Normal with variance 2 / fan out (torch's counting: channels of one group's output times the kernel area)."""
     nn.init.kaiming_normal_(weight, mode="fan_out", nonlinearity="relu")
-
-
-def scaled_fan_in_(weight: Tensor) -> None:
-    """Variance scaling, scale 1, fan in, truncated normal: the ResNets of both TensorFlow programs."""
-    truncated_normal_(weight, 1.0 / _fans(weight)[0])
-
-
-def efficientnet_(weight: Tensor) -> None:
-    """Variance scaling with scale 2 and fan out, the rule for ordinary convolutions."""
-    truncated_normal_(weight, 2.0 / _fans(weight)[1])
-
-
-def efficientnet_grouped_(weight: Tensor) -> None:
-    """Variance scaling with scale 2 and fan in, the rule for grouped convolutions."""
-    truncated_normal_(weight, 2.0 / _fans(weight)[0])
 
 
 def glorot_channels_(weight: Tensor) -> None:
@@ -73,8 +53,8 @@ def initialise(
 ) -> None:
     """Fill every weight of `model` in module order from torch's global generator.
 
-    init: "torch" uses the family's `conv` and `dense` fillers (dense None keeps nn.Linear's own), "tensorflow" the
-    variance scaling rules (`scale` 1: ResNet, 2: EfficientNet), "glorot-channels" Glorot's rule with fans of channels alone, whatever the filter size.
+    init: "torch" uses the family's `conv` and `dense` fillers (dense None keeps nn.Linear's own), "tensorflow"
+    variance scaling (`scale` 1: ResNet's, by fan in; 2: EfficientNet's, by fan out, of grouped ones in), "glorot-channels" Glorot's rule with fans of channels alone, whatever the filter size.
     Norms start at weight 1 and bias 0. Biases start at 0, except those a None dense filler leaves to nn.Linear.
     A model on the meta device has nothing to fill.
     """
@@ -82,7 +62,10 @@ def initialise(
         return
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
-            _conv_filler(init, conv, scale, module.groups)(module.weight)
+            if init == "tensorflow":
+                scaled_(module.weight, float(scale), outwards=scale == 2 and module.groups == 1)
+            else:
+                (conv if init == "torch" else glorot_channels_)(module.weight)
             if module.bias is not None:
                 nn.init.zeros_(module.bias)
         elif isinstance(module, nn.Linear):
@@ -93,13 +76,3 @@ def initialise(
         elif isinstance(module, (BatchNorm, GroupNorm)) and module.affine:
             nn.init.ones_(module.weight)
             nn.init.zeros_(module.bias)
-
-
-def _conv_filler(init: str, family: Filler, scale: int, groups: int) -> Filler:
-    if init == "torch":
-        return family
-    if init == "glorot-channels":
-        return glorot_channels_
-    if scale == 1:
-        return scaled_fan_in_
-    return efficientnet_ if groups == 1 else efficientnet_grouped_

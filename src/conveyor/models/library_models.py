@@ -9,7 +9,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Any
 
-from conveyor.errors import UserError, did_you_mean
+from conveyor.errors import UserError, did_you_mean, first_line
 from conveyor.models.user_module import Factory
 
 if TYPE_CHECKING:
@@ -117,7 +117,6 @@ def _imported(package: str) -> Any:
     try:
         return import_module("torchvision.models" if package == "torchvision" else package)
     except Exception as error:
-        told = (str(error).strip() or type(error).__name__).splitlines()[0]
         raise UserError(
-            f"{package} is installed and cannot be imported ({told}): install one that fits this torch"
+            f"{package} is installed and cannot be imported ({first_line(error)}): install one that fits this torch"
         ) from error

@@ -1,6 +1,7 @@
 """MobileNet v2 (Sandler et al. 2018) and v3 (Howard et al. 2019), with timm's module names."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from torch import Tensor, nn
 
@@ -89,36 +90,29 @@ class MobileNetV3(nn.Module):
         return self.classifier(self.dropout(self.flatten(x)))
 
 
-def _plans_v2(
-    width: float, ratio: int, divisor: int, group_dim: int, norm: NormChoice, same: bool
-) -> list[list[BlockPlan]]:
+def _plans_v2(width: float, ratio: int, divisor: int, plan: Callable[..., BlockPlan]) -> list[list[BlockPlan]]:
     plans: list[list[BlockPlan]] = []
     channels = round_filters(32 * width, divisor)
     for number, (repeats, filters, stride) in enumerate(_V2):
         stage = []
         for index in range(repeats):
-            out = round_filters(filters * width, divisor)
-            stage.append(
-                BlockPlan(
-                    in_channels=channels,
-                    out_channels=out,
-                    expanded=channels * (ratio if number else 1),
-                    kernel=3,
-                    stride=stride if index == 0 else 1,
-                    squeezed=0,
-                    activation="relu6",
-                    norm=norm,
-                    group_dim=group_dim,
-                    same=same,
-                )
+            block = plan(
+                in_channels=channels,
+                out_channels=round_filters(filters * width, divisor),
+                expanded=channels * (ratio if number else 1),
+                kernel=3,
+                stride=stride if index == 0 else 1,
+                squeezed=0,
+                activation="relu6",
             )
-            channels = out
+            stage.append(block)
+            channels = block.out_channels
         plans.append(stage)
     return plans
 
 
 def _plans_v3(
-    table: tuple[tuple[_Row, ...], ...], width: float, divisor: int, group_dim: int, norm: NormChoice, same: bool
+    table: tuple[tuple[_Row, ...], ...], width: float, divisor: int, plan: Callable[..., BlockPlan]
 ) -> list[list[BlockPlan]]:
     plans: list[list[BlockPlan]] = []
     channels = round_filters(16 * width, divisor)
@@ -126,23 +120,19 @@ def _plans_v3(
         stage = []
         for kernel, inner, out, squeeze, activation, stride in rows:
             expanded = round_filters(inner * width, divisor)
-            stage.append(
-                BlockPlan(
-                    in_channels=channels,
-                    out_channels=round_filters(out * width, divisor),
-                    expanded=expanded,
-                    kernel=kernel,
-                    stride=stride,
-                    squeezed=round_filters(expanded // 4, divisor) if squeeze else 0,
-                    activation=activation,
-                    norm=norm,
-                    group_dim=group_dim,
-                    same=same,
-                    se_activation="relu",
-                    hard_gate=True,
-                )
+            block = plan(
+                in_channels=channels,
+                out_channels=round_filters(out * width, divisor),
+                expanded=expanded,
+                kernel=kernel,
+                stride=stride,
+                squeezed=round_filters(expanded // 4, divisor) if squeeze else 0,
+                activation=activation,
+                se_activation="relu",
+                hard_gate=True,
             )
-            channels = stage[-1].out_channels
+            stage.append(block)
+            channels = block.out_channels
         plans.append(stage)
     return plans
 
@@ -165,20 +155,20 @@ def make(
 ) -> MobileNetV2 | MobileNetV3:
     """A MobileNet; `variant` is v2, v3_small or v3_large. The expansion ratio can be chosen for v2 only."""
     same = padding == "same"
+    plan = partial(BlockPlan, norm=norm, group_dim=group_dim, same=same)
     model: MobileNetV2 | MobileNetV3
     if variant == "v2":
-        plans = _plans_v2(width_coefficient, expand_ratio or 6, depth_divisor, group_dim, norm, same)
+        plans = _plans_v2(width_coefficient, expand_ratio or 6, depth_divisor, plan)
         top = top_width or round_filters(1280 * max(1.0, width_coefficient), depth_divisor)
-        first = plans[0][0]
         model = MobileNetV2(
-            with_drop_rates(plans, survival), stem_stride=2, top_width=top, activation=first.activation, dropout=dropout,
+            with_drop_rates(plans, survival), stem_stride=2, top_width=top, activation="relu6", dropout=dropout,
             norm=norm, same=same, num_classes=num_classes, in_channels=in_channels,
         )  # fmt: skip
     else:
         if expand_ratio is not None:
             raise UserError("MobileNet v3 prescribes the expansion of each block: leave out expand_ratio.")
         table, default_top = (_LARGE, 1280) if variant == "v3_large" else (_SMALL, 1024)
-        plans = _plans_v3(table, width_coefficient, depth_divisor, group_dim, norm, same)
+        plans = _plans_v3(table, width_coefficient, depth_divisor, plan)
         features = 6 * plans[-1][-1].out_channels
         model = MobileNetV3(
             with_drop_rates(plans, survival), features, top_width or default_top, dropout, num_classes, in_channels

@@ -6,9 +6,11 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from conveyor.errors import UserError
+from conveyor.errors import UserError, first_line
 from conveyor.models.layers.conv import SameConv
 from conveyor.models.layers.norms import batch_norms
 from conveyor.models.library_names import layer_names
@@ -36,11 +38,12 @@ def read_state(path: str | Path, *, outline: bool = False) -> dict[str, Tensor]:
         raise UserError(f"there is no weights file {path}.")
     try:
         if path.suffix == ".safetensors":
-            return _shapes(path) if outline else _tensors(path)
+            return _shapes(path) if outline else load_file(path)
         _refuse_packed(path)
         content = torch.load(path, map_location="meta" if outline else "cpu", weights_only=True)
     except Exception as error:  # a damaged file can fail anywhere in the reader
-        told = _first_line(error)
+        # torch advises to run the code in such a file
+        told = "it holds other things than tensors" if "weights_only" in str(error) else first_line(error)
         raise UserError(f"{path} is no safetensors file or plain torch state dict ({told}).") from error
     return _unwrap(content, path)
 
@@ -54,25 +57,10 @@ def _refuse_packed(path: Path) -> None:
             raise ValueError(f"it would unpack to {size} bytes, torch stores tensors unpacked")
 
 
-def _tensors(path: Path) -> dict[str, Tensor]:
-    from safetensors.torch import load_file
-
-    return dict(load_file(path))
-
-
 def _shapes(path: Path) -> dict[str, Tensor]:
     """The tensors of a safetensors file on the meta device, from its header; of the right shape, not of the right type."""
-    from safetensors import safe_open
-
     with safe_open(path, framework="pt") as file:
         return {name: torch.empty(file.get_slice(name).get_shape(), device="meta") for name in file.keys()}  # noqa: SIM118
-
-
-def _first_line(error: Exception) -> str:
-    """First line of a reader's error; replaced where torch advises to run the code in the file."""
-    if "weights_only" in str(error):
-        return "it holds other things than tensors"
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def load_state(model: nn.Module, state: Mapping[str, Tensor], where: str, replace_head: bool = False) -> list[str]:

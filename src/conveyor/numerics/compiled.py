@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from conveyor.errors import UserError
+from conveyor.errors import UserError, first_line
 from conveyor.numerics import context
 
 VARIANTS = 256
@@ -42,8 +42,9 @@ def check(device: torch.device) -> None:
         torch.compile(_small, dynamic=False)(torch.ones(8, device=device))
     except Exception as error:  # a compiler that is missing or broken fails in ways of its own
         needs = "Triton" if device.type == "cuda" else "a C++ compiler"
-        told = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise UserError(f"--compile needs {needs} that works ({told}): install one, or leave --compile out") from error
+        raise UserError(
+            f"--compile needs {needs} that works ({first_line(error)}): install one, or leave --compile out"
+        ) from error
 
 
 def _small(x: Tensor) -> Tensor:

@@ -12,15 +12,12 @@ until `update` reads it.
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 from conveyor.options.units import loss_scale_span
-
-if TYPE_CHECKING:
-    from conveyor.options import Options
 
 
 @dataclasses.dataclass(slots=True)
@@ -140,9 +137,9 @@ def gradient_histogram(gradients: Sequence[Tensor], edge: float) -> Tensor:
     return torch.stack([above, torch.tensor(float(total), dtype=torch.float64, device=device)])
 
 
-def make_loss_scale(options: "Options | str", *, updates_total: int = 1) -> LossScale:
-    """The loss scale that `--loss-scale` asks for; `updates_total` is what a doubling schedule is spread over."""
-    span = loss_scale_span(options if isinstance(options, str) else options.precision.loss_scale)
+def make_loss_scale(text: str, *, updates_total: int = 1) -> LossScale:
+    """The loss scale that `--loss-scale TEXT` asks for; `updates_total` is what a doubling schedule is spread over."""
+    span = loss_scale_span(text)
     if span == "auto":
         return OverflowLossScale()
     if isinstance(span, str):

@@ -41,7 +41,8 @@ class _Repeat:
         self.saver: Any = _SaveInputs.apply(anchor, *tensors).grad_fn
         self.key = context.current()
         self.device = next((tensor.device for tensor in tensors if tensor.is_cuda), None)
-        self.random = self._random_state()
+        self.random = torch.get_rng_state()
+        self.cuda_random = None if self.device is None else torch.cuda.get_rng_state(self.device)
         self.count = 0
         self.recovered: dict[int, Tensor] = {}
 
@@ -75,7 +76,9 @@ class _Repeat:
             context.frozen_statistics(),
             saved_tensors_hooks(collect, _never),
         ):
-            self._set_random_state()
+            torch.set_rng_state(self.random)
+            if self.cuda_random is not None and self.device is not None:
+                torch.cuda.set_rng_state(self.cuda_random, self.device)
             try:
                 self.call(*inputs)
             except _EnoughError:
@@ -86,15 +89,6 @@ class _Repeat:
                 "it must do the same both times"
             )
         self.recovered = found
-
-    def _random_state(self) -> tuple[Tensor, Tensor | None]:
-        return torch.get_rng_state(), None if self.device is None else torch.cuda.get_rng_state(self.device)
-
-    def _set_random_state(self) -> None:
-        cpu, cuda = self.random
-        torch.set_rng_state(cpu)
-        if cuda is not None and self.device is not None:
-            torch.cuda.set_rng_state(cuda, self.device)
 
 
 class _SaveInputs(torch.autograd.Function):

@@ -20,14 +20,10 @@ the run's length, less the warm-up when that shifts.
 import dataclasses
 import math
 from fractions import Fraction
-from typing import TYPE_CHECKING
 
 from conveyor.errors import UserError
 from conveyor.options.optimizer import ScheduleOptions
 from conveyor.options.units import Duration
-
-if TYPE_CHECKING:
-    from conveyor.options import Options
 
 DEFAULT_DECAY_EPOCHS = Fraction(12, 5)
 
@@ -99,7 +95,7 @@ class Schedule:
 
 
 def make_schedule(
-    options: "Options | ScheduleOptions",
+    chosen: ScheduleOptions,
     *,
     peak_lr: float,
     updates_per_epoch: int,
@@ -108,7 +104,6 @@ def make_schedule(
     warmup_updates: int | None = None,
 ) -> Schedule:
     """Turn the options' durations into updates; drops, warm-up and an explicit horizon are rounded down."""
-    chosen = options if isinstance(options, ScheduleOptions) else options.schedule
 
     def updates(duration: Duration) -> Fraction:
         return duration.updates(

@@ -84,7 +84,7 @@ def _convert(item: type, value: Any, about: About) -> Any:
     if isinstance(value, bool | list | tuple | dict):
         raise ValueError
     if item is int:
-        return _to_int(value)
+        return _whole(value)
     if item is float:
         return float(Fraction(value)) if isinstance(value, str) and "/" in value else float(value)
     if item is Fraction:
@@ -112,21 +112,14 @@ def to_bool(value: Any) -> bool:
     raise ValueError
 
 
-def _to_int(value: Any) -> int:
-    number = _whole(value)
-    if abs(number) > LARGEST:
-        raise UserError("the number is too large")
-    return number
-
-
 def _whole(value: Any) -> int:
-    if isinstance(value, int):
-        return value
+    """The number in 12, 12.0, "12" or "1e3"."""
     if isinstance(value, float) or (isinstance(value, str) and not value.strip().lstrip("+-").isdigit()):
-        number = float(value)
-        if number != int(number):
+        value = float(value)
+        if value != int(value):
             raise ValueError
-        return int(number)
+    if abs(int(value)) > LARGEST:
+        raise UserError("the number is too large")
     return int(value)
 
 

@@ -102,7 +102,7 @@ class Parser(argparse.ArgumentParser):
 
     def format_help(self) -> str:
         """The options that people use, each with its first sentence; with `--help-all` everything."""
-        rare = [action for action in self._actions if isinstance(action, _Given)]
+        rare = [action for action in self._actions if isinstance(action, _Given) and action.option_strings]
         kept = [action.help for action in rare]
         if not self.shows_all:
             for action in rare:
@@ -151,11 +151,12 @@ class _Given(argparse.Action):
     def __call__(
         self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
     ) -> None:
-        given = getattr(namespace, "given", None) or {}
-        value = self.const if self.nargs == 0 else values
-        if self.nargs == 0 and option_string and option_string.startswith("--no-"):
-            value = not self.const
-        namespace.given = {**given, self.dest: value}
+        if values is None:  # a word that may be left out
+            return
+        value = values
+        if self.nargs == 0:
+            value = not (option_string or "").startswith("--no-")
+        namespace.given = {**(getattr(namespace, "given", None) or {}), self.dest: value}
 
 
 def add_options(
@@ -242,7 +243,7 @@ def _add(group: Any, spec: Spec) -> None:
     doc = _help(spec)
     if spec.kind.item is bool:
         negative = "--no-" + spec.name.replace("_", "-")
-        group.add_argument(spec.flag, negative, dest=spec.name, action=_Given, nargs=0, const=True, help=doc)
+        group.add_argument(spec.flag, negative, dest=spec.name, action=_Given, nargs=0, help=doc)
         return
     metavar = spec.about.metavar or _metavar(spec)
     group.add_argument(
@@ -252,18 +253,8 @@ def _add(group: Any, spec: Spec) -> None:
 
 def add_run(parser: argparse.ArgumentParser, text: str) -> None:
     """Add RUN as the first word, which means `--checkpoint-path RUN`."""
-    parser.add_argument("checkpoint_path", nargs="?", action=_Word, metavar="RUN", help=text)
+    parser.add_argument("checkpoint_path", nargs="?", action=_Given, metavar="RUN", help=text)
     parser.usage = f"{parser.prog} [RUN] [options]"
-
-
-class _Word(argparse.Action):
-    """A positional word that sets an option; absent, it sets nothing."""
-
-    def __call__(
-        self, parser: Any, namespace: argparse.Namespace, values: Any, option_string: str | None = None
-    ) -> None:
-        if values is not None:
-            namespace.given = {**(getattr(namespace, "given", None) or {}), self.dest: values}
 
 
 def first_sentence(text: str) -> str:

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import nn
 
-from conveyor import optim
 from conveyor.checkpoint.state import State
 from conveyor.data import open_dataset
 from conveyor.data.batch import Batch, Dataset
@@ -22,6 +21,7 @@ from conveyor.numerics.allocator import keep_freed_memory
 from conveyor.numerics.loss_scale import make_loss_scale
 from conveyor.numerics.precision import Precision
 from conveyor.optim.average import Ema
+from conveyor.optim.optimizer import make_optimizer
 from conveyor.run import preflight
 from conveyor.run.gemm_rate import training_flops
 from conveyor.run.start import check_fits
@@ -109,7 +109,7 @@ def lane_and_updater(
     options = spec.options
     rates = build_model.layer_rates(model, options.schedule.layer_decay)
     lane = build_model.build_lane(spec, world, model, prepare, timing, *aim)
-    optimizer = optim.make_optimizer(
+    optimizer = make_optimizer(
         options, lane.module.named_parameters(), global_batch=spec.topology.global_batch, layer_rates=rates
     )
     decay, warmup, batch = options.optimizer.ema_decay, options.optimizer.ema_warmup, spec.topology.global_batch
@@ -118,7 +118,7 @@ def lane_and_updater(
         lane,
         world,
         optimizer,
-        make_loss_scale(options, updates_total=spec.length.updates_total),
+        make_loss_scale(options.precision.loss_scale, updates_total=spec.length.updates_total),
         options.optimizer.clip_norm,
         None if decay is None else Ema(lane.module, decay, warming),
     )

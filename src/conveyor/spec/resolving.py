@@ -126,7 +126,7 @@ def _schedule(options: Options, topology: Topology, length: Length) -> Schedule:
         global_batch=topology.global_batch,
     )
     return make_schedule(
-        options,
+        options.schedule,
         peak_lr=_peak_rate(options, topology),
         updates_per_epoch=length.updates_per_epoch,
         updates_total=length.updates_total,

@@ -14,9 +14,10 @@ from conveyor.data.batch import Batch, Target
 from conveyor.data.transform.prepare import Prepare
 from conveyor.errors import UserError
 from conveyor.models import units
-from conveyor.models.layers import norms, stochastic
+from conveyor.models.layers import norms
 from conveyor.monitor import timeline
 from conveyor.numerics import finite, recompute
+from conveyor.numerics.context import keyed
 from conveyor.options.units import size_in_bytes
 from conveyor.pipeline.assign import Part, assign
 from conveyor.pipeline.cut import Stage, cut, shared_parameters
@@ -215,7 +216,7 @@ class StageLane:
             self._prepare.dtype,
             fetch,
             loss,
-            lambda number: stochastic.keyed(self._seed, update, groups[number], norm_batches=self._norm_batches),
+            lambda number: keyed(self._seed, update, groups[number], norm_batches=self._norm_batches),
         )
         self._share_out(time.perf_counter() - started, before)
         self._wait_for_labels()

@@ -6,8 +6,8 @@ from torch import Tensor
 from conveyor.models.layers import norms
 from conveyor.numerics import foreach
 from conveyor.numerics.loss_scale import LossScale
-from conveyor.optim import Optimizer
 from conveyor.optim.average import Ema
+from conveyor.optim.optimizer import Optimizer
 from conveyor.training.lane import Lane
 from conveyor.world.world import World
 

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from conveyor.data.batch import Batch, Target
 from conveyor.data.transform.prepare import Prepare
-from conveyor.models.layers import norms, stochastic
+from conveyor.models.layers import norms
 from conveyor.numerics import finite
+from conveyor.numerics.context import keyed
 from conveyor.options.units import size_in_bytes
 from conveyor.spec import RunSpec
 from conveyor.training.loss import TALLY, Loss, tally
@@ -103,7 +104,7 @@ class WholeModelLane:
         return loss_scale * len(slots) / self._dealt.slots
 
     def _keyed(self, update: int, slots: tuple[int, ...]) -> AbstractContextManager[None]:
-        return stochastic.keyed(self._seed, update, slots, norm_batches=max(1, len(slots) // self._span))
+        return keyed(self._seed, update, slots, norm_batches=max(1, len(slots) // self._span))
 
 
 def joined_inputs(prepare: Prepare, parts: Sequence[Batch], teacher: Teacher | None = None) -> tuple[Tensor, Target]:

@@ -3,9 +3,9 @@
 PROGRAM = """
 import ctypes, signal
 from tests.infer.engines.test_engine import IMAGES, PREPROCESSING
-from tests.infer.small import small_net
+from tests.infer.small import small_source
 from conveyor.infer.engines import signal_stack
-from conveyor.infer.engines.engine import as_source, open_engine
+from conveyor.infer.engines.engine import open_engine
 
 def current():
     stack = signal_stack._Stack()
@@ -15,7 +15,7 @@ def current():
 heard = []
 signal.signal(signal.SIGTERM, lambda number, frame: heard.append(number))
 before = current()
-engine = open_engine(as_source(small_net(), PREPROCESSING), "openvino", batch=5, threads=1)
+engine = open_engine(small_source(PREPROCESSING), "openvino", batch=5, threads=1)
 engine(IMAGES)
 assert current() == before, (current(), before)
 engine.close()

@@ -11,6 +11,7 @@ from conveyor.errors import UserError
 from conveyor.models.layers import norms
 from conveyor.models.layers.norms import BatchNorm, GroupNorm, NormChoice
 from conveyor.models.layers.proxy_norm import ProxyNormActivation
+from conveyor.numerics import context
 
 
 def test_one_micro_batch_per_update_equals_torch() -> None:
@@ -69,7 +70,7 @@ def test_sums_of_two_workers_commit_like_one() -> None:
 
 def test_frozen_and_discarded_statistics_leave_no_trace() -> None:
     norm, x = BatchNorm(3), torch.randn(2, 3, 4, 4)
-    with norms.frozen_statistics():
+    with context.frozen_statistics():
         norm(x)
     assert norm.pending_count.item() == 0
     norm(x)

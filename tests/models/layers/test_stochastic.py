@@ -5,7 +5,8 @@ import torch
 
 from conveyor import models
 from conveyor.errors import UserError
-from conveyor.models.layers.stochastic import DropConnect, Dropout, current, keyed, use
+from conveyor.models.layers.stochastic import DropConnect, Dropout
+from conveyor.numerics.context import current, keyed, use
 
 
 def labelled(layer: Dropout | DropConnect, label: str = "layer") -> Dropout | DropConnect:

@@ -16,7 +16,7 @@ def main() -> None:
     from conveyor.infer.load import load
 
     asked = settings()
-    source = load(asked["path"]).source()
+    source = load(asked["path"]).source
     batch, threads = asked["batch"], asked["threads"]
     name = asked["engine"]
     if name == "auto":

@@ -180,13 +180,14 @@ def openvino(asked: dict[str, Any]) -> Callable[[int], Step]:
 def conveyor(asked: dict[str, Any]) -> Callable[[int], Step]:
     import numpy as np
 
-    from conveyor.infer.engines.engine import as_source, open_engine
+    from conveyor.infer.engines.engine import Source, open_engine
+    from conveyor.infer.graph import serving_graph
     from conveyor.infer.measure_speed import in_precision
     from conveyor.infer.preprocessing import Preprocessing
 
     size = asked["image_size"]
-    source = as_source(_model(asked), Preprocessing(image_size=size, channels=3, normalization="imagenet"))
-    source = in_precision(source, asked.get("precision"))
+    about = Preprocessing(image_size=size, channels=3, normalization="imagenet")
+    source = in_precision(Source(about, graph=serving_graph(_model(asked), about)), asked.get("precision"))
 
     def make(batch: int) -> Step:
         engine = open_engine(source, "auto", batch=batch, threads=asked["threads"])

@@ -28,7 +28,8 @@ def obtain(name: str, options: DataOptions) -> Copy:
         return found
     if not options.download:
         raise locate.missing(name, folder)
-    log.warning("%s is not here: fetching %s", name, _megabytes(SOURCES[name]))
+    source = SOURCES[name]
+    log.warning("%s is not here: fetching %.0f MB from %s", name, source.download_bytes / 1e6, source.mirrors[0])
     return get(name, folder or locate.default_folder())
 
 
@@ -46,7 +47,9 @@ def get(name: str, folder: Path, mirrors: Sequence[str] | None = None) -> Copy:
         if present is not None:
             return present
         for download in source.downloads:
-            path = fetch(download, [_with_slash(m) for m in mirrors or source.mirrors], folder / source.folder)
+            path = fetch(
+                download, [f"{mirror.rstrip('/')}/" for mirror in mirrors or source.mirrors], folder / source.folder
+            )
             if path.name.endswith(".tar.gz"):
                 _unpack(path, source, folder / source.folder)
                 path.unlink()
@@ -75,11 +78,3 @@ def _unpack(archive: Path, source: Source, folder: Path) -> None:
                     shutil.copyfileobj(content, file, 1 << 20)
     except (tarfile.TarError, EOFError) as error:
         raise UserError(f"{archive} is damaged ({error}): remove it and fetch it again") from None
-
-
-def _with_slash(mirror: str) -> str:
-    return mirror if mirror.endswith("/") else mirror + "/"
-
-
-def _megabytes(source: Source) -> str:
-    return f"{source.download_bytes / 1e6:.0f} MB from {source.mirrors[0]}"

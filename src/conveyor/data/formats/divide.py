@@ -5,7 +5,7 @@ import re
 from collections.abc import Collection, Mapping
 from pathlib import Path
 
-from conveyor.data.formats import folders, lists, packed
+from conveyor.data.formats import folders, lists, packed, tfrecord_dataset
 from conveyor.data.formats.listing import Listing, fold_numbers
 from conveyor.errors import UserError
 from conveyor.options.data import DataOptions
@@ -14,6 +14,11 @@ from conveyor.options.data import DataOptions
 def is_listed(root: Path) -> bool:
     """Whether `root` is or has a list of files or packed files, and not class folders or TFRecord files."""
     return bool(lists.find(root) or packed.find(root))
+
+
+def records_folder(root: Path) -> Path | None:
+    """The folder with TFRecord files that `root` means; None where it means a listing."""
+    return None if is_listed(root) else tfrecord_dataset.find_folder(root)
 
 
 def listing(root: Path, options: DataOptions, hold_out: float) -> Listing:

@@ -10,7 +10,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from conveyor.data.batch import RawBatch
+from conveyor.data.batch import Dataset, RawBatch
 from conveyor.data.catalogue import MADE_UP_IMAGES, DatasetInfo
 from conveyor.data.order import Indices
 from conveyor.errors import UserError
@@ -18,7 +18,7 @@ from conveyor.errors import UserError
 Pixels = npt.NDArray[np.uint8]
 
 
-class MemoryDataset:
+class MemoryDataset(Dataset):
     """Fixed-size images held as uint8 [N, H, W, C]; reading is one gather."""
 
     chunk = 0
@@ -63,16 +63,10 @@ class MemoryDataset:
         _, height, width, channels = self.images.shape
         return height, width, channels
 
-    def shards(self) -> Sequence[int]:
-        return ()
-
     def read(self, indices: Indices, epoch: int, out: Tensor | None = None) -> RawBatch:
         chosen = torch.from_numpy(np.ascontiguousarray(indices))
         images = torch.index_select(self.images, 0, chosen, out=out) if out is not None else self.images[chosen]
         return RawBatch(images, self.labels[chosen])
-
-    def statistics(self) -> dict[str, float]:
-        return {}
 
     def limited(self, count: int) -> "MemoryDataset":
         """The first `count` samples; shares the memory."""
@@ -107,7 +101,7 @@ class GeneratedDataset(MemoryDataset):
         return super().read(np.asarray(indices) % len(self.labels), epoch, out)
 
 
-class SyntheticDataset:
+class SyntheticDataset(Dataset):
     """Placeholder for images generated on the device: batches carry no pixels, so nothing is read or transferred."""
 
     chunk = 0
@@ -124,16 +118,10 @@ class SyntheticDataset:
     def shape(self, epoch: int) -> tuple[int, int, int]:
         return 0, 0, self._channels
 
-    def shards(self) -> Sequence[int]:
-        return ()
-
     def read(self, indices: Indices, epoch: int, out: Tensor | None = None) -> RawBatch:
         empty = torch.empty(len(indices), 0, 0, self._channels, dtype=torch.uint8)
         labels = torch.from_numpy(np.asarray(indices, dtype=np.int64) % max(1, self.num_classes - 1))
         return RawBatch(empty if out is None else out, labels)
-
-    def statistics(self) -> dict[str, float]:
-        return {}
 
 
 def embedded_digits(split: str) -> tuple[Pixels, Pixels]:

@@ -5,14 +5,12 @@ groups of rows, so its images are copied once into a plain file in the cache fol
 """
 
 import functools
-import hashlib
 import io
 import itertools
 import logging
 import re
 import tarfile
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,9 +19,10 @@ import numpy as np
 from conveyor.data.formats import folders, lists, tfrecord_dataset
 from conveyor.data.formats.exclusive import exclusive
 from conveyor.data.formats.listing import Listing
+from conveyor.data.formats.tfrecord import cached_as
 from conveyor.errors import UserError
-from conveyor.files import cache_folder, make_parent, open_replacing, parse_json, write_atomically
-from conveyor.monitor.progress import track
+from conveyor.files import make_parent, open_replacing, parse_json, write_atomically
+from conveyor.monitor.progress import mapped
 
 log = logging.getLogger(__name__)
 
@@ -62,11 +61,7 @@ def read(files: dict[str, list[Path]]) -> Listing:
 
 @functools.lru_cache(maxsize=2)
 def _read(key: tuple[tuple[str, Path, int], ...]) -> Listing:
-    with ThreadPoolExecutor(8) as pool, track(len(key), "Index", unit="files") as bar:
-        indexes = []
-        for index in pool.map(lambda one: _index(one[1]), key):
-            indexes.append(index)
-            bar.advance()
+    indexes = list(mapped(lambda one: _index(one[1]), key, "Index", threads=8, unit="files"))
     root, first = key[0][1].parent, key[0][1]
     given = _class_names(first) if first.suffix == ".parquet" else tfrecord_dataset.label_names(root)
 
@@ -107,19 +102,13 @@ def _splits(found: dict[str, list[Path]]) -> dict[str, list[Path]]:
     return {split: paths for split, paths in named.items() if paths}
 
 
-def _cached(path: Path, suffix: str) -> Path:
-    status = path.stat()
-    key = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
-    return cache_folder() / "packed" / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}{suffix}"
-
-
 def _copy_of(path: Path) -> Path:
-    return _cached(path, ".bin")
+    return cached_as(path, "packed", ".bin")
 
 
 def _index(path: Path) -> Index:
     """The index of one file, from the cache folder if it is there; one process makes it, others wait."""
-    cached = _cached(path, ".npz")
+    cached = cached_as(path, "packed", ".npz")
     try:
         make_parent(cached)
     except OSError as error:

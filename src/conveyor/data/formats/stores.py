@@ -5,11 +5,12 @@ import os
 import threading
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, cast
 
 import numpy as np
 import psutil
 
-from conveyor.data.formats.boxes import FEATURES, BoxTable, NamedBoxes, boxes_of
+from conveyor.data.formats.boxes import FEATURES, Boxes, BoxTable, NamedBoxes, boxes_of
 from conveyor.data.formats.listing import Listing
 from conveyor.data.formats.tfrecord import index_files, read_record
 from conveyor.data.formats.tfrecord_example import decode_example
@@ -24,16 +25,37 @@ _OPEN_FILES = 256
 """Packed files up to which all stay open; of more, each is opened for each image, as class folders are."""
 
 
-class FolderStore:
-    """One file per image, of class folders or a list; with `boxes`, those of the objects in them, by the files' names."""
+class _ListedStore:
+    """What images of a listing have in common, wherever their bytes are."""
 
-    def __init__(self, listing: Listing, split: str, boxes: NamedBoxes | None = None) -> None:
-        self._root = listing.root
-        self._prefix = f"{str(listing.root).rstrip('/')}/"
+    def __init__(self, listing: Listing, split: str) -> None:
         self._files = listing.files.get(split, ())
         if not self._files:
             raise UserError(f"{listing.root} has no images for {split}: give another folder with --data-dir")
         self.label_sets = listing.label_sets.get(split)
+
+    def __len__(self) -> int:
+        return len(self._files)
+
+    @property
+    def labels(self) -> list[int]:
+        """The class of every sample."""
+        return [label for _, label in self._files]
+
+    def key(self, index: int) -> str:
+        return self._files[index][0]
+
+    def _fetched(self, index: int, data: bytes, boxes: Boxes | None = None) -> Fetched:
+        return Fetched(data, self._files[index][1], boxes, self.label_sets[index] if self.label_sets else None)
+
+
+class FolderStore(_ListedStore):
+    """One file per image, of class folders or a list; with `boxes`, those of the objects in them, by the files' names."""
+
+    def __init__(self, listing: Listing, split: str, boxes: NamedBoxes | None = None) -> None:
+        super().__init__(listing, split)
+        self._root = listing.root
+        self._prefix = f"{str(listing.root).rstrip('/')}/"
         self._boxes: BoxTable | None = None
         if boxes is not None:
             self._boxes = boxes.aligned(relative.rpartition("/")[2] for relative, _ in self._files)
@@ -42,37 +64,23 @@ class FolderStore:
                     f"none of the images for {split} in {listing.root} has a bounding box: give --crop-overlap 0"
                 )
 
-    def __len__(self) -> int:
-        return len(self._files)
-
     def fetch(self, index: int) -> Fetched:
-        relative, label = self._files[index]
+        relative = self.key(index)
         try:
             with open(relative if relative[0] == "/" else f"{self._prefix}{relative}", "rb", buffering=0) as file:
-                boxes = None if self._boxes is None else self._boxes.of(index)
-                return Fetched(file.read(), label, boxes, self.label_sets[index] if self.label_sets else None)
+                return self._fetched(index, file.read(), None if self._boxes is None else self._boxes.of(index))
         except OSError as error:
             raise UserError(f"cannot read {self._root / relative}: {error.strerror}") from None
 
-    @property
-    def labels(self) -> list[int]:
-        """The class of every sample."""
-        return [label for _, label in self._files]
-
     def name(self, index: int) -> str:
-        return str(self._root / self._files[index][0])
-
-    def key(self, index: int) -> str:
-        return self._files[index][0]
+        return str(self._root / self.key(index))
 
     def shards(self) -> Sequence[int]:
         return ()
 
     def estimated_bytes(self) -> int:
-        step = max(1, len(self._files) // _SAMPLED_FILES)
-        sampled = self._files[::step]
-        total = sum(_size(self._root / relative) for relative, _ in sampled)
-        return total * len(self._files) // max(1, len(sampled))
+        sampled = self._files[:: max(1, len(self) // _SAMPLED_FILES)]
+        return sum(_size(self._root / relative) for relative, _ in sampled) * len(self) // len(sampled)
 
 
 def _size(path: Path) -> int:
@@ -83,20 +91,14 @@ def _size(path: Path) -> int:
         return 0
 
 
-class PackedStore:
+class PackedStore(_ListedStore):
     """Images inside tar files, or in the plain copies of parquet files, at known places."""
 
     def __init__(self, listing: Listing, split: str) -> None:
-        self._names, self._packs = listing.files.get(split, ()), listing.packs.get(split, ())
-        self._places = listing.places.get(split, np.empty((0, 3), np.int64))
-        self.label_sets = listing.label_sets.get(split)
-        if not self._names:
-            raise UserError(f"{listing.root} has no images for {split}: give another folder with --data-dir")
+        super().__init__(listing, split)
+        self._packs, self._places = listing.packs[split], listing.places[split]
         kept = self._packs if len(self._packs) <= _OPEN_FILES else ()
         self._open = [os.open(path, os.O_RDONLY | os.O_CLOEXEC) for path in kept]
-
-    def __len__(self) -> int:
-        return len(self._names)
 
     def fetch(self, index: int) -> Fetched:
         pack, first, length = self._places[index].tolist()
@@ -106,19 +108,11 @@ class PackedStore:
             with open(self._packs[pack], "rb", buffering=0) as file:
                 data = os.pread(file.fileno(), length, first)
         if len(data) < length:
-            raise UserError(f"{self._packs[pack]} ends inside {self._names[index][0]}: fetch the file again")
-        return Fetched(data, self._names[index][1], classes=self.label_sets[index] if self.label_sets else None)
-
-    @property
-    def labels(self) -> list[int]:
-        """The class of every sample."""
-        return [label for _, label in self._names]
+            raise UserError(f"{self._packs[pack]} ends inside {self.key(index)}: fetch the file again")
+        return self._fetched(index, data)
 
     def name(self, index: int) -> str:
-        return self._names[index][0]
-
-    def key(self, index: int) -> str:
-        return self._names[index][0]
+        return self.key(index)
 
     def shards(self) -> Sequence[int]:
         return [int(count) for count in np.bincount(self._places[:, 0], minlength=len(self._packs))]
@@ -210,25 +204,9 @@ class CachedStore:
                 self._used += len(found.data)
         return found
 
-    def name(self, index: int) -> str:
-        return self._store.name(index)
-
-    def key(self, index: int) -> str:
-        return self._store.key(index)
-
-    def shards(self) -> Sequence[int]:
-        return self._store.shards()
-
-    def estimated_bytes(self) -> int:
-        return self._store.estimated_bytes()
-
-    @property
-    def labels(self) -> list[int] | None:
-        return getattr(self._store, "labels", None)
-
-    @property
-    def label_sets(self) -> Sequence[tuple[int, ...]] | None:
-        return getattr(self._store, "label_sets", None)
+    def __getattr__(self, name: str) -> Any:
+        """Everything else as the store has it: names, labels, shards."""
+        return getattr(self._store, name)
 
     @property
     def used(self) -> int:
@@ -244,11 +222,11 @@ def with_cache(store: Store, choice: str) -> Store:
     if choice == "off":
         return store
     if choice != "auto":
-        return CachedStore(store, size_in_bytes(choice))
+        return cast(Store, CachedStore(store, size_in_bytes(choice)))
     workers = max(1, int(os.environ.get("LOCAL_WORLD_SIZE", "1")))
     total = store.estimated_bytes()
     free = psutil.virtual_memory().available
     if total * workers * 2 > free:
         log.info("the images (%.1f GB) are not kept in memory (%.1f GB free)", total / 1e9, free / 1e9)
         return store
-    return CachedStore(store, total + total // 10)
+    return cast(Store, CachedStore(store, total + total // 10))

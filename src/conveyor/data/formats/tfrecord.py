@@ -1,11 +1,11 @@
 """TFRecord files: sequences of records (see `monitor.protobuf_wire`), with an index that makes any of them reachable. No TensorFlow."""
 
+import contextlib
 import hashlib
 import io
 import os
 import struct
 from collections.abc import Iterable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from conveyor.errors import UserError
 from conveyor.files import cache_folder, make_parent, open_replacing, write_atomically
-from conveyor.monitor.progress import track
+from conveyor.monitor.progress import mapped
 from conveyor.monitor.protobuf_wire import CRC, frame, masked_crc
 
 Offsets = npt.NDArray[np.int64]
@@ -73,39 +73,32 @@ def scan(path: Path) -> Offsets:
 
 def index_of(path: Path) -> Offsets:
     """`scan`, remembered in the cache folder as long as the file keeps its size and time."""
-    status = path.stat()
-    key = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
-    cached = cache_folder() / "index" / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}.npy"
+    cached = cached_as(path, "index", ".npy")
     try:
         offsets: Offsets = np.load(cached, allow_pickle=False)
         if offsets.ndim == 2 and offsets.shape[1] == 2 and offsets.dtype == np.int64:
             return offsets
     except (OSError, ValueError, EOFError):
         pass
-    offsets = scan(path)
-    try:
+    offsets, content = scan(path), io.BytesIO()
+    np.save(content, offsets, allow_pickle=False)
+    # A cache folder that cannot be written costs time in the next run, nothing else.
+    with contextlib.suppress(OSError, UserError):
         make_parent(cached)
-        write_atomically(cached, _npy(offsets))
-    except (OSError, UserError):
-        # A cache folder that cannot be written costs time in the next run, nothing else.
-        return offsets
+        write_atomically(cached, content.getvalue())
     return offsets
 
 
-def index_files(paths: list[Path], threads: int = 8) -> list[Offsets]:
+def cached_as(path: Path, folder: str, suffix: str) -> Path:
+    """Where the cache keeps what was made of `path`: another name once the file has changed."""
+    status = path.stat()
+    key = f"{path.resolve()}\0{status.st_size}\0{status.st_mtime_ns}"
+    return cache_folder() / folder / f"{hashlib.blake2b(key.encode(), digest_size=16).hexdigest()}{suffix}"
+
+
+def index_files(paths: list[Path]) -> list[Offsets]:
     """The index of many files, several at a time."""
-    with ThreadPoolExecutor(threads) as pool, track(len(paths), "Index", unit="files") as bar:
-        found = []
-        for offsets in pool.map(index_of, paths):
-            found.append(offsets)
-            bar.advance()
-        return found
-
-
-def _npy(array: Offsets) -> bytes:
-    buffer = io.BytesIO()
-    np.save(buffer, array, allow_pickle=False)
-    return buffer.getvalue()
+    return list(mapped(index_of, paths, "Index", threads=8, unit="files"))
 
 
 def _damaged(path: Path, offset: int, what: str) -> UserError:

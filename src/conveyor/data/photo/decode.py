@@ -15,6 +15,7 @@ from conveyor.data.photo import exif, fused, jpeg
 from conveyor.data.photo.centre import Box, Floats
 from conveyor.data.photo.jpeg import Header
 from conveyor.data.photo.resize import bicubic_into, resize_into
+from conveyor.errors import first_line
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -166,5 +167,5 @@ def _to_array(image: Image.Image, channels: int) -> Pixels:
 
 
 def _reason(error: Exception) -> str:
-    text = str(error).splitlines()[0][:120] if str(error) else type(error).__name__
+    text = first_line(error)[:120]
     return f"it is no image in {', '.join(FORMATS)} format" if "cannot identify" in text else text

@@ -125,7 +125,8 @@ def decode_crop(data: bytes, header: Header, box: tuple[int, int, int, int], siz
         needed = (bottom // header.block_height + 1 + _MARGIN_BLOCKS) * header.block_height
         if needed < height:
             height = needed
-            content = _copy(data)
+            content = _memory("content", len(data)).data
+            content[:] = data
             content[header.height_at : header.height_at + 2] = height.to_bytes(2, "big")
     rows, columns = -(-height // scale), -(-header.width // scale)
     channels = 1 if grey else 3
@@ -141,12 +142,6 @@ def decode_crop(data: bytes, header: Header, box: tuple[int, int, int, int], siz
         raise ValueError(f"decoded to {pixels.shape} instead of {(rows, columns, channels)}")
     crop: Pixels = pixels[top // scale : -(-bottom // scale), left // scale : -(-right // scale)]
     return crop
-
-
-def _copy(data: bytes) -> memoryview:
-    held = _memory("content", len(data)).data
-    held[:] = data
-    return held
 
 
 def _memory(purpose: str, size: int) -> npt.NDArray[np.uint8]:

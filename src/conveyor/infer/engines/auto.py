@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conveyor.errors import UserError
+from conveyor.errors import UserError, first_line
 from conveyor.files import cache_folder
 from conveyor.infer.engines.engine import Engine, Source, open_named
 from conveyor.infer.machine import OtherWork
@@ -173,8 +173,7 @@ def _runs(name: str, engine: Engine, images: NDArray[np.uint8]) -> bool:
 
 
 def _warn(name: str, error: Exception) -> None:
-    reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    _logger.warning("engine %s cannot run this model: %s", name, reason)
+    _logger.warning("engine %s cannot run this model: %s", name, first_line(error))
 
 
 def compared(taken: dict[str, list[float]], candidates: list[str]) -> dict[str, float]:

@@ -18,14 +18,8 @@ _converted: "weakref.WeakKeyDictionary[ServingGraph, bytes]" = weakref.WeakKeyDi
 
 def to_onnx(graph: ServingGraph, batch: int | None = None) -> bytes:
     """The graph as a serialised ONNX model with a free batch, or a fixed one; free ones are remembered per graph."""
-    if batch is None:
-        if graph not in _converted:
-            _converted[graph] = _export(graph, None)
+    if batch is None and graph in _converted:
         return _converted[graph]
-    return _export(graph, batch)
-
-
-def _export(graph: ServingGraph, batch: int | None) -> bytes:
     example, free = example_input(graph, batch)
     with quiet():
         program = torch.onnx.export(
@@ -39,6 +33,8 @@ def _export(graph: ServingGraph, batch: int | None) -> bytes:
         )
     assert program is not None
     serialised: bytes = program.model_proto.SerializeToString()
+    if batch is None:
+        _converted[graph] = serialised
     return serialised
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import logging
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,9 +16,10 @@ from conveyor.infer.preprocessing import Preprocessing
 from conveyor.layout import usable_cores
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from conveyor.infer.graph import ServingGraph
+    from conveyor.infer.loaded import Loaded
 
 _logger = logging.getLogger(__name__)
 
@@ -31,16 +32,21 @@ class Engine(abc.ABC):
 
     name: str = ""
 
-    def __init__(self, image_shape: tuple[int, int, int], threads: int) -> None:
+    def __init__(self, image_shape: tuple[int, int, int], threads: int, fixed: int | None = None) -> None:
+        """`fixed`: the only batch that `_run` takes."""
         self.image_shape = image_shape
         self.threads = threads
+        self._fixed = fixed
 
     def __call__(self, images: "NDArray[np.uint8] | Tensor") -> NDArray[np.float32]:
         array = images if isinstance(images, np.ndarray) else images.numpy()
         if array.dtype != np.uint8 or array.ndim != 4 or array.shape[1:] != self.image_shape:
             wanted = "x".join(str(n) for n in self.image_shape)
             raise ValueError(f"images must be uint8 of shape Nx{wanted}, not {array.dtype} {list(array.shape)}")
-        return self._run(np.ascontiguousarray(array))
+        array = np.ascontiguousarray(array)
+        if self._fixed is None or len(array) == self._fixed:
+            return self._run(array)
+        return in_batches(self._run, array, self._fixed)
 
     @abc.abstractmethod
     def _run(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
@@ -64,6 +70,12 @@ class Source:
     precision: str = "float32"
     """What engines compute in, of `PRECISIONS`; the files of `int8` are quantised, those of `bfloat16` are float32."""
 
+    @classmethod
+    def of_file(cls, preprocessing: Preprocessing, file: Path, batch: int | None, precision: str) -> "Source":
+        """From an ONNX or OpenVINO file, told apart by its name."""
+        kind = "onnx" if file.suffix == ".onnx" else "openvino"
+        return cls(preprocessing, batch=batch, precision=precision, **{kind: file})  # type: ignore[arg-type]
+
     def engines(self) -> tuple[str, ...]:
         """The engines that can run it, of those that are installed."""
         from importlib.util import find_spec
@@ -81,38 +93,11 @@ class Source:
         return tuple(fitting)
 
 
-def as_source(model: Any, preprocessing: Preprocessing | None = None) -> Source:
-    """A `Source` from a loaded model, a serving graph, or a plain module together with its preprocessing."""
-    if isinstance(model, Source):
-        return model
-    from conveyor.infer.graph import ServingGraph, serving_graph
-    from conveyor.infer.loaded import Loaded
-
-    if isinstance(model, Loaded):
-        return model.source()
-    if isinstance(model, ServingGraph):
-        return Source(model.preprocessing, graph=model)
-    if preprocessing is None:
-        raise TypeError("a plain module needs its preprocessing: open_engine(module, preprocessing=Preprocessing(...))")
-    return Source(preprocessing, graph=serving_graph(model, preprocessing))
-
-
-def open_engine(
-    model: "Any | nn.Module",
-    engine: str = "auto",
-    batch: int = 1,
-    threads: int | None = None,
-    *,
-    preprocessing: Preprocessing | None = None,
-    spin: bool = True,
-) -> Engine:
-    """An engine for `model`, made for `batch` images at a time on `threads` cores (all when none is given).
-
-    `spin=False` lets waiting threads sleep instead of spinning on cores that other processes need.
-    """
+def open_engine(model: "Loaded | Source", engine: str = "auto", batch: int = 1, threads: int | None = None) -> Engine:
+    """An engine for `model`, made for `batch` images at a time on `threads` cores (all when none is given)."""
     if engine not in ENGINES:
         raise UserError(f"there is no engine {engine!r}{did_you_mean(engine, ENGINES)}")
-    source = as_source(model, preprocessing)
+    source = model if isinstance(model, Source) else model.source
     threads = threads or usable_cores()
     if engine == "auto":
         from conveyor.infer.engines import auto
@@ -120,11 +105,14 @@ def open_engine(
         choice = auto.choose(source, batch=batch, threads=threads)
         _logger.info("%s", choice.text())
         engine = choice.engine
-    return open_named(source, engine, batch=batch, threads=threads, spin=spin)
+    return open_named(source, engine, batch=batch, threads=threads)
 
 
 def open_named(source: Source, engine: str, *, batch: int, threads: int, spin: bool = True) -> Engine:
-    """The engine of that name; a `UserError` says why when it cannot run this model here."""
+    """The engine of that name; a `UserError` says why when it cannot run this model here.
+
+    `spin=False` lets waiting threads sleep instead of spinning on cores that other processes need.
+    """
     if engine not in source.engines():
         raise UserError(_why_not(source, engine))
     if engine == "torch":

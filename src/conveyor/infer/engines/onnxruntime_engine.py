@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conveyor.infer.engines.engine import Engine, Source, in_batches
+from conveyor.infer.engines.engine import Engine, Source
 from conveyor.infer.metadata import BATCH_DIMENSION
 
 
@@ -21,18 +21,15 @@ class OnnxRuntimeEngine(Engine):
     name = "onnxruntime"
 
     def __init__(self, source: Source, threads: int, *, batch: int = 1, spin: bool = True) -> None:
-        super().__init__(source.preprocessing.image_shape, threads)
+        super().__init__(source.preprocessing.image_shape, threads, source.batch)
         self._model = _model_of(source)
         self._spin = spin
-        self._fixed = source.batch
         self._batch = source.batch or batch
         self._lock = threading.Lock()
         self._planned = _Session(self._model, threads, self._batch if source.batch is None else None, spin=spin)
         self._free: _Session | None = None
 
     def _run(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        if self._fixed is not None and len(images) != self._fixed:
-            return in_batches(self._planned, images, self._fixed)
         session = self._planned if len(images) == self._batch else self._free_session()
         return session(images)
 

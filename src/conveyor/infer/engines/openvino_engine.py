@@ -7,7 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.infer.engines import signal_stack
-from conveyor.infer.engines.engine import Engine, Source, in_batches
+from conveyor.infer.engines.engine import Engine, Source
 from conveyor.measure.processor import multiplies_bfloat16
 
 MOST_COMPILED = 12
@@ -58,9 +58,8 @@ class OpenVinoEngine(Engine):
     name = "openvino"
 
     def __init__(self, source: Source, threads: int, *, batch: int = 1) -> None:
-        super().__init__(source.preprocessing.image_shape, threads)
+        super().__init__(source.preprocessing.image_shape, threads, source.batch)
         self._model = _Model(source, threads, streams=1)
-        self._fixed = source.batch
         self._lock = threading.Lock()
         self._requests: dict[int, Any] = {}
         self._request(source.batch or batch)
@@ -69,11 +68,6 @@ class OpenVinoEngine(Engine):
         return _kept(self._requests, batch, lambda: self._model.compiled(batch).create_infer_request())
 
     def _run(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
-        if self._fixed is not None and len(images) != self._fixed:
-            return in_batches(self._infer, images, self._fixed)
-        return self._infer(images)
-
-    def _infer(self, images: NDArray[np.uint8]) -> NDArray[np.float32]:
         with self._lock:  # a request holds one batch at a time
             request = self._request(len(images))
             request.infer([images], share_inputs=True)

@@ -3,6 +3,7 @@
 Module names are timm's (conv_pw, bn1, conv_dw, bn2, se.conv_reduce, conv_pwl, bn3).
 """
 
+import itertools
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
@@ -151,11 +152,5 @@ def make_block(plan: BlockPlan) -> nn.Module:
 def with_drop_rates(plans: list[list[BlockPlan]], survival: float) -> list[list[BlockPlan]]:
     """Drop connect grows linearly with depth: (1 - survival) * index / number of blocks, index from 0."""
     total = sum(len(stage) for stage in plans)
-    index, result = 0, []
-    for stage in plans:
-        rated = []
-        for plan in stage:
-            rated.append(replace(plan, drop_rate=(1.0 - survival) * index / total))
-            index += 1
-        result.append(rated)
-    return result
+    index = itertools.count()
+    return [[replace(plan, drop_rate=(1.0 - survival) * next(index) / total) for plan in stage] for stage in plans]

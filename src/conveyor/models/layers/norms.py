@@ -15,21 +15,7 @@ from conveyor.models.layers.span import joined_batch_norm
 from conveyor.numerics import foreach
 from conveyor.numerics import group_norm as native_group_norm
 from conveyor.numerics import norm_act as fused
-from conveyor.numerics.context import frozen_statistics, norm_batches, statistics_are_frozen
-
-__all__ = [
-    "FUSED_ACTIVATIONS",
-    "BatchNorm",
-    "GroupNorm",
-    "NormChoice",
-    "batch_norms",
-    "commit",
-    "discard",
-    "frozen_statistics",
-    "fuse",
-    "norm_act",
-    "pending",
-]
+from conveyor.numerics.context import norm_batches, statistics_are_frozen
 
 
 class BatchNorm(nn.BatchNorm2d):

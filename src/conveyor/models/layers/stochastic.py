@@ -6,10 +6,8 @@ Where and in which order the micro-batches run therefore never changes what is d
 import torch
 from torch import Tensor, nn
 
-from conveyor.numerics.context import Key, current, keyed, use
+from conveyor.numerics.context import current
 from conveyor.numerics.keyed import uniform
-
-__all__ = ["DropConnect", "Dropout", "Key", "Stochastic", "current", "keyed", "name_layers", "use"]
 
 
 class Stochastic(nn.Module):

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.data.photo.decode import BadImageError, Encoded, TooLargeError
-from conveyor.infer.photograph import pixels_of
+from conveyor.infer.predict import pixels_of
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.serve.errors import Refused, TooLarge
 

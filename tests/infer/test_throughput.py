@@ -2,7 +2,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from conveyor.infer.statistics import Repeat, Throughput
+from conveyor.infer.throughput import Measured, Repeat
 from conveyor.measure.latency import Latency, percentile
 
 
@@ -22,11 +22,11 @@ def test_latency_is_in_milliseconds() -> None:
 
 def test_first_repeat_is_left_out_of_the_average() -> None:
     slow, fast = Repeat(10, 10.0, (10.0,)), Repeat(10, 1.0, (0.5, 0.5))
-    result = Throughput((slow, fast, fast))
+    result = Measured((slow, fast, fast))
     assert result.images_per_second == 10
     assert result.spread == 0
     assert result.latency.maximum == 500
-    assert Throughput((slow,)).images_per_second == 1
+    assert Measured((slow,)).images_per_second == 1
 
 
 @settings(max_examples=25, deadline=None)
