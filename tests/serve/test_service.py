@@ -33,7 +33,11 @@ class SlowModel:
     name, version, requests, num_classes, abstain_below, thresholds = "digits", "1", 0, 10, 0.0, None
     preprocessing = Preprocessing(image_size=8, channels=1, in_channels=1)
 
-    async def infer(self, batch: np.ndarray, on_wait: Callable[[float], None]) -> np.ndarray:
+    @property
+    def batcher(self) -> "SlowModel":
+        return self
+
+    async def submit(self, batch: np.ndarray, on_wait: Callable[[float], None]) -> np.ndarray:
         on_wait(0.0)
         await asyncio.sleep(PAUSE)
         return np.zeros((len(batch), 10), np.float32)
