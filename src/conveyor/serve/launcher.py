@@ -55,7 +55,7 @@ def running_server(settings: ServeSettings, ready_seconds: float = READY_SECONDS
             if document is None and process.poll() is None:
                 raise UserError(f"the server was not ready within {ready_seconds:g} seconds")
             if document is None:
-                words = log.read_text().strip().splitlines() or ["no message"]
+                words = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no message"]
                 raise UserError(f"the server ended before it was ready: {words[-1].removeprefix('conveyor: error: ')}")
             known = {key: document[key] for key in ("url", "port", "grpc_port", "name", "version")}
             server = RunningServer(process=process, log=log, **known)

@@ -55,7 +55,7 @@ def emit(
         files["kserve.yaml"] = _yaml([kserve(values, inside)])
     with replacing_folder(target) as folder:
         for file, content in files.items():
-            (folder / file).write_text(content)
+            (folder / file).write_text(content, encoding="utf-8")
     return [target / file for file in files]
 
 
