@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from conveyor.bench import serving
-from conveyor.bench.serving import Load, around, describe, growth
+from conveyor.bench.serving import Load, describe, growth, mean_of_neighbours
 
 
 def test_growth_compares_the_end_with_the_second_quarter() -> None:
@@ -14,8 +14,8 @@ def test_growth_compares_the_end_with_the_second_quarter() -> None:
     assert growth([1.0, 2.0]) == 0.0
 
 
-def test_a_round_is_compared_with_the_direct_rates_around_it() -> None:
-    assert around([10.0, 10.0, 12.0]) == [10.0, 11.0]
+def test_a_round_is_compared_with_the_direct_rates_mean_of_neighbours_it() -> None:
+    assert mean_of_neighbours([10.0, 10.0, 12.0]) == [10.0, 11.0]
 
 
 def test_servers_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -34,13 +34,13 @@ def test_servers_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     def server(command: Sequence[str], ready: Path) -> Iterator[tuple[dict[str, str], str]]:
         yield {}, ready.stem
 
-    def put_load(address: object, process: str, protocol: str, clients: int, seconds: float) -> Load:
+    def run_clients(address: object, process: str, protocol: str, clients: int, seconds: float) -> Load:
         asked.append(process)
         return Load(8.0, 1, (), 1.0, 1.0, 1.0, 0.0, 0.0, 0.0, ())
 
     monkeypatch.setattr(serving, "Session", Direct)
     monkeypatch.setattr(serving, "server", server)
-    monkeypatch.setattr(serving, "put_load", put_load)
+    monkeypatch.setattr(serving, "run_clients", run_clients)
     monkeypatch.setattr(serving, "peer_python", lambda name: "python")
     record = serving.measure("model", rounds=2)
     assert asked == ["direct", "server", "plain", "direct", "plain", "server", "direct"]

@@ -21,7 +21,7 @@ from tests.serve.test_lifecycle import Load, metric, until, workers_of
 from conveyor.infer.engines.engine import open_engine
 from conveyor.infer.load import load
 from conveyor.request.callers import make_caller
-from conveyor.serve.launcher import Running, running
+from conveyor.serve.launcher import RunningServer, running_server
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800), pytest.mark.xdist_group("attack-server")]
 REQUESTS, ATTEMPTS, CLIENTS, SECONDS = 10_000, 1300, 32, 60.0
@@ -44,7 +44,7 @@ def answers_of(folder: Path) -> np.ndarray:
 class GoodClient:
     """Asks without pause over HTTP and gRPC in turn; every answer has to come and to be right."""
 
-    def __init__(self, server: Running, right: np.ndarray) -> None:
+    def __init__(self, server: RunningServer, right: np.ndarray) -> None:
         self.answers, self.wrong, self.slowest = 0, list[str](), 0.0
         self._server, self._right = server, right
         self._leave = threading.Event()
@@ -77,7 +77,7 @@ def test_hostile_requests_hurt_nobody(model: Path) -> None:
     outcomes: Counter[str] = Counter()
     bad: list[str] = []
     memory: list[int] = []
-    with running(settings) as server:
+    with running_server(settings) as server:
         assert server.grpc_port is not None
         process = psutil.Process(server.process.pid)
         kinds = {**hostile.http_kinds(server.port), **hostile.grpc_kinds(server.grpc_port)}
@@ -119,7 +119,7 @@ def test_clients_through_everything(model: Path, tmp_path: Path) -> None:
     shutil.copytree(model, folder)
     first = answers_of(folder)
     settings = settings_for(folder, workers=2, poll=0.2, queue=512, drain_delay=1.0)
-    with running(settings) as server:
+    with running_server(settings) as server:
         started = time.monotonic()
         clients = [Load(server.url, threads=CLIENTS // 2)]
         rpc = [GrpcLoad(server) for _ in range(CLIENTS // 2)]
@@ -159,7 +159,7 @@ def test_clients_through_everything(model: Path, tmp_path: Path) -> None:
 class GrpcLoad:
     """One gRPC client that asks without pause; once the server is told to stop, a refused call was never accepted."""
 
-    def __init__(self, server: Running) -> None:
+    def __init__(self, server: RunningServer) -> None:
         assert server.grpc_port is not None
         self.answers: list[np.ndarray] = []
         self.unanswered: list[str] = []
@@ -191,7 +191,7 @@ class GrpcLoad:
 
 def test_nobody_passes_the_token(model: Path) -> None:
     token = "correct horse battery staple"
-    with running(settings_for(model, token=token)) as server:
+    with running_server(settings_for(model, token=token)) as server:
         passed = list(attempts_that_pass(server, token))
         for path in ("/metrics", "/v2"):
             right = hostile.request(path, b"", f"Authorization: Bearer {token}", method="GET")
@@ -200,7 +200,7 @@ def test_nobody_passes_the_token(model: Path) -> None:
     reliability.write("token", f"{ATTEMPTS} attempts, none through")
 
 
-def attempts_that_pass(server: Running, token: str) -> Iterator[str]:
+def attempts_that_pass(server: RunningServer, token: str) -> Iterator[str]:
     assert server.grpc_port is not None
     tries: list[Callable[[random.Random], bool]] = hostile.token_attempts(server.port, server.grpc_port, token)
     for number in range(ATTEMPTS):

@@ -22,7 +22,7 @@ from tests.serve.conftest import IMAGES, settings_for, write_version
 from tests.serve.test_lifecycle import metric, until, workers_of
 
 from conveyor.request.callers import make_caller
-from conveyor.serve.launcher import Running, running
+from conveyor.serve.launcher import RunningServer, running_server
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(int(MINUTES * 120) + 600)]
 CLIENTS = 8
@@ -62,20 +62,20 @@ def test_a_punished_server(tmp_path: Path) -> None:
     right = [answers_of(write_version(folder, "1"))]
     done, versions = Counter[str](), iter(range(2, 10_000))
 
-    def kill_engine(server: Running) -> None:
+    def kill_engine(server: RunningServer) -> None:
         before = metric(server, "conveyor_worker_restarts_total")
         with contextlib.suppress(psutil.NoSuchProcess):  # the one that was killed last may not be taken away yet
             draw.choice(workers_of(server)).kill()
             until(lambda: metric(server, "conveyor_worker_restarts_total") > before)
 
-    def swap(server: Running) -> None:
+    def swap(server: RunningServer) -> None:
         before, number = metric(server, "conveyor_model_swaps_total"), next(versions)
         made = write_version(tmp_path / f"next-{number}", str(number), seed=number)
         right.append(answers_of(made))
         made.rename(folder / str(number))
         until(lambda: metric(server, "conveyor_model_swaps_total") > before)
 
-    def bad_version(server: Running) -> None:
+    def bad_version(server: RunningServer) -> None:
         before, number = metric(server, "conveyor_model_rejects_total"), next(versions)
         newest = max((path for path in folder.iterdir() if path.name.isdigit()), key=lambda path: int(path.name))
         shutil.copytree(newest, tmp_path / "bad")
@@ -84,7 +84,7 @@ def test_a_punished_server(tmp_path: Path) -> None:
         until(lambda: metric(server, "conveyor_model_rejects_total") > before)
         shutil.rmtree(folder / str(number))
 
-    def hostile_peers(server: Running) -> None:
+    def hostile_peers(server: RunningServer) -> None:
         assert server.grpc_port is not None
         kinds = {**hostile.http_kinds(server.port), **hostile.grpc_kinds(server.grpc_port)}
         for name in draw.sample(sorted(kinds), 20):
@@ -92,9 +92,9 @@ def test_a_punished_server(tmp_path: Path) -> None:
             assert found not in FAILED, f"{name}: {found}"
             assert not (isinstance(found, int) and found >= 500), f"{name}: {found}"
 
-    disturbances: list[Callable[[Running], None]] = [kill_engine, swap, bad_version, hostile_peers]
+    disturbances: list[Callable[[RunningServer], None]] = [kill_engine, swap, bad_version, hostile_peers]
     settings = settings_for(folder, workers=2, poll=0.2, queue=512, timeout=3.0, max_body=300_000, max_pixels=4_000_000)
-    with running(settings) as server:
+    with running_server(settings) as server:
         assert server.grpc_port is not None
         process = psutil.Process(server.process.pid)
         clients = [

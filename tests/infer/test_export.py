@@ -18,7 +18,7 @@ from conveyor.infer.export import Comparison, export
 from conveyor.infer.load import from_options, load
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.preprocessing import Preprocessing
-from conveyor.infer.target import check_target, folder_at_once
+from conveyor.infer.target import check_target, replacing_folder
 from conveyor.options import Options
 
 OPTIONS = Options().replace(model="resnet8", data="digits", seed=3)
@@ -141,17 +141,17 @@ class TestTarget:
         assert check_target(tmp_path / "new" / "deep") == tmp_path / "new" / "deep"
 
     def test_complete_or_absent(self, tmp_path: Path) -> None:
-        with pytest.raises(RuntimeError), folder_at_once(tmp_path / "out") as folder:
+        with pytest.raises(RuntimeError), replacing_folder(tmp_path / "out") as folder:
             (folder / "half").write_text("x")
             raise RuntimeError
         assert os.listdir(tmp_path) == []
         (tmp_path / "out").mkdir()
-        with folder_at_once(tmp_path / "out") as folder:
+        with replacing_folder(tmp_path / "out") as folder:
             (folder / "whole").write_text("x")
         assert os.listdir(tmp_path / "out") == ["whole"]
 
     def test_what_someone_else_wrote_meanwhile_is_kept(self, tmp_path: Path) -> None:
-        with pytest.raises(UserError, match="filled by someone else"), folder_at_once(tmp_path / "out") as folder:
+        with pytest.raises(UserError, match="filled by someone else"), replacing_folder(tmp_path / "out") as folder:
             (folder / "mine").write_text("x")
             (tmp_path / "out").mkdir()
             (tmp_path / "out" / "theirs").write_text("x")

@@ -24,19 +24,19 @@ from conveyor.infer.load import from_options, load
 from conveyor.options import Options
 from conveyor.request.callers import PROTOCOLS, Busy, CallFailed, make_caller
 from conveyor.request.client import LoadSettings, engine_processes, export_and_request, patience, run_load
-from conveyor.serve.launcher import Running, running
+from conveyor.serve.launcher import RunningServer, running_server
 
 SPEC = Path(__file__).parents[2] / "compat" / "tensorflow2" / "benchmarks.yml"
 
 
-def load_settings(server: Running, **changes: object) -> LoadSettings:
+def load_settings(server: RunningServer, **changes: object) -> LoadSettings:
     protocol = str(changes.get("protocol", "grpc"))
     port = server.port if protocol.startswith("http") else server.grpc_port
     return LoadSettings(port=port or 0, name="digits", **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
-def test_every_protocol_gives_the_models_answer(server: Running, expected: np.ndarray, protocol: str) -> None:
+def test_every_protocol_gives_the_models_answer(server: RunningServer, expected: np.ndarray, protocol: str) -> None:
     port = server.port if protocol.startswith("http") else server.grpc_port
     with make_caller(protocol, "127.0.0.1", port or 0, "digits") as call:
         np.testing.assert_allclose(call(IMAGES, 30), expected, atol=1e-4)
@@ -46,7 +46,7 @@ def test_every_protocol_gives_the_models_answer(server: Running, expected: np.nd
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.mark.parametrize("count", [65, 5000], ids=["more than the queue holds", "more bytes than accepted"])
-def test_a_request_that_is_too_large_is_not_sent_again(server: Running, protocol: str, count: int) -> None:
+def test_a_request_that_is_too_large_is_not_sent_again(server: RunningServer, protocol: str, count: int) -> None:
     port = server.port if protocol.startswith("http") else server.grpc_port
     images = np.zeros((count, 8, 8, 1), np.uint8)
     with make_caller(protocol, "127.0.0.1", port or 0, "digits") as call, pytest.raises(CallFailed) as caught:
@@ -54,7 +54,7 @@ def test_a_request_that_is_too_large_is_not_sent_again(server: Running, protocol
     assert not isinstance(caught.value, Busy), "it would be sent again and again until the time is up"
 
 
-def test_load_counts_every_image_of_every_client(server: Running) -> None:
+def test_load_counts_every_image_of_every_client(server: RunningServer) -> None:
     report = run_load(
         load_settings(server, clients=3, batch_size=2, num_images=7, use_async=True, timeout=60.0), IMAGES
     )
@@ -65,7 +65,7 @@ def test_load_counts_every_image_of_every_client(server: Running) -> None:
     assert any(line.startswith("average throughput:") and line.endswith("samples/sec") for line in report.lines())
 
 
-def test_load_for_a_time(server: Running) -> None:
+def test_load_for_a_time(server: RunningServer) -> None:
     report = run_load(load_settings(server, clients=2, num_images=1, seconds=0.5, timeout=60.0), IMAGES)
     assert report.ok, report.failures
     assert report.requests > 2, "the time counts, not the number of images"
@@ -74,7 +74,7 @@ def test_load_for_a_time(server: Running) -> None:
 
 
 def test_the_benchmark_finds_each_latency_of_the_first_client(
-    server: Running, capfd: pytest.CaptureFixture[str]
+    server: RunningServer, capfd: pytest.CaptureFixture[str]
 ) -> None:
     pattern = yaml.safe_load(SPEC.read_text())["tf2_resnet50_serving_latency"]["data"]["latency"]["regexp"]
     report = run_load(load_settings(server, clients=2, num_images=5, verbose=True, timeout=60.0), IMAGES)
@@ -97,14 +97,14 @@ def test_a_request_may_wait_for_all_that_was_sent_before_it() -> None:
     assert patience(1, 1, use_async=False) >= 60
 
 
-def test_a_failed_answer_is_reported(server: Running) -> None:
+def test_a_failed_answer_is_reported(server: RunningServer) -> None:
     report = run_load(load_settings(server, clients=2, num_images=2), IMAGES[:, :4])
     assert not report.ok
     assert "INVALID_ARGUMENT" in report.failures[0]
     assert "FAILED" in report.lines()[-1]
 
 
-def test_back_pressure_is_obeyed(server: Running) -> None:
+def test_back_pressure_is_obeyed(server: RunningServer) -> None:
     """The queue holds 64 images: 6 clients with 40 each at once are told to wait, and all succeed in the end."""
     report = run_load(
         load_settings(server, clients=6, batch_size=40, num_images=120, use_async=True, timeout=60.0), IMAGES
@@ -113,12 +113,12 @@ def test_back_pressure_is_obeyed(server: Running) -> None:
     assert report.images == 6 * 120
 
 
-def images_answered(server: Running) -> int:
+def images_answered(server: RunningServer) -> int:
     counted = re.search(r"^conveyor_images_total (\S+)$", httpx.get(f"{server.url}/metrics").text, re.MULTILINE)
     return int(float(counted[1])) if counted else 0
 
 
-def test_a_killed_client_is_a_failure_and_not_waited_for(server: Running, tmp_path: Path) -> None:
+def test_a_killed_client_is_a_failure_and_not_waited_for(server: RunningServer, tmp_path: Path) -> None:
     np.save(tmp_path / "images.npy", IMAGES)
     order = {
         **dataclasses.asdict(load_settings(server, clients=3, seconds=3.0)),
@@ -144,7 +144,7 @@ def test_a_killed_client_is_a_failure_and_not_waited_for(server: Running, tmp_pa
     assert reports[0]["images"] > 0
 
 
-def test_wrong_settings_are_named(server: Running) -> None:
+def test_wrong_settings_are_named(server: RunningServer) -> None:
     with pytest.raises(UserError, match="did you mean 'grpc'"):
         load_settings(server, protocol="grpcc").check()
     with pytest.raises(UserError, match="--clients"):
@@ -175,7 +175,7 @@ def test_export_serve_request_in_one_go(tmp_path: Path, batch_size: int) -> None
 
 
 def test_request_from_the_command_line(
-    server: Running, conveyor: Callable[..., tuple[int, str, str]], tmp_path: Path
+    server: RunningServer, conveyor: Callable[..., tuple[int, str, str]], tmp_path: Path
 ) -> None:
     from PIL import Image
 
@@ -209,7 +209,7 @@ def test_request_from_the_command_line(
     ],
 )
 def test_mistakes_of_the_command_line_are_one_sentence(
-    server: Running, conveyor: Callable[..., tuple[int, str, str]], words: tuple[str, ...], reason: str
+    server: RunningServer, conveyor: Callable[..., tuple[int, str, str]], words: tuple[str, ...], reason: str
 ) -> None:
     code, _, err = conveyor("request", *(word.format(url=server.url) for word in words))
     assert code == 2
@@ -247,7 +247,7 @@ def test_a_server_of_another_kind_is_told_apart(conveyor: Callable[..., tuple[in
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_names_with_special_letters_can_be_asked_for(model_folder: Path, protocol: str) -> None:
-    with running(settings_for(model_folder, name="my run: 50 %?")) as named:
+    with running_server(settings_for(model_folder, name="my run: 50 %?")) as named:
         port = named.port if protocol.startswith("http") else named.grpc_port
         with make_caller(protocol, "127.0.0.1", port or 0, "my run: 50 %?") as call:
             assert call(IMAGES, 30).shape == (len(IMAGES), 10)
@@ -257,7 +257,7 @@ def test_names_with_special_letters_can_be_asked_for(model_folder: Path, protoco
 def test_an_address_of_the_newer_internet_protocol(
     model_folder: Path, conveyor: Callable[..., tuple[int, str, str]], protocol: str
 ) -> None:
-    with running(settings_for(model_folder, host="::1")) as server:
+    with running_server(settings_for(model_folder, host="::1")) as server:
         words = ["--grpc-port", server.grpc_port, "--protocol", protocol, "--clients", 1, "--num-images", 2, "--json"]
         code, out, err = conveyor("request", server.url, *words)
     assert code == 0, err

@@ -12,7 +12,7 @@ from conveyor.infer.engines.engine import open_engine
 from conveyor.infer.export import export
 from conveyor.infer.load import from_options, load
 from conveyor.options import Options
-from conveyor.serve.launcher import Running, running
+from conveyor.serve.launcher import RunningServer, running_server
 from conveyor.serve.settings import ServeSettings
 
 OPTIONS = Options().replace(model="resnet8", data="digits")
@@ -55,13 +55,13 @@ def settings_for(folder: Path, **changes: object) -> ServeSettings:
 
 
 @pytest.fixture(scope="session")
-def server(model_folder: Path) -> Iterator[Running]:
+def server(model_folder: Path) -> Iterator[RunningServer]:
     settings = settings_for(model_folder, max_body=300_000, max_pixels=4_000_000, queue=64, max_batch=8)
-    with running(settings, ready_seconds=120) as started:
+    with running_server(settings, ready_seconds=120) as started:
         yield started
 
 
 @pytest.fixture
-def http(server: Running) -> Iterator[httpx.Client]:
+def http(server: RunningServer) -> Iterator[httpx.Client]:
     with httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client:
         yield client

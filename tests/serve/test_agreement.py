@@ -14,7 +14,7 @@ from tests.serve.test_lifecycle import metric, until
 from conveyor.errors import UserError
 from conveyor.serve import agreement
 from conveyor.serve.agreement import Recent
-from conveyor.serve.launcher import running
+from conveyor.serve.launcher import running_server
 from conveyor.serve.settings import ServeSettings
 
 
@@ -22,7 +22,7 @@ def test_another_network_is_refused_and_the_same_one_is_taken(tmp_path: Path, mo
     folder = tmp_path / "digits"
     shutil.copytree(model_folder, folder)
     with (
-        running(settings_for(folder, poll=0.1, swap_agreement=0.98, swap_requests=5)) as server,
+        running_server(settings_for(folder, poll=0.1, swap_agreement=0.98, swap_requests=5)) as server,
         httpx.Client(base_url=server.url, timeout=30, trust_env=False) as client,
     ):
         buffer = io.BytesIO()
@@ -53,7 +53,7 @@ def test_another_network_is_refused_and_the_same_one_is_taken(tmp_path: Path, mo
 def test_without_a_request_there_is_nothing_to_compare(tmp_path: Path, model_folder: Path) -> None:
     folder = tmp_path / "digits"
     shutil.copytree(model_folder, folder)
-    with running(settings_for(folder, poll=0.1, swap_agreement=0.98)) as server:
+    with running_server(settings_for(folder, poll=0.1, swap_agreement=0.98)) as server:
         write_version(folder, "2", seed=5)
         until(lambda: metric(server, "conveyor_model_swaps_total") == 1)
 

@@ -11,7 +11,7 @@ import pytest
 from tests.serve.conftest import settings_for
 
 from conveyor.serve.connections import backlog, refuse_new
-from conveyor.serve.launcher import Running, running
+from conveyor.serve.launcher import RunningServer, running_server
 from conveyor.serve.server import bind
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="socket filters are Linux's")
@@ -41,17 +41,17 @@ GET = b"GET /v2/health/live HTTP/1.1\r\nHost: localhost\r\n\r\n"
 
 
 @pytest.fixture(scope="module")
-def impatient(model_folder: Path) -> Iterator[Running]:
-    with running(settings_for(model_folder, timeout=0.5)) as server:
+def impatient(model_folder: Path) -> Iterator[RunningServer]:
+    with running_server(settings_for(model_folder, timeout=0.5)) as server:
         yield server
 
 
-def is_held(server: Running, ours: int) -> bool:
+def is_held(server: RunningServer, ours: int) -> bool:
     known = psutil.Process(server.process.pid).net_connections(kind="tcp")
     return any(each.raddr and each.raddr.port == ours for each in known)
 
 
-def assert_hung_up(server: Running, ours: int) -> None:
+def assert_hung_up(server: RunningServer, ours: int) -> None:
     """`ours` is the port of this side."""
     time.sleep(0.3)  # until the server has taken the connection
     end = time.monotonic() + 10
@@ -62,7 +62,9 @@ def assert_hung_up(server: Running, ours: int) -> None:
 
 @pytest.mark.parametrize("first", [b"", GET], ids=["at once", "after a request"])
 @pytest.mark.parametrize("begun", [b"GET /v2", b"GET /v2 HTTP/1.1\r\nHost:"])
-def test_a_request_head_that_stops_half_way_is_not_waited_for(impatient: Running, first: bytes, begun: bytes) -> None:
+def test_a_request_head_that_stops_half_way_is_not_waited_for(
+    impatient: RunningServer, first: bytes, begun: bytes
+) -> None:
     with socket.create_connection(("127.0.0.1", impatient.port), timeout=5) as connection:
         if first:
             connection.sendall(first)
@@ -71,7 +73,7 @@ def test_a_request_head_that_stops_half_way_is_not_waited_for(impatient: Running
         assert_hung_up(impatient, connection.getsockname()[1])
 
 
-def test_a_head_begun_behind_other_requests_is_not_too_large(impatient: Running) -> None:
+def test_a_head_begun_behind_other_requests_is_not_too_large(impatient: RunningServer) -> None:
     """As clients send that do not wait for an answer before the next request."""
     count = 100
     with socket.create_connection(("127.0.0.1", impatient.port), timeout=5) as connection:
@@ -86,11 +88,11 @@ def test_a_head_begun_behind_other_requests_is_not_too_large(impatient: Running)
         assert received.count(b"HTTP/1.1 200") == count + 1
 
 
-def memory(server: Running) -> int:
+def memory(server: RunningServer) -> int:
     return int(psutil.Process(server.process.pid).memory_info().rss)
 
 
-def test_requests_far_ahead_of_their_answers_cost_no_memory(server: Running) -> None:
+def test_requests_far_ahead_of_their_answers_cost_no_memory(server: RunningServer) -> None:
     before, many = memory(server), GET * 1000
     with socket.create_connection(("127.0.0.1", server.port), timeout=2) as connection:
         with contextlib.suppress(TimeoutError, ConnectionError):
@@ -100,7 +102,7 @@ def test_requests_far_ahead_of_their_answers_cost_no_memory(server: Running) -> 
         assert memory(server) - before < 40 << 20
 
 
-def test_answers_that_nobody_takes_are_not_kept(impatient: Running) -> None:
+def test_answers_that_nobody_takes_are_not_kept(impatient: RunningServer) -> None:
     with socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
         connection.settimeout(1)
@@ -111,7 +113,7 @@ def test_answers_that_nobody_takes_are_not_kept(impatient: Running) -> None:
         assert_hung_up(impatient, connection.getsockname()[1])
 
 
-def test_a_connection_between_two_requests_is_kept(impatient: Running) -> None:
+def test_a_connection_between_two_requests_is_kept(impatient: RunningServer) -> None:
     with socket.create_connection(("127.0.0.1", impatient.port), timeout=5) as connection:
         for _ in range(2):
             connection.sendall(GET)
@@ -128,7 +130,7 @@ POST = b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\n
 @pytest.mark.parametrize(
     "requests", [POST + POST, POST + GET, GET + POST, POST * 5], ids=["2", "post get", "get post", "5"]
 )
-def test_requests_ahead_of_their_answers_and_a_close_are_no_error(impatient: Running, requests: bytes) -> None:
+def test_requests_ahead_of_their_answers_and_a_close_are_no_error(impatient: RunningServer, requests: bytes) -> None:
     for linger in (struct.pack("ii", 0, 0), struct.pack("ii", 1, 0)):  # an orderly end, and a reset
         for _ in range(5):
             with socket.create_connection(("127.0.0.1", impatient.port), timeout=5) as connection:

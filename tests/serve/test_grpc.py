@@ -9,13 +9,13 @@ from PIL import Image
 from tests.serve.conftest import IMAGES
 
 from conveyor.serve.errors import Refused
-from conveyor.serve.launcher import Running
+from conveyor.serve.launcher import RunningServer
 from conveyor.serve.protocols.protos import HEALTH_SERVICE, INFERENCE_SERVICE, MESSAGES, PREDICTION_SERVICE
 from conveyor.serve.protocols.tensor_proto import from_proto, to_proto
 
 
 @pytest.fixture
-def channel(server: Running) -> Iterator[grpc.Channel]:
+def channel(server: RunningServer) -> Iterator[grpc.Channel]:
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as opened:
         yield opened
 

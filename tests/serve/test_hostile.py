@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from PIL import Image
 from tests.serve.conftest import IMAGES
 
-from conveyor.serve.launcher import Running
+from conveyor.serve.launcher import RunningServer
 
 INFER, PREDICT = "/v2/models/digits/infer", "/v1/models/digits:predict"
 GOOD = {"name": "images", "datatype": "UINT8", "shape": [1, 8, 8, 1], "data": [0] * 64}
@@ -115,7 +115,7 @@ def test_wrong_header_lengths(http: httpx.Client, length: str) -> None:
     assert http.post(INFER, content=json.dumps(tensor()).encode(), headers=headers).status_code == 400
 
 
-def raw(server: Running, content: bytes) -> bytes:
+def raw(server: RunningServer, content: bytes) -> bytes:
     """Send bytes, hang up our half, return what comes back."""
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         received = b""
@@ -142,7 +142,7 @@ def raw(server: Running, content: bytes) -> bytes:
         b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 100\r\n\r\nonly this",
     ],
 )
-def test_broken_http_never_hurts(server: Running, http: httpx.Client, content: bytes) -> None:
+def test_broken_http_never_hurts(server: RunningServer, http: httpx.Client, content: bytes) -> None:
     try:
         answer = raw(server, content)
     except OSError:  # the server hung up while we were still talking
@@ -194,7 +194,7 @@ def test_any_json_gets_an_answer_or_a_refusal(http: httpx.Client, case: tuple[st
     assert response.status_code in (200, 400, 413, 429), response.text
 
 
-def test_an_endless_head_is_cut(server: Running) -> None:
+def test_an_endless_head_is_cut(server: RunningServer) -> None:
     with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
         connection.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n")
         with pytest.raises(OSError):

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from tests.serve.conftest import IMAGES
 
-from conveyor.serve.launcher import Running
+from conveyor.serve.launcher import RunningServer
 from conveyor.serve.protocols.protos import INFERENCE_SERVICE, MESSAGES, PREDICTION_SERVICE
 from conveyor.serve.protocols.tensor_proto import to_proto
 
@@ -29,7 +29,7 @@ QUICK = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCh
 
 
 @pytest.fixture(scope="module")
-def channel(server: Running) -> Iterator[grpc.Channel]:
+def channel(server: RunningServer) -> Iterator[grpc.Channel]:
     with grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}") as opened:
         yield opened
 

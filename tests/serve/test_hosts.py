@@ -9,7 +9,7 @@ from tests.serve.conftest import IMAGES
 
 from conveyor.serve.errors import Refused
 from conveyor.serve.hosts import Hosts
-from conveyor.serve.launcher import Running
+from conveyor.serve.launcher import RunningServer
 from conveyor.serve.settings import ServeSettings
 
 NAMED = ServeSettings(path="x", host_names=("models.example.org", "*.svc.cluster.local"))
@@ -66,7 +66,7 @@ def test_the_origin_of_a_request_that_changes_something_is_this_server() -> None
     assert status(NAMED, here, ("origin", "http://localhost:8502"), ("origin", "http://evil.example")) == 403
 
 
-def test_a_running_server_refuses_them(server: Running, http: httpx.Client) -> None:
+def test_a_running_server_refuses_them(server: RunningServer, http: httpx.Client) -> None:
     body = json.dumps({"instances": IMAGES[:1].tolist()})
 
     def ask(**headers: str) -> httpx.Response:
@@ -84,7 +84,7 @@ def test_a_running_server_refuses_them(server: Running, http: httpx.Client) -> N
 
 
 @pytest.mark.parametrize("hosts", [b"", b"Host: localhost\r\nHost: localhost\r\n", b"Host:\r\n"])
-def test_a_request_on_the_wire_has_one_host(server: Running, hosts: bytes) -> None:
+def test_a_request_on_the_wire_has_one_host(server: RunningServer, hosts: bytes) -> None:
     for version in (b"1.1", b"1.0"):
         with socket.create_connection(("127.0.0.1", server.port), timeout=20) as connection:
             connection.sendall(b"GET /v2/health/live HTTP/" + version + b"\r\n" + hosts + b"\r\n")

@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 from tests.serve.conftest import IMAGES
 
-from conveyor.serve.launcher import Running
+from conveyor.serve.launcher import RunningServer
 
 
 def photograph(image: np.ndarray) -> bytes:
@@ -145,7 +145,7 @@ def test_unknown_things_are_not_found(http: httpx.Client) -> None:
     assert http.get("/v2/models/digits/infer").status_code == 405
 
 
-def test_ready_file_tells_the_addresses(server: Running) -> None:
+def test_ready_file_tells_the_addresses(server: RunningServer) -> None:
     assert server.url == f"http://127.0.0.1:{server.port}"
     assert server.grpc_port not in (None, 0, server.port)
     assert (server.name, server.version) == ("digits", "1")

@@ -21,7 +21,7 @@ from tests.serve.conftest import IMAGES, OPTIONS, settings_for, write_version
 from conveyor.infer.engines.engine import open_engine
 from conveyor.infer.export import export
 from conveyor.infer.load import from_options, load
-from conveyor.serve.launcher import Running, running
+from conveyor.serve.launcher import RunningServer, running_server
 from conveyor.serve.protocols.protos import INFERENCE_SERVICE, MESSAGES
 
 PREDICT = "/v1/models/digits:predict"
@@ -85,12 +85,12 @@ def under_load(url: str, **more: bool) -> Iterator[Load]:
         load_.stop()
 
 
-def workers_of(server: Running) -> list[psutil.Process]:
+def workers_of(server: RunningServer) -> list[psutil.Process]:
     children = psutil.Process(server.process.pid).children()
     return [child for child in children if any("conveyor.serve.engine_process" in word for word in child.cmdline())]
 
 
-def metric(server: Running, name: str) -> float:
+def metric(server: RunningServer, name: str) -> float:
     text = httpx.get(f"{server.url}/metrics", trust_env=False).text
     return sum(float(line.rsplit(" ", 1)[1]) for line in text.splitlines() if line.startswith(name))
 
@@ -103,7 +103,7 @@ def until(condition: Callable[[], bool], seconds: float = 60) -> None:
 
 
 def test_a_killed_worker_comes_back_and_no_request_is_hurt(model_folder: Path, expected: np.ndarray) -> None:
-    with running(settings_for(model_folder, workers=2)) as server, under_load(server.url) as load_:
+    with running_server(settings_for(model_folder, workers=2)) as server, under_load(server.url) as load_:
         load_.wait_for(20)
         before = workers_of(server)
         assert len(before) == 2
@@ -123,7 +123,7 @@ def test_a_killed_worker_comes_back_and_no_request_is_hurt(model_folder: Path, e
 def test_sigterm_loses_nothing(model_folder: Path, expected: np.ndarray) -> None:
     settings = settings_for(model_folder, drain_delay=0.3, delay_us=20_000)
     with (
-        running(settings) as server,
+        running_server(settings) as server,
         under_load(server.url) as keeping,
         under_load(server.url, new_connections=True) as fresh,
     ):
@@ -139,7 +139,7 @@ def test_sigterm_loses_nothing(model_folder: Path, expected: np.ndarray) -> None
         assert not [worker for worker in workers if worker.is_running() and worker.status() != psutil.STATUS_ZOMBIE]
 
 
-def start_calls(server: Running, count: int, **more: str) -> tuple[grpc.Channel, list[Any]]:
+def start_calls(server: RunningServer, count: int, **more: str) -> tuple[grpc.Channel, list[Any]]:
     """gRPC calls under way."""
     channel = grpc.insecure_channel(f"127.0.0.1:{server.grpc_port}")
     call = channel.unary_unary(f"/{INFERENCE_SERVICE}/ModelInfer")
@@ -149,7 +149,9 @@ def start_calls(server: Running, count: int, **more: str) -> tuple[grpc.Channel,
 
 
 def test_grpc_messages_count_as_bytes_in_memory(model_folder: Path) -> None:
-    with running(settings_for(model_folder, delay_us=2_000_000, max_body=100_000, max_inflight=100_000)) as server:
+    with running_server(
+        settings_for(model_folder, delay_us=2_000_000, max_body=100_000, max_inflight=100_000)
+    ) as server:
         channel, calls = start_calls(server, 8, id="x" * 30_000)
         with channel:
             codes = [call.code() for call in calls]
@@ -158,7 +160,7 @@ def test_grpc_messages_count_as_bytes_in_memory(model_folder: Path) -> None:
 
 
 def test_a_call_that_its_caller_cancelled_is_not_lost(model_folder: Path) -> None:
-    with running(settings_for(model_folder, delay_us=2_000_000, max_batch=8)) as server:
+    with running_server(settings_for(model_folder, delay_us=2_000_000, max_batch=8)) as server:
         channel, calls = start_calls(server, 3)
         with channel:
             time.sleep(0.5)
@@ -170,7 +172,7 @@ def test_a_call_that_its_caller_cancelled_is_not_lost(model_folder: Path) -> Non
 
 
 def test_a_call_that_the_server_breaks_off_is_lost(model_folder: Path) -> None:
-    with running(settings_for(model_folder, drain=1.0)) as server:
+    with running_server(settings_for(model_folder, drain=1.0)) as server:
         (worker,) = workers_of(server)
         worker.suspend()
         channel, calls = start_calls(server, 1)
@@ -183,7 +185,7 @@ def test_a_call_that_the_server_breaks_off_is_lost(model_folder: Path) -> None:
 
 
 def test_workers_leave_when_the_server_is_killed(model_folder: Path) -> None:
-    with running(settings_for(model_folder)) as server:
+    with running_server(settings_for(model_folder)) as server:
         workers = workers_of(server)
         server.process.kill()
         server.process.wait()
@@ -195,7 +197,7 @@ def test_a_new_version_is_swapped_in_and_a_bad_one_is_not(
 ) -> None:
     folder = tmp_path / "digits"
     shutil.copytree(model_folder, folder)
-    with running(settings_for(folder, poll=0.1)) as server, under_load(server.url) as load_:
+    with running_server(settings_for(folder, poll=0.1)) as server, under_load(server.url) as load_:
         load_.wait_for(10)
         bad = tmp_path / "bad"
         shutil.copytree(folder / "1", bad)
@@ -221,7 +223,7 @@ def test_a_new_version_is_swapped_in_and_a_bad_one_is_not(
 def test_a_version_whose_engine_was_killed_is_tried_again(tmp_path: Path, model_folder: Path) -> None:
     folder = tmp_path / "digits"
     shutil.copytree(model_folder, folder)
-    with running(settings_for(folder, poll=0.1)) as server:
+    with running_server(settings_for(folder, poll=0.1)) as server:
         (first,) = workers_of(server)
         write_version(folder, "2", seed=5)
         until(lambda: len(workers_of(server)) > 1)
@@ -239,7 +241,7 @@ def test_a_version_whose_engine_was_killed_is_tried_again(tmp_path: Path, model_
 def test_the_pauses_before_a_broken_version_is_tried_again_grow(tmp_path: Path, model_folder: Path) -> None:
     folder = tmp_path / "digits"
     shutil.copytree(model_folder, folder)
-    with running(settings_for(folder, poll=0.1)) as server:
+    with running_server(settings_for(folder, poll=0.1)) as server:
         bad = tmp_path / "bad"
         shutil.copytree(folder / "1", bad)
         (bad / "model.onnx").write_bytes(b"not a model")
@@ -255,7 +257,7 @@ def test_the_pauses_before_a_broken_version_is_tried_again_grow(tmp_path: Path, 
 def test_a_version_from_another_run_is_served_under_the_same_name(tmp_path: Path, model_folder: Path) -> None:
     folder = tmp_path / "digits"
     shutil.copytree(model_folder, folder)
-    with running(settings_for(folder, poll=0.1)) as server, under_load(server.url) as load_:
+    with running_server(settings_for(folder, poll=0.1)) as server, under_load(server.url) as load_:
         export(from_options(OPTIONS.replace(seed=5), "another-run"), folder / "2", "onnx")
         until(lambda: metric(server, "conveyor_model_swaps_total") == 1)
         load_.wait_for(len(load_.answers) + 20)
@@ -266,7 +268,7 @@ def test_a_version_from_another_run_is_served_under_the_same_name(tmp_path: Path
 def test_a_folder_out_of_reach_is_told_once(tmp_path: Path, model_folder: Path) -> None:
     folder = tmp_path / "digits"
     shutil.copytree(model_folder, folder)
-    with running(settings_for(folder, poll=0.05)) as server:
+    with running_server(settings_for(folder, poll=0.05)) as server:
         folder.rename(tmp_path / "away")
         until(lambda: "there is nothing at" in server.log.read_text())
         time.sleep(0.5)
@@ -282,5 +284,5 @@ def test_a_server_that_cannot_load_says_why(tmp_path: Path) -> None:
     from conveyor.errors import UserError
 
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UserError, match="no complete model"), running(settings_for(tmp_path / "empty")):
+    with pytest.raises(UserError, match="no complete model"), running_server(settings_for(tmp_path / "empty")):
         pass

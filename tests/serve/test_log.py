@@ -10,7 +10,7 @@ import pytest
 from tests.serve.conftest import settings_for
 from tests.serve.protocols.test_grpc_server import SETTINGS, frame
 
-from conveyor.serve.launcher import running
+from conveyor.serve.launcher import running_server
 from conveyor.serve.log import MOST_KINDS, LogLines, escaped
 
 GOAWAY = 7
@@ -66,7 +66,7 @@ def test_what_is_counted_has_a_bound() -> None:
 
 
 def test_what_peers_send_does_not_write_the_log(model_folder: Path) -> None:
-    with running(settings_for(model_folder)) as server:
+    with running_server(settings_for(model_folder)) as server:
         assert server.grpc_port is not None
         for number in range(50):
             with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:

@@ -12,7 +12,7 @@ from tests.serve.conftest import IMAGES, OPTIONS, settings_for
 from conveyor.infer.engines.engine import open_engine
 from conveyor.infer.export import export
 from conveyor.infer.load import from_options, load
-from conveyor.serve.launcher import running
+from conveyor.serve.launcher import running_server
 
 
 def test_the_labels_above_their_thresholds_are_answered(tmp_path: Path) -> None:
@@ -25,7 +25,7 @@ def test_the_labels_above_their_thresholds_are_answered(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     Image.fromarray(IMAGES[0, :, :, 0]).save(buffer, "PNG")
     with (
-        running(settings_for(tmp_path / "digits"), ready_seconds=120) as server,
+        running_server(settings_for(tmp_path / "digits"), ready_seconds=120) as server,
         httpx.Client(base_url=server.url, timeout=60, trust_env=False) as client,
     ):
         answer = client.post("/classify", content=buffer.getvalue()).json()

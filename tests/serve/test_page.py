@@ -17,7 +17,7 @@ from PIL import Image
 from tests.browser import Browser, started
 from tests.serve.conftest import IMAGES
 
-from conveyor.serve.launcher import Running
+from conveyor.serve.launcher import RunningServer
 
 pytestmark = pytest.mark.browser
 DROP = """
@@ -59,7 +59,7 @@ def elsewhere(folder: Path) -> Iterator[str]:
         other.shutdown()
 
 
-def counted(server: Running) -> list[str]:
+def counted(server: RunningServer) -> list[str]:
     """The accounts of the requests for the model."""
     text = httpx.get(f"{server.url}/metrics", trust_env=False).text
     return [line for line in text.splitlines() if line.startswith("conveyor_requests_total")]
@@ -71,7 +71,7 @@ def photograph() -> str:
     return base64.b64encode(buffer.getvalue()).decode()
 
 
-def test_a_dropped_photograph_gets_five_bars(browser: Browser, server: Running, tmp_path: Path) -> None:
+def test_a_dropped_photograph_gets_five_bars(browser: Browser, server: RunningServer, tmp_path: Path) -> None:
     browser.open(server.url + "/", **TELEPHONE)
     shown = browser.script_that_waits(DROP, photograph())
     assert shown["status"].startswith("Answered in")
@@ -89,14 +89,14 @@ def test_a_dropped_photograph_gets_five_bars(browser: Browser, server: Running, 
         assert picture.width == TELEPHONE["width"]
 
 
-def test_a_file_that_is_no_photograph_is_explained(browser: Browser, server: Running) -> None:
+def test_a_file_that_is_no_photograph_is_explained(browser: Browser, server: RunningServer) -> None:
     browser.open(server.url + "/", **TELEPHONE)
     shown = browser.script_that_waits(DROP, base64.b64encode(b"not an image").decode())
     assert "no image" in shown["status"]
     assert shown["rows"] == []
 
 
-def test_dark_mode_changes_the_colours(browser: Browser, server: Running) -> None:
+def test_dark_mode_changes_the_colours(browser: Browser, server: RunningServer) -> None:
     def background(dark: bool) -> str:
         browser.open(server.url + "/", dark=dark, **TELEPHONE)
         return str(browser.script("return getComputedStyle(document.body).backgroundColor"))
@@ -106,7 +106,7 @@ def test_dark_mode_changes_the_colours(browser: Browser, server: Running) -> Non
     assert brightness[0] < 64 < 192 < brightness[1]
 
 
-def test_the_page_needs_nothing_from_elsewhere(server: Running) -> None:
+def test_the_page_needs_nothing_from_elsewhere(server: RunningServer) -> None:
     for path in ("/", "/page.js", "/page.css"):
         response = httpx.get(server.url + path, trust_env=False)
         assert "default-src 'none'" in response.headers["Content-Security-Policy"]
@@ -114,7 +114,7 @@ def test_the_page_needs_nothing_from_elsewhere(server: Running) -> None:
         assert "https://" not in response.text
 
 
-def test_nothing_is_inline_and_no_page_may_frame_this_one(server: Running) -> None:
+def test_nothing_is_inline_and_no_page_may_frame_this_one(server: RunningServer) -> None:
     response = httpx.get(server.url + "/", trust_env=False)
     policy = dict(part.split(" ", 1) for part in response.headers["Content-Security-Policy"].split("; "))
     assert policy["frame-ancestors"] == policy["default-src"] == policy["base-uri"] == "'none'"
@@ -122,7 +122,7 @@ def test_nothing_is_inline_and_no_page_may_frame_this_one(server: Running) -> No
     assert not re.search(r"<style|<script(?! src=)|\son\w+=|\sstyle=|javascript:", response.text)
 
 
-def test_a_page_from_elsewhere_cannot_ask(browser: Browser, server: Running, tmp_path: Path) -> None:
+def test_a_page_from_elsewhere_cannot_ask(browser: Browser, server: RunningServer, tmp_path: Path) -> None:
     """A page of another origin (another port), in a real browser: its request leaves, and is refused."""
     asked = """
     const done = arguments[arguments.length - 1];
@@ -138,7 +138,7 @@ def test_a_page_from_elsewhere_cannot_ask(browser: Browser, server: Running, tmp
 
 
 @pytest.mark.parametrize("width", [400, 1280])
-def test_the_page_of_addresses(browser: Browser, server: Running, width: int) -> None:
+def test_the_page_of_addresses(browser: Browser, server: RunningServer, width: int) -> None:
     browser.errors()  # those of the tests before
     browser.open(f"{server.url}/docs", width=width)
     shown = browser.script_that_waits(

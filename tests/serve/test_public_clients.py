@@ -9,12 +9,12 @@ import pytest
 from tests.serve.conftest import IMAGES
 
 from conveyor.bench.peer_programs import peer_python
-from conveyor.serve.launcher import Running
+from conveyor.serve.launcher import RunningServer
 
 CLIENT = Path(__file__).parent / "triton_client.py"
 
 
-def test_tritons_client_gets_the_models_answer(server: Running, expected: np.ndarray, tmp_path: Path) -> None:
+def test_tritons_client_gets_the_models_answer(server: RunningServer, expected: np.ndarray, tmp_path: Path) -> None:
     python = peer_python("triton")
     if python is None:
         pytest.skip("no environment with tritonclient: `make test` makes it")

@@ -20,7 +20,7 @@ from tests.serve.conftest import IMAGES, settings_for
 
 from conveyor.errors import UserError
 from conveyor.request.callers import PROTOCOLS
-from conveyor.serve.launcher import Running, running
+from conveyor.serve.launcher import RunningServer, running_server
 from conveyor.serve.protocols.protos import MESSAGES
 from conveyor.serve.server import bind, serve
 from conveyor.serve.service import Service
@@ -45,7 +45,7 @@ def certificate(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 def test_token_and_tls(model_folder: Path, certificate: tuple[Path, Path]) -> None:
     cert, key = certificate
     settings = settings_for(model_folder, token="open sesame", tls_cert=str(cert), tls_key=str(key))
-    with running(settings) as server:
+    with running_server(settings) as server:
         context = ssl.create_default_context(cafile=str(cert))
         with httpx.Client(base_url=server.url, verify=context, trust_env=False, timeout=30) as client:
             assert server.url.startswith("https://")
@@ -77,7 +77,7 @@ def test_token_and_tls(model_folder: Path, certificate: tuple[Path, Path]) -> No
 
 def test_a_handshake_that_does_not_come_is_not_waited_for(model_folder: Path, certificate: tuple[Path, Path]) -> None:
     cert, key = (str(file) for file in certificate)
-    with running(settings_for(model_folder, timeout=1.0, tls_cert=cert, tls_key=key)) as server:
+    with running_server(settings_for(model_folder, timeout=1.0, tls_cert=cert, tls_key=key)) as server:
         for port in (server.port, server.grpc_port):
             for begun in (b"", b"\x16\x03\x01\x02\x00\x01"):
                 with socket.create_connection(
@@ -89,16 +89,16 @@ def test_a_handshake_that_does_not_come_is_not_waited_for(model_folder: Path, ce
 
 
 @pytest.fixture(scope="module")
-def private(model_folder: Path, certificate: tuple[Path, Path]) -> Iterator[Running]:
+def private(model_folder: Path, certificate: tuple[Path, Path]) -> Iterator[RunningServer]:
     """A server whose certificate no system trusts."""
     cert, key = certificate
-    with running(settings_for(model_folder, tls_cert=str(cert), tls_key=str(key))) as server:
+    with running_server(settings_for(model_folder, tls_cert=str(cert), tls_key=str(key))) as server:
         yield server
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_requests_trust_the_certificate_they_are_given(
-    private: Running, certificate: tuple[Path, Path], conveyor: Callable[..., tuple[int, str, str]], protocol: str
+    private: RunningServer, certificate: tuple[Path, Path], conveyor: Callable[..., tuple[int, str, str]], protocol: str
 ) -> None:
     words = ["--grpc-port", private.grpc_port, "--protocol", protocol, "--clients", 1, "--num-images", 2, "--json"]
     code, out, err = conveyor("request", private.url, "--tls-ca", certificate[0], *words)
@@ -107,7 +107,10 @@ def test_requests_trust_the_certificate_they_are_given(
 
 
 def test_a_photograph_is_sent_to_a_server_with_a_certificate_of_its_own(
-    private: Running, certificate: tuple[Path, Path], conveyor: Callable[..., tuple[int, str, str]], tmp_path: Path
+    private: RunningServer,
+    certificate: tuple[Path, Path],
+    conveyor: Callable[..., tuple[int, str, str]],
+    tmp_path: Path,
 ) -> None:
     Image.fromarray(IMAGES[0, ..., 0]).save(tmp_path / "digit.png")
     code, out, _ = conveyor("request", private.url, tmp_path / "digit.png", "--tls-ca", certificate[0])

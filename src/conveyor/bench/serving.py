@@ -53,7 +53,7 @@ class Load:
 
 
 def growth(memory: Sequence[float]) -> float:
-    """MiB by which the last quarter's median exceeds that of the second quarter; the first one warms up."""
+    """MiB by which the last quarter's median exceeds that of the second quarter; the first quarter is warm-up and left out."""
     if len(memory) < 8:
         return 0.0
     quarter = len(memory) // 4
@@ -67,13 +67,13 @@ def server(command: Sequence[str], ready: Path) -> Iterator[tuple[dict[str, Any]
     try:
         about = launcher.wait_ready(process, ready)
         if about is None:
-            raise UserError("the server did not become ready; its own words are above")
+            raise UserError("the server did not become ready; see its output above")
         yield about, psutil.Process(process.pid)
     finally:
         launcher.stop(process)
 
 
-def put_load(address: dict[str, Any], process: psutil.Process, protocol: str, clients: int, seconds: float) -> Load:
+def run_clients(address: dict[str, Any], process: psutil.Process, protocol: str, clients: int, seconds: float) -> Load:
     """`conveyor request` against a running server, with its processes watched."""
     command = of_module(
         "conveyor", "request", address["url"], "--name", address["name"], "--protocol", protocol,
@@ -86,7 +86,7 @@ def put_load(address: dict[str, Any], process: psutil.Process, protocol: str, cl
 
     def watch() -> None:
         while not done.wait(SAMPLE_SECONDS):
-            memory.append(sum(each.memory_info().rss for each in _family(process)) / MIB)
+            memory.append(sum(each.memory_info().rss for each in _process_tree(process)) / MIB)
 
     watcher = threading.Thread(target=watch)
     before = _cpu(process)
@@ -100,7 +100,7 @@ def put_load(address: dict[str, Any], process: psutil.Process, protocol: str, cl
     try:
         report = json.loads(asked.stdout)
     except ValueError:
-        raise UserError("`conveyor request` failed; its own words are above") from None
+        raise UserError("`conveyor request` failed; see its output above") from None
     latency = report["latency_ms"] or {"p50": float("nan"), "p99": float("nan")}
     return Load(
         report["images_per_second"], report["requests"], tuple(report["failures"]), latency["p50"], latency["p99"],
@@ -108,13 +108,13 @@ def put_load(address: dict[str, Any], process: psutil.Process, protocol: str, cl
     )  # fmt: skip
 
 
-def _family(process: psutil.Process) -> list[psutil.Process]:
+def _process_tree(process: psutil.Process) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
 def _cpu(process: psutil.Process) -> tuple[float, float]:
     """Processor seconds of the server itself and of its engine processes."""
-    own, *children = [each.cpu_times() for each in _family(process)]
+    own, *children = [each.cpu_times() for each in _process_tree(process)]
     return own.user + own.system, sum(each.user + each.system for each in children)
 
 
@@ -165,7 +165,7 @@ def measure(
             for name in in_turn(servers, number):
                 address, process = servers[name]
                 spoken = protocol if name == OURS else "http"
-                loads[name].append(put_load(address, process, spoken, clients, seconds))
+                loads[name].append(run_clients(address, process, spoken, clients, seconds))
                 report(f"round {number + 1}: {name}: {describe(loads[name][-1])}")
             direct.append(session.rate({"seconds": direct_seconds}))
             report(f"round {number + 1}: direct {direct[-2]:.2f} before, {direct[-1]:.2f} img/s after")
@@ -183,7 +183,7 @@ def describe(load: Load) -> str:
 
 def _record(name: str, direct: list[float], loads: dict[str, list[Load]], conditions: dict[str, Any]) -> Record:
     rates = {who: [each.images_per_second for each in found] for who, found in loads.items()}
-    rates[DIRECT] = around(direct)
+    rates[DIRECT] = mean_of_neighbours(direct)
     results = {f"{who} rate": Sample("img/s", tuple(values)) for who, values in rates.items()}
     results |= {f"ratio to {who}": ratios(rates[OURS], values) for who, values in rates.items() if who != OURS}
     for who, found in loads.items():
@@ -200,6 +200,6 @@ def _record(name: str, direct: list[float], loads: dict[str, list[Load]], condit
     return make_record(label, results, kind="serving", model=name, **conditions)
 
 
-def around(direct: Sequence[float]) -> list[float]:
+def mean_of_neighbours(direct: Sequence[float]) -> list[float]:
     """For each round the mean of the direct rates just before and just after it."""
     return [(before + after) / 2 for before, after in pairwise(direct)]

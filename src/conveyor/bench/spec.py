@@ -151,7 +151,7 @@ def _benchmark(name: str, entry: dict[str, Any], file: Path, folder: Path) -> Be
 
 
 def _check(good: object, sentence: str, found: object) -> None:
-    """Refuse `found`, whose form `sentence` describes, unless it is `good`."""
+    """Raise the `UserError` "<sentence>, not <found>" unless `good`."""
     if not good:
         raise UserError(f"{sentence}, not {found!r}")
 

@@ -1,1 +1,1 @@
-"""Checkpoints: complete or absent, checked before they are used, never executed."""
+"""Checkpoints: complete or absent, checked before they are used, with no pickled code in them."""

@@ -163,7 +163,7 @@ def _state_json(state: State) -> bytes:
 
 
 def _checked_files(folder: Path, wanted: Collection[str] = FILES) -> dict[str, bytes]:
-    """`{name: bytes}` of the `wanted` files in the manifest, each equal to what was written; others have their size."""
+    """`{name: bytes}` of the `wanted` files in the manifest, checked by digest; of the other files only the size is checked."""
     if not folder.is_dir():
         raise UserError(f"there is no checkpoint at {folder}")
     try:
@@ -204,7 +204,7 @@ def _manifest(folder: Path) -> dict[str, tuple[str, int]]:
 
 
 def _read(path: Path, most: int) -> tuple[bytes, int]:
-    """(at most `most` bytes and one more, the size that the system reports) of a regular file: no device, no pipe."""
+    """(up to `most` + 1 bytes, so that a longer file shows, and the size) of a regular file: no device, no pipe."""
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC), "rb") as file:
         status = os.fstat(file.fileno())
         if not stat.S_ISREG(status.st_mode):

@@ -5,6 +5,7 @@ import dataclasses
 import json
 
 from conveyor.errors import UserError
+from conveyor.monitor.records import many
 from conveyor.options.parser import add, add_config, add_options, options_from
 from conveyor.options.units import size_in_bytes
 
@@ -54,7 +55,7 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     print(
         f"a worker takes {found.fixed:.0f} MiB and {found.per_image:.2f} MiB for each image of the micro-batch; "
-        f"{limit:.0f} MiB are there for each of {workers}"
+        f"{limit:.0f} MiB are there for each of {many(workers, 'worker')}"
     )
     end = (
         f"the largest one tried (--most {arguments.most}); memory would hold more"

@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     from conveyor.request.client import engine_processes
     from conveyor.serve import versions
-    from conveyor.serve.launcher import running
+    from conveyor.serve.launcher import running_server
     from conveyor.serve.settings import ServeSettings
 
     _check(arguments)
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     chosen = versions.newest(Path(arguments.target), arguments.checkpoint).text()
     if not arguments.json:
         print(f"starting a server for {arguments.target}{chosen and f': {chosen}'}", file=sys.stderr, flush=True)
-    with running(settings) as server:
+    with running_server(settings) as server:
         return _ask(arguments, server.url, trusted, "127.0.0.1", server.port, server.grpc_port or 0)
 
 

@@ -13,7 +13,7 @@ import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
-from conveyor.data.formats.exclusive import exclusive
+from conveyor.data.formats.lock_file import exclusive
 from conveyor.errors import UserError
 from conveyor.files import cache_folder, open_replacing
 from conveyor.models import catalogue, library_models, sources
@@ -26,7 +26,7 @@ HUB = "https://huggingface.co"
 PUBLISHER = "https://download.pytorch.org/models"
 """Of torchvision's weights; the variable CONVEYOR_TORCHVISION names another."""
 SUFFIXES = (".safetensors", ".pth", ".pt", ".bin")
-QUICK = 0.1
+FINE_TUNING_NORM_MOMENTUM = 0.1
 """Norm momentum of a fine-tuning, at least."""
 LARGEST = 1 << 32
 """Bytes of a file that is fetched at most."""
@@ -90,13 +90,13 @@ def _for_fine_tuning(options: Options) -> Options:
     if not (asked.replace_head and asked.weights):
         return options
     if library_models.is_library(asked.model):
-        return options if asked.norm_momentum is not None else options.replace(norm_momentum=QUICK)
+        return options if asked.norm_momentum is not None else options.replace(norm_momentum=FINE_TUNING_NORM_MOMENTUM)
     if name is None:
         return options
     entry = catalogue.entry(name)
     changes: dict[str, float] = {}
-    if entry.norm.get("norm_momentum", QUICK) < QUICK:
-        changes["norm_momentum"] = QUICK
+    if entry.norm.get("norm_momentum", FINE_TUNING_NORM_MOMENTUM) < FINE_TUNING_NORM_MOMENTUM:
+        changes["norm_momentum"] = FINE_TUNING_NORM_MOMENTUM
     if entry.family == "efficientnet":
         changes |= {"dropout": 0.0, "survival": 1.0}
     return options.replace(**{key: value for key, value in changes.items() if getattr(asked, key) is None})

@@ -8,7 +8,7 @@ from conveyor.errors import UserError
 
 
 def agreed(launcher: Launcher, values: Values, *, replicas_given: bool) -> tuple[Launcher, list[str]]:
-    """The launcher with what it left to the program, and notes about that; a contradiction is an error."""
+    """The launcher with the numbers that it left to the program filled in, and notes about them; a contradiction is an error."""
     devices, replicas, notes = _devices(values), _replicas(values), list[str]()
     if devices and launcher.devices_per_replica not in (0, devices):
         key = next((key for key in ("shards", "device_mapping", "pipeline_splits") if key in values.rows), "shards")

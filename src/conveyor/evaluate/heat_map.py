@@ -9,7 +9,7 @@ from torch.nn import functional as F
 from conveyor.models.clone import evaluating
 
 SMALLEST = 4
-"""Sides that a layer's map needs: the last layers of a network for small images have maps of 1 or 2 pixels."""
+"""Least height and width of a layer's map: the last layers of a network for small images have maps of 1 or 2 pixels."""
 
 
 def heat_maps(model: nn.Module, images: Tensor, classes: Tensor) -> Tensor | None:

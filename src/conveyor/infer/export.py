@@ -20,7 +20,7 @@ from conveyor.infer.graph import ServingGraph, serving_graph
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.metadata import INPUT, OUTPUT
 from conveyor.infer.precision import Fit
-from conveyor.infer.target import check_target, folder_at_once
+from conveyor.infer.target import check_target, replacing_folder
 from conveyor.version import __version__
 
 TOLERANCE = 1e-3
@@ -113,7 +113,7 @@ def export(
         "labels": list(loaded.class_names),
         "preprocessing": loaded.preprocessing.to_json(),
     }
-    with folder_at_once(target) as folder:
+    with replacing_folder(target) as folder:
         file = folder / metadata.MODEL_FILES[form]
         if fitted is not None and precision == "int8":
             assert fitted.source.onnx is not None

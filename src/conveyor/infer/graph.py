@@ -1,4 +1,4 @@
-"""The model as it is served: bytes in, logits out, normalisation inside, batch norms folded away."""
+"""The model as it is served: uint8 images to logits, with normalisation inside and batch norms folded into the layers before."""
 
 import copy
 import math

@@ -11,10 +11,10 @@ from conveyor.files import parse_json
 METADATA = "export.json"
 FORMATS = ("onnx", "openvino", "torch", "saved-model")
 INPUT, OUTPUT = "images", "logits"
-MOST_CLASSES = 1 << 24
+"""Names of the graph's input and output."""
 BATCH_DIMENSION = "batch"
 """Name of the free size in ONNX files."""
-"""Names of the graph's input and output."""
+MOST_CLASSES = 1 << 24
 MODEL_FILES = {
     "onnx": "model.onnx",
     "openvino": "model.xml",
@@ -32,13 +32,14 @@ def write(folder: Path, document: dict[str, Any]) -> None:
     """Write the metadata with the checksum of every other file in `folder`."""
     found = sorted(file for file in folder.rglob("*") if file.is_file() and file != folder / METADATA)
     files = {file.relative_to(folder).as_posix(): checksum(file) for file in found}
-    (folder / METADATA).write_text(json.dumps({**document, "files": files}, indent=1, ensure_ascii=False) + "\n")
+    text = json.dumps({**document, "files": files}, indent=1, ensure_ascii=False)
+    (folder / METADATA).write_text(f"{text}\n", encoding="utf-8")
 
 
 def read(folder: Path) -> dict[str, Any]:
     """The metadata, after the files' checksums were verified; a damaged export is named, never loaded."""
     try:
-        document = parse_json((folder / METADATA).read_text())
+        document = parse_json((folder / METADATA).read_text(encoding="utf-8"))
         files = dict(document["files"].items())
         form = document["format"]
         labels = document.get("labels", [])

@@ -17,7 +17,7 @@ from conveyor import scratch
 from conveyor.errors import UserError
 from conveyor.files import cache_folder
 from conveyor.infer.engines.engine import Source
-from conveyor.infer.target import folder_at_once
+from conveyor.infer.target import replacing_folder
 from conveyor.measure.remembered import key_of, version
 from conveyor.processes import of_module
 
@@ -37,7 +37,7 @@ def int8_file(
     folder = cache_folder() / "int8" / key
     if not (folder / FILE).is_file():
         _remove_oldest(folder.parent)
-        with folder_at_once(folder) as made:
+        with replacing_folder(folder) as made:
             run_apart(source, images, batch, out=str(made / FILE), bits=bits, kept=list(kept))
     os.utime(folder)
     return folder / FILE

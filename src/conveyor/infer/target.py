@@ -31,7 +31,7 @@ def _cannot_write(target: Path, error: OSError) -> UserError:
 
 
 @contextlib.contextmanager
-def folder_at_once(target: Path) -> Iterator[Path]:
+def replacing_folder(target: Path) -> Iterator[Path]:
     """A temporary folder beside `target` that replaces it, complete and synced, when the body ends without an error."""
     target = target.absolute()
     temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")

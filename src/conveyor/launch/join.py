@@ -23,7 +23,7 @@ def join(
     lanes_per_span: int = 1,
     number: int = 0,
 ) -> ProcessWorld:
-    """Connect to the other workers, or use the process group that there is, and form the world."""
+    """Connect to the other workers, or use an existing process group, and form the world."""
     cuda = device == "cuda"
     chosen = torch.device("cpu")
     if cuda:

@@ -3,7 +3,7 @@
 Each worker keeps one `Timeline` (`here`) and writes it to `timeline-<worker>.json`; the report reads all of them. A
 file `timeline*.json` is a list of `{"worker", "stage", "slot", "phase", "start", "end"}`: worker number, stage number,
 slot number within the update (-1 where it has no meaning), phase (forward, backward, recompute, reduce, update, data,
-send, receive, validate), seconds since the epoch of the clock. A phase that names waiting counts as idle.
+send, receive, validate), Unix time in seconds. A phase that names waiting counts as idle.
 """
 
 import json

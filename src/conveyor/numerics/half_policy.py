@@ -1,4 +1,4 @@
-"""How values become half numbers: which format, to nearest or at random, to infinity or to the largest."""
+"""How values become half numbers: which format, to nearest or at random; values too large become infinity or the largest half."""
 
 import dataclasses
 
@@ -35,7 +35,7 @@ class HalfPolicy:
         return stochastic_round(values, self.dtype, key=state, saturate=self.saturate)
 
     def is_native(self, device: torch.device) -> bool:
-        """Whether convolutions run in half on `device`: it does so fast, with float32 partial sums, rounding to nearest."""
+        """Whether convolutions run in half on `device`, which sums in float32 and rounds to nearest: where that is faster."""
         if self.stochastic or (self.half_partials and device.type == "cpu"):
             return False
         return self.native if self.native is not None and device.type == "cpu" else fast_half(device, self.dtype)
@@ -51,7 +51,7 @@ INSTRUCTIONS = {
     torch.bfloat16: ("amx_bf16", "avx512_bf16", "bf16"),
     torch.float16: ("amx_fp16", "avx512_fp16"),
 }
-"""What a processor that multiplies matrices of a half type has, one of each; `bf16` is ARM's."""
+"""Features of which a processor that multiplies matrices of a half type has at least one; `bf16` is ARM's."""
 
 
 def fast_half(device: torch.device, dtype: torch.dtype) -> bool:

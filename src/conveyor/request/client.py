@@ -21,7 +21,7 @@ from conveyor.options.field import option
 from conveyor.processes import of_module
 from conveyor.request.callers import PROTOCOLS
 from conveyor.request.clients import IN_FLIGHT
-from conveyor.serve.launcher import running
+from conveyor.serve.launcher import running_server
 from conveyor.serve.settings import MAX_INFLIGHT, ServeSettings
 
 PATIENCE, PATIENCE_PER_IMAGE = 60.0, 1.0
@@ -218,7 +218,7 @@ def export_and_request(
         engine="onnxruntime",
         workers=engine_processes(load.clients, use_async=load.use_async),
     )
-    with running(settings) as server:
+    with running_server(settings) as server:
         say(f"serving {load.name} version {server.version} at {local} port {server.grpc_port}")
         load = dataclasses.replace(load, host=local, port=server.grpc_port or 0, timeout=settings.timeout)
         return run_load(dataclasses.replace(load, protocol="grpc-tensorflow", input_name="input"), images)

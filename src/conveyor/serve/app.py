@@ -72,7 +72,7 @@ class Http:
     def __init__(self, service: Service) -> None:
         self._service = service
         folder = resources.files("conveyor.serve")
-        self._page = {path: folder.joinpath(file).read_text() for path, file in PAGE_FILES.items()}
+        self._page = {path: folder.joinpath(file).read_text(encoding="utf-8") for path, file in PAGE_FILES.items()}
 
     async def page(self, request: Request) -> Response:
         path = request.url.path

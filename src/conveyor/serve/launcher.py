@@ -19,7 +19,7 @@ READY_SECONDS = 300.0
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Running:
+class RunningServer:
     """A server that is ready."""
 
     process: "subprocess.Popen[str]"
@@ -35,7 +35,7 @@ class Running:
 
 
 @contextlib.contextmanager
-def running(settings: ServeSettings, ready_seconds: float = READY_SECONDS) -> Iterator[Running]:
+def running_server(settings: ServeSettings, ready_seconds: float = READY_SECONDS) -> Iterator[RunningServer]:
     """A server for the body of a `with` statement; its output goes to a file that an error message quotes."""
     settings.check()
     with scratch.folder("serve") as folder:
@@ -55,10 +55,10 @@ def running(settings: ServeSettings, ready_seconds: float = READY_SECONDS) -> It
             if document is None and process.poll() is None:
                 raise UserError(f"the server was not ready within {ready_seconds:g} seconds")
             if document is None:
-                words = log.read_text().strip().splitlines() or ["no message"]
+                words = log.read_text(encoding="utf-8", errors="replace").strip().splitlines() or ["no message"]
                 raise UserError(f"the server ended before it was ready: {words[-1].removeprefix('conveyor: error: ')}")
             known = {key: document[key] for key in ("url", "port", "grpc_port", "name", "version")}
-            server = Running(process=process, log=log, **known)
+            server = RunningServer(process=process, log=log, **known)
             yield server
         finally:
             if server is not None:

@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from conveyor.errors import UserError, did_you_mean
-from conveyor.infer.target import check_target, folder_at_once
+from conveyor.infer.target import check_target, replacing_folder
 from conveyor.serve.settings import ServeSettings
 from conveyor.version import __version__
 
@@ -53,9 +53,9 @@ def emit(
         files["kubernetes.yaml"] = _yaml(_documents("kubernetes.yaml", values, inside))
     if kind == "kserve":
         files["kserve.yaml"] = _yaml([kserve(values, inside)])
-    with folder_at_once(target) as folder:
+    with replacing_folder(target) as folder:
         for file, content in files.items():
-            (folder / file).write_text(content)
+            (folder / file).write_text(content, encoding="utf-8")
     return [target / file for file in files]
 
 

@@ -159,7 +159,7 @@ class Pool:
                     raise started
         except WorkerDied as error:
             await self.stop()
-            raise UserError(f"{error}; its own words are above") from error
+            raise UserError(f"{error}; see its output above") from error
         except BaseException:
             await self.stop()
             raise

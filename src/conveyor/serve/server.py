@@ -120,7 +120,9 @@ async def _serve(settings: ServeSettings, say: Say, lines: log.LogLines) -> int:
     _announce(service, port, grpc_port, say)
     await asyncio.wait((leaving, running), return_when=asyncio.FIRST_COMPLETED)
     service.draining = True
-    say(f"stopping: no longer ready, {settings.drain_delay:g} s for those on their way, then the door closes")
+    say(
+        f"stopping: no longer ready, {settings.drain_delay:g} s for requests on their way, then new connections are refused"
+    )
     await asyncio.sleep(settings.drain_delay)
     sweeping.cancel()
     await drain_connections(listener, http)

@@ -1,6 +1,7 @@
 """When workers are started again, those before them hand over the state of the run in memory.
 
-A worker that loses a peer, or whose launcher is going to start all workers again because a machine joins, writes what it holds into a folder in memory that the launcher made for the job, and ends. The
+A worker that loses a peer, or whose launcher is going to start all workers again because a machine joins, writes what
+it holds into a folder in memory that the launcher made for the job, and ends. The
 workers of the next start take the newest update for which the folders of all machines hold every stage; a machine that
 has nothing gets it from a peer. With depth 1 every worker holds the whole state and nothing is copied while the run goes
 well. A stage of a pipeline is held by one worker of each lane, and workers can be one update apart when they stop: so each

@@ -79,7 +79,7 @@ def torch_eager(asked: dict[str, Any]) -> Callable[[int], Step]:
 
 
 def onnx_file(asked: dict[str, Any]) -> Path:
-    """The network as its user would export it, with a free batch; written once for all programs."""
+    """The network as its user would export it, with any batch size; written once for all programs."""
     import os
     import warnings
 
@@ -100,7 +100,7 @@ def onnx_file(asked: dict[str, Any]) -> Path:
 
 
 def quantized_file(asked: dict[str, Any]) -> Path:
-    """The 8-bit model of this library, made in a process of its own: quantisers have corrupted their process's heap."""
+    """The 8-bit model of this library, made in a process of its own: quantisers can corrupt the heap of their process."""
     suffix = {"onnxruntime": ".int8.onnx", "openvino": ".int8.xml"}[asked["engine"]]
     path = onnx_file(asked).with_suffix(suffix)
     if not path.exists():

@@ -9,9 +9,9 @@ from pathlib import Path
 from conveyor.data import catalogue
 from conveyor.data.formats import locate
 from conveyor.data.formats.download import fetch
-from conveyor.data.formats.exclusive import exclusive
 from conveyor.data.formats.idx import LARGEST
 from conveyor.data.formats.locate import Copy
+from conveyor.data.formats.lock_file import exclusive
 from conveyor.data.formats.sources import SOURCES, Source
 from conveyor.errors import UserError
 from conveyor.files import open_replacing

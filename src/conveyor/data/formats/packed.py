@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from conveyor.data.formats import folders, lists, tfrecord_dataset
-from conveyor.data.formats.exclusive import exclusive
 from conveyor.data.formats.listing import Listing
+from conveyor.data.formats.lock_file import exclusive
 from conveyor.data.formats.tfrecord import cached_as
 from conveyor.errors import UserError
 from conveyor.files import make_parent, open_replacing, parse_json, write_atomically

@@ -2,7 +2,7 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.data.formats.exclusive import exclusive
+from conveyor.data.formats.lock_file import exclusive
 from conveyor.errors import UserError
 
 
