@@ -44,8 +44,9 @@ $(CONVEYOR_PEERS)/%/.all: requirements/peers/%.txt
 	$(@D)/bin/pip install --quiet --disable-pip-version-check -r $<
 	@touch $@
 
-conformance: $(VENV)/.all $(CONVEYOR_PEERS)/store/.all $(CONVEYOR_PEERS)/cluster/.all
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m conformance -n $(JOBS) --dist loadgroup $(ARGS)
+# Ray, submitit and mpirun come from an environment of their own, behind our packages and behind the system's mpirun.
+conformance: $(VENV)/.all $(CONVEYOR_PEERS)/store/.all $(CONVEYOR_PEERS)/cluster/.all $(CONVEYOR_PEERS)/engines/.all
+	PATH="$$PATH:$(CONVEYOR_PEERS)/engines/bin" PYTHONPATH=$(CURDIR)/tests/engines_path OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -m conformance -n $(JOBS) --dist loadgroup $(ARGS)
 
 docs: $(VENV)/.docs
 	$(BIN)/mkdocs build --strict --quiet

@@ -2,7 +2,9 @@
 
 CPU time and not the clock on the wall, as the machine may be shared: a worker has one thread, so on a core of its own an
 update would take what it computes. The units are measured in CPU seconds just before each run (`conveyor plan --measure`
-does the same with one thread); the run's main worker says its CPU seconds at every log point (a callback). Medians.
+does the same with one thread); the run's main worker says its CPU seconds at every log point (a callback). The error is the
+median of the rounds' own: each compares a forecast with the run right after it, so that a machine whose speed changes from
+minute to minute does not count as an error of the forecast.
 
     python scripts/check_cluster.py [ROUNDS]
 """
@@ -73,10 +75,12 @@ def main(rounds: int) -> None:
         for workers, pairs in found.items():
             pairs.append((predicted(workers), measured(workers)))
             print(workers, *(f"{1e3 * one:.1f}" for one in pairs[-1]), flush=True)
-    print("workers  predicted ms  measured ms  error")
+    print("workers  predicted ms  measured ms  error, median and all")
     for workers, pairs in found.items():
         one, other = (statistics.median(side) for side in zip(*pairs, strict=True))
-        print(f"{workers:>7}  {1e3 * one:>12.1f}  {1e3 * other:>11.1f}  {100 * (one / other - 1):+.0f} %")
+        errors = [100 * (forecast / run - 1) for forecast, run in pairs]
+        words = ", ".join(f"{error:+.0f}" for error in errors)
+        print(f"{workers:>7}  {1e3 * one:>12.1f}  {1e3 * other:>11.1f}  {statistics.median(errors):+.0f} % ({words})")
 
 
 if __name__ == "__main__":

@@ -1,78 +1,157 @@
-"""A run under Ray Train: metrics and checkpoints as its users expect, a worker that is killed, another number of workers."""
+"""A run under Ray Train: metrics and checkpoints as its users expect, a worker that is killed, a disk that is gone."""
 
+import contextlib
 import json
 import os
+import secrets
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 from tests.exact import differences
+from tests.remote.conftest import bucket, server  # noqa: F401 - fixtures
 
+pytestmark = [pytest.mark.conformance, pytest.mark.timeout(2400), pytest.mark.xdist_group("ray")]
 OPTIONS = {
     "epochs": 12, "micro_batch_size": 8, "accumulation": 4, "threads": 1, "report": False, "tensorboard": False,
     "quiet": True, "device": "cpu",
 }  # fmt: skip
-SCRIPT = """
-import json, sys
-import ray
+HEAD = """
+import json, os, shutil, sys
+import ray, ray.train
 from ray.train import FailureConfig, RunConfig, ScalingConfig
 import conveyor.ray
 
-ray.init(num_cpus=2, include_dashboard=False, log_to_driver=False)
+options, place, temporary = json.loads(sys.argv[1]), *sys.argv[2:]
+# "local": without it Ray joins the cluster that /tmp/ray/ray_current_cluster names, of another job or of one that died.
+here = dict(address="local", include_dashboard=False, log_to_driver=False, _node_ip_address="127.0.0.1", _temp_dir=temporary)
+about = dict(name="job", failure_config=FailureConfig(max_failures=2))
+"""
+KILLED = """
+ray.init(num_cpus=2, **here)
+scaling = ScalingConfig(num_workers=(1, 2))
+trainer = conveyor.ray.Trainer(options, scaling_config=scaling, run_config=RunConfig(storage_path=place, **about))
+"""
+LOST = """
+from pyarrow.fs import S3FileSystem
+
+
+class Lose:
+    "The machine with the run folder is gone, once, after a checkpoint that Ray has."
+
+    def on_log(self, record):
+        if record["epoch"] >= 4 and not os.path.exists(place + "/lost"):
+            open(place + "/lost", "w").close()
+            shutil.rmtree(options["run_dir"])
+            os._exit(1)
+
+
+ray.init(num_cpus=1, **here)
+store = S3FileSystem(endpoint_override=os.environ["AWS_ENDPOINT_URL"], allow_bucket_creation=True)
+options |= {"run_dir": place + "/own", "callbacks": [Lose()]}
 trainer = conveyor.ray.Trainer(
-    json.loads(sys.argv[1]),
-    scaling_config=ScalingConfig(num_workers=(1, 2)),
-    run_config=RunConfig(storage_path=sys.argv[2], name="job", failure_config=FailureConfig(max_failures=2)),
+    options, scaling_config=ScalingConfig(num_workers=1),
+    run_config=RunConfig(storage_path=os.environ["BUCKET"], storage_filesystem=store, **about),
 )
+"""
+TAIL = """
 found = trainer.fit()
 assert found.error is None
 print(json.dumps({"metrics": found.metrics, "checkpoint": found.checkpoint.path, "best": len(found.best_checkpoints)}))
 """
 
 
-@pytest.mark.conformance
-@pytest.mark.timeout(1500)
-def test_a_killed_worker_changes_nothing_under_ray(tmp_path: Path) -> None:
-    pytest.importorskip("ray.train", reason="Ray Train is not installed: pip install 'conveyor[ray]'")
-    import conveyor
-
-    storage = tmp_path / "storage"
-    with open(tmp_path / "said", "w") as said:
+@contextlib.contextmanager
+def started(script: str, place: Path, **more: str) -> Iterator["subprocess.Popen[str]"]:
+    """A job of Ray's; what waits for something in it waits as long as the job lives, and pytest's limit ends all."""
+    pytest.importorskip("ray.train", reason="Ray Train is not installed: make conformance brings it")
+    place.mkdir()
+    # On a machine with many programs beside it, importing torch in two workers takes minutes.
+    environment = {**os.environ, "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "900", **more}
+    environment["RAY_AUTH_TOKEN"] = secrets.token_hex(32)  # else one is written into the user's home
+    temporary = tempfile.mkdtemp(prefix="ray-")  # short: paths of sockets may have 107 characters
+    with open(place / "said", "w") as said:
         job = subprocess.Popen(
-            [sys.executable, "-c", SCRIPT, json.dumps(OPTIONS), str(storage)], stdout=subprocess.PIPE, stderr=said, text=True,
-            env={**os.environ, "RAY_TRAIN_WORKER_GROUP_START_TIMEOUT_S": "300"},
+            [sys.executable, "-c", HEAD + script + TAIL, json.dumps(OPTIONS), str(place), temporary],
+            stdout=subprocess.PIPE, stderr=said, text=True, env=environment,
         )  # fmt: skip
     try:
-        run = storage / "job/run"
-        until = time.monotonic() + 600
-        while not list(run.glob("checkpoints/*/manifest")):
-            assert job.poll() is None, (tmp_path / "said").read_text()
-            assert time.monotonic() < until, "waited in vain"
-            time.sleep(0.05)
-        workers = [one for one in psutil.Process(job.pid).children(recursive=True) if _is_worker(one)]
-        assert len(workers) == 2
-        workers[1].kill()
-        printed, _ = job.communicate(timeout=400)
+        yield job
     finally:
+        left = psutil.Process(job.pid).children(recursive=True) if job.poll() is None else []
         if job.poll() is None:
             job.terminate()
             job.wait(60)
-    assert job.returncode == 0, (tmp_path / "said").read_text()
-    found = json.loads(printed.splitlines()[-1])
-    alone = conveyor.train(run_dir=str(tmp_path / "alone"), layout="1x1", **OPTIONS)
-    assert differences(run, alone.folder) == []
-    assert found["metrics"]["update"] == alone.updates
-    assert found["metrics"]["validation_accuracy"] == alone.accuracy
+        for one in left:
+            with contextlib.suppress(psutil.Error):
+                one.kill()
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def until(done: Callable[[], Any], job: "subprocess.Popen[str]", place: Path) -> None:
+    while not done():
+        assert job.poll() is None, (place / "said").read_text()
+        time.sleep(0.05)
+
+
+def result(job: "subprocess.Popen[str]", place: Path) -> dict[str, Any]:
+    printed, _ = job.communicate()
+    assert job.returncode == 0, (place / "said").read_text()
+    found: dict[str, Any] = json.loads(printed.splitlines()[-1])
+    return found
+
+
+def alone(place: Path) -> Any:
+    import conveyor
+
+    return conveyor.train(run_dir=str(place / "alone"), layout="1x1", **OPTIONS)
+
+
+def workers(job: "subprocess.Popen[str]") -> list[psutil.Process]:
+    found = []
+    for one in psutil.Process(job.pid).children(recursive=True):
+        try:
+            found += [one] if "RayTrainWorker" in " ".join(one.cmdline()) else []
+        except psutil.Error:
+            continue
+    return found
+
+
+def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
+    place, run = tmp_path / "ray", tmp_path / "ray/job/run"
+    with started(KILLED, place) as job:
+        until(lambda: list(run.glob("checkpoints/*/manifest")), job, place)
+        assert len(workers(job)) == 2
+        workers(job)[1].kill()
+        found = result(job, place)
+    expected = alone(tmp_path)
+    assert differences(run, expected.folder) == []
+    assert "resumed after update" in (run / "log.txt").read_text(), "nobody was killed"
+    assert found["metrics"]["update"] == expected.updates
+    assert found["metrics"]["validation_accuracy"] == expected.accuracy
     assert found["best"] > 1
-    last = alone.folder / "checkpoints" / str(alone.updates) / "model.safetensors"
+    last = expected.folder / "checkpoints" / str(expected.updates) / "model.safetensors"
     assert (Path(found["checkpoint"]) / "model.safetensors").read_bytes() == last.read_bytes()
 
 
-def _is_worker(process: psutil.Process) -> bool:
-    try:
-        return "RayTrainWorker" in " ".join(process.cmdline())
-    except psutil.Error:
-        return False
+def test_a_run_folder_that_is_gone_is_made_anew_from_what_ray_kept(tmp_path: Path, bucket: str) -> None:  # noqa: F811
+    place = tmp_path / "ray"
+    with started(LOST, place, BUCKET=bucket.removeprefix("s3://")) as job:
+        found = result(job, place)
+    expected = alone(tmp_path)
+    assert found["metrics"]["update"] == expected.updates
+    assert found["metrics"]["validation_accuracy"] == expected.accuracy
+    saved = [
+        folder / "checkpoints" / str(expected.updates) / "model.safetensors"
+        for folder in (place / "own", expected.folder)
+    ]
+    assert saved[0].read_bytes() == saved[1].read_bytes()
+    rows = [(folder / "metrics.csv").read_text().count("\n") for folder in (place / "own", expected.folder)]
+    assert rows[0] < rows[1], "nothing was lost"

@@ -27,7 +27,7 @@ IPU = [
     "reduce=auto",
     "overlap=0",
 ]
-"""tflops is fitted to the first row: what the chip sustains is far from its peak."""
+"""tflops is fitted to the time to train on 16 devices: what the chip sustains is far from its peak."""
 OPTIONS = Options().replace(model="resnet50", precision="16.16", num_classes=1000, image_size=224)
 
 
@@ -48,9 +48,15 @@ def predicted(words: list[str], devices: int, micro_batch: int, accumulation: in
         (A100, 8, 408, 1, 26_345),
         (A100, 64, 51, 1, 166_636),
         (A100, 1024, 35, 1, 2_307_533),
-        (IPU, 16, 20, 10, 28_639),
-        (IPU, 64, 20, 3, 95_437),
     ],
 )
 def test_within_a_fifth(words: list[str], devices: int, micro_batch: int, accumulation: int, published: float) -> None:
     assert predicted(words, devices, micro_batch, accumulation) == pytest.approx(published, rel=0.2)
+
+
+@pytest.mark.parametrize(
+    ("devices", "accumulation", "published"), [(16, 10, 29_645), (64, 3, 108_152), (128, 2, 185_555), (256, 2, 348_380)]
+)
+def test_within_a_tenth(devices: int, accumulation: int, published: float) -> None:
+    """The published rate is that of epochs without a pause."""
+    assert predicted(IPU, devices, 20, accumulation) == pytest.approx(published, rel=0.1)
