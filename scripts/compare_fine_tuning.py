@@ -109,10 +109,16 @@ def loop(recipe: str, out: Path, size: int, epochs: int, seed: int) -> float:
 def script(recipe: str, train_py: Path, out: Path, size: int, epochs: int, seed: int) -> float:
     """Top-1 accuracy of the last epoch of timm's own training script."""
     name = f"{recipe.replace(' ', '-')}-{seed}"
-    words = f"{SCRIPTS[recipe]} --model {NAME} --pretrained --pretrained-path {out / NAME}.safetensors --num-classes 10 "
-    words += f"--input-size 3 {size} {size} --crop-pct 0.875 --mean 0.5 0.5 0.5 --std 0.5 0.5 0.5 --interpolation bicubic "
+    words = (
+        f"{SCRIPTS[recipe]} --model {NAME} --pretrained --pretrained-path {out / NAME}.safetensors --num-classes 10 "
+    )
+    words += (
+        f"--input-size 3 {size} {size} --crop-pct 0.875 --mean 0.5 0.5 0.5 --std 0.5 0.5 0.5 --interpolation bicubic "
+    )
     words += f"--bn-momentum 0.1 -b {BATCH} --epochs {epochs} --sched cosine --warmup-epochs 1 --warmup-lr 1e-6 "
-    words += f"--sched-on-updates --device cpu --no-prefetcher -j 1 --channels-last --train-split train --val-split val "
+    words += (
+        f"--sched-on-updates --device cpu --no-prefetcher -j 1 --channels-last --train-split train --val-split val "
+    )
     words += f"--seed {seed} --output {out} --experiment {name} --checkpoint-hist 1 --val-interval {epochs}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, train_py.name, str((out / "photos").absolute()), *words.split()]
@@ -135,7 +141,14 @@ def main() -> None:
     parser.add_argument("weights", type=Path)
     parser.add_argument("cifar", type=Path)
     parser.add_argument("out", type=Path)
-    for name, value in (("per-class", 60), ("validation", 100), ("image-size", 128), ("epochs", 5), ("seeds", 3), ("first-seed", 0)):
+    for name, value in (
+        ("per-class", 60),
+        ("validation", 100),
+        ("image-size", 128),
+        ("epochs", 5),
+        ("seeds", 3),
+        ("first-seed", 0),
+    ):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--only", nargs="*", default=[], help="recipes by name; default: all")
     parser.add_argument("--train-py", type=Path, help="timm's training script; without it those recipes are left out")
