@@ -116,9 +116,7 @@ def script(recipe: str, train_py: Path, out: Path, size: int, epochs: int, seed:
         f"--input-size 3 {size} {size} --crop-pct 0.875 --mean 0.5 0.5 0.5 --std 0.5 0.5 0.5 --interpolation bicubic "
     )
     words += f"--bn-momentum 0.1 -b {BATCH} --epochs {epochs} --sched cosine --warmup-epochs 1 --warmup-lr 1e-6 "
-    words += (
-        f"--sched-on-updates --device cpu --no-prefetcher -j 1 --channels-last --train-split train --val-split val "
-    )
+    words += "--sched-on-updates --device cpu --no-prefetcher -j 1 --channels-last --train-split train --val-split val "
     words += f"--seed {seed} --output {out} --experiment {name} --checkpoint-hist 1 --val-interval {epochs}"
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     command = [sys.executable, train_py.name, str((out / "photos").absolute()), *words.split()]
