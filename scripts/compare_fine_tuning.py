@@ -1,15 +1,17 @@
-"""Fine-tuning by default beside a plain PyTorch loop and timm's settings: same weights, photographs, epochs and image size.
+"""Fine-tuning by default beside plain PyTorch loops and timm's script: same weights, photographs, epochs and image size.
 
-    python scripts/compare_fine_tuning.py WEIGHTS CIFAR OUT
+    python scripts/compare_fine_tuning.py WEIGHTS CIFAR OUT --train-py pytorch-image-models/train.py
 
 WEIGHTS are EfficientNet-Lite0's, CIFAR is the folder of CIFAR-10's binary files, OUT a folder for photographs and runs. timm
-and torchvision must be installed: the two loops use timm's network. Accuracy is that of the last epoch on images that are
+and torchvision must be installed: the loops use timm's network. `--train-py` is the script in a checkout of timm. Accuracy is that of the last epoch on images that are
 not trained on; with the same images for all, differences between recipes are less uncertain than the figures.
 """
 
 import argparse
+import csv
 import json
 import math
+import os
 import statistics
 import subprocess
 import sys
@@ -24,6 +26,7 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from timm.data import create_transform
 from timm.optim import create_optimizer_v2
+from torch import nn
 from torch.nn import functional
 
 from conveyor import models
@@ -31,19 +34,20 @@ from conveyor.models.weights import load_weights
 
 NAME, BATCH = "tf_efficientnet_lite0", 32
 LOOPS: dict[str, dict[str, Any]] = {
-    **{
-        f"plain {rate:g}": {
-            "rate": rate,
-            "crops": {"scale": (0.25, 1.0), "color_jitter": None},
-            "decay": 0.01,
-            "smoothing": 0.0,
-            "warmup": 0.0,
-        }
-        for rate in (5e-4, 1e-3)
-    },
-    "timm": {"rate": 5e-4, "crops": {}, "decay": 0.05, "smoothing": 0.1, "warmup": 0.1, "drop": 0.2},
+    "plain sgd 0.01": {"opt": "sgd", "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4},
+    "plain adamw 5e-4": {"opt": "adamw", "lr": 5e-4, "weight_decay": 0.01},
+    "plain adamw 1e-3": {"opt": "adamw", "lr": 1e-3, "weight_decay": 0.01},
 }
-"""All: AdamW, cosine to zero. `timm`: the crops, colour jitter and smoothing of its training script, its head's dropout."""
+"""Cosine to zero, no warm-up, crops of at least a quarter of the image, mirrored; the head is `nn.Linear` as it starts."""
+SCRIPTS: dict[str, str] = {
+    "timm adamw 5e-4": "--opt adamw --lr 5e-4 --weight-decay 0.05 --drop 0.2",
+    "timm sgd 0.01": "--opt sgd --lr 0.01 --weight-decay 2e-5 --drop 0.2",
+    "timm gentle 1e-3": "--opt adamw --lr 1e-3 --weight-decay 0.01 --scale 0.25 1 --color-jitter 0 --smoothing 0"
+    " --train-interpolation bicubic --head-init-scale 0.1",
+}
+"""Options of timm's `train.py`. The first two: a rate that suits fine-tuning, all else as the script has it (crops of at least
+8 %, colour jitter 0.4, smoothing 0.1, a head that starts at 1/sqrt(classes)) but for the warm-up, which is one epoch of its
+five. `gentle`: the crops, smoothing and start of the head of our defaults."""
 
 
 def make_photographs(cifar: Path, out: Path, counts: dict[str, int]) -> None:
@@ -69,33 +73,29 @@ def loop(recipe: str, out: Path, size: int, epochs: int, seed: int) -> float:
     np.random.seed(seed)
     settings = LOOPS[recipe]
     train, validation = read(out / "photos" / "train"), read(out / "photos" / "val")
-    network = timm.create_model(NAME, num_classes=10, drop_rate=settings.get("drop", 0.0), bn_momentum=0.1)
+    network = timm.create_model(NAME, num_classes=10, bn_momentum=0.1)
     state = load_file(out / f"{NAME}.safetensors")
     network.load_state_dict({k: v for k, v in state.items() if not k.startswith("classifier")}, strict=False)
+    network.classifier = nn.Linear(network.classifier.in_features, 10)
     network = network.to(memory_format=torch.channels_last)
     look = {"mean": (0.5,) * 3, "std": (0.5,) * 3, "interpolation": "bicubic"}
-    augment = create_transform(size, is_training=True, **look, **settings["crops"])
+    augment = create_transform(size, is_training=True, **look, scale=(0.25, 1.0), color_jitter=None)
     prepare = create_transform(size, crop_pct=0.875, **look)
-    optimizer = create_optimizer_v2(network, opt="adamw", lr=settings["rate"], weight_decay=settings["decay"])
+    optimizer = create_optimizer_v2(network, **settings)
     total, done = epochs * (len(train) // BATCH), 0
     for _ in range(epochs):
         order = torch.randperm(len(train)).tolist()
         network.train()
         for start in range(0, len(train) - BATCH + 1, BATCH):
-            warm = settings["warmup"] * total
             for group in optimizer.param_groups:
-                group["lr"] = settings["rate"] * min(
-                    (done + 1) / warm if warm else 1, (1 + math.cos(math.pi * done / total)) / 2
-                )
+                group["lr"] = settings["lr"] * (1 + math.cos(math.pi * done / total)) / 2
             chosen = [train[i] for i in order[start : start + BATCH]]
             images, labels = torch.stack([augment(i) for i, _ in chosen]), torch.tensor([n for _, n in chosen])
             given = network(images.contiguous(memory_format=torch.channels_last))
             optimizer.zero_grad()
-            loss = functional.cross_entropy(given, labels, label_smoothing=settings["smoothing"])
-            loss.backward()
+            functional.cross_entropy(given, labels).backward()
             optimizer.step()
             done += 1
-        print(f"{recipe}: update {done}, loss {float(loss):.3f}", flush=True)
     network.eval()
     hits = 0
     with torch.inference_mode():
@@ -104,6 +104,25 @@ def loop(recipe: str, out: Path, size: int, epochs: int, seed: int) -> float:
             found = network(torch.stack([prepare(i) for i, _ in some])).argmax(1)
             hits += int((found == torch.tensor([n for _, n in some])).sum())
     return 100 * hits / len(validation)
+
+
+def script(recipe: str, train_py: Path, out: Path, size: int, epochs: int, seed: int) -> float:
+    """Top-1 accuracy of the last epoch of timm's own training script."""
+    name = f"{recipe.replace(' ', '-')}-{seed}"
+    words = (
+        f"{SCRIPTS[recipe]} --model {NAME} --pretrained --pretrained-path {out / NAME}.safetensors --num-classes 10 "
+    )
+    words += (
+        f"--input-size 3 {size} {size} --crop-pct 0.875 --mean 0.5 0.5 0.5 --std 0.5 0.5 0.5 --interpolation bicubic "
+    )
+    words += f"--bn-momentum 0.1 -b {BATCH} --epochs {epochs} --sched cosine --warmup-epochs 1 --warmup-lr 1e-6 "
+    words += "--sched-on-updates --device cpu --no-prefetcher -j 1 --channels-last --train-split train --val-split val "
+    words += f"--seed {seed} --output {out} --experiment {name} --checkpoint-hist 1 --val-interval {epochs}"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+    command = [sys.executable, train_py.name, str((out / "photos").absolute()), *words.split()]
+    subprocess.run(command, cwd=train_py.parent, check=True, env=environment, stderr=subprocess.DEVNULL)
+    rows = list(csv.DictReader((out / name / "summary.csv").open()))
+    return float(rows[-1]["eval_top1"])
 
 
 def ours(out: Path, size: int, epochs: int, seed: int) -> float:
@@ -120,20 +139,33 @@ def main() -> None:
     parser.add_argument("weights", type=Path)
     parser.add_argument("cifar", type=Path)
     parser.add_argument("out", type=Path)
-    for name, value in (("per-class", 60), ("validation", 100), ("image-size", 128), ("epochs", 5), ("seeds", 3)):
+    for name, value in (
+        ("per-class", 60),
+        ("validation", 100),
+        ("image-size", 128),
+        ("epochs", 5),
+        ("seeds", 3),
+        ("first-seed", 0),
+    ):
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--only", nargs="*", default=[], help="recipes by name; default: all")
+    parser.add_argument("--train-py", type=Path, help="timm's training script; without it those recipes are left out")
     asked = parser.parse_args()
     torch.set_num_threads(1)
-    make_photographs(asked.cifar, asked.out / "photos", {"train": asked.per_class, "val": asked.validation})
+    out = asked.out.absolute()
+    make_photographs(asked.cifar, out / "photos", {"train": asked.per_class, "val": asked.validation})
     network = models.build("efficientnet_lite0", padding="same", norm_epsilon=1e-3)
     load_weights(network, asked.weights)
-    save_file(network.state_dict(), asked.out / f"{NAME}.safetensors")
-    found: dict[str, list[float]] = {name: [] for name in ("conveyor", *LOOPS) if name in asked.only or not asked.only}
-    for seed in range(asked.seeds):
+    save_file(network.state_dict(), out / f"{NAME}.safetensors")
+    all_recipes = ("conveyor", *LOOPS, *(SCRIPTS if asked.train_py else ()))
+    found: dict[str, list[float]] = {name: [] for name in all_recipes if name in asked.only or not asked.only}
+    for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
         for recipe, figures in found.items():
-            start, length = time.monotonic(), (asked.image_size, asked.epochs, seed)
-            figures.append(ours(asked.out, *length) if recipe == "conveyor" else loop(recipe, asked.out, *length))
+            start, length = time.monotonic(), (out, asked.image_size, asked.epochs, seed)
+            if recipe in SCRIPTS:
+                figures.append(script(recipe, asked.train_py, *length))
+            else:
+                figures.append(ours(*length) if recipe == "conveyor" else loop(recipe, *length))
             print(f"seed {seed} {recipe}: {figures[-1]:.2f} %, {time.monotonic() - start:.0f} s", flush=True)
     for recipe, figures in found.items():
         print(f"{recipe}: mean {statistics.mean(figures):.2f} % of {figures}")

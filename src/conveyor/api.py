@@ -23,6 +23,7 @@ from conveyor.infer.load import load as load_for_inference
 from conveyor.launch.rank import is_main
 from conveyor.models import user_module
 from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.records import many
 from conveyor.options import Options
 from conveyor.options.file import configuration
 from conveyor.options.layers import layered
@@ -84,7 +85,7 @@ class Run:
 
     def __str__(self) -> str:
         shown = f", accuracy {self.accuracy:.2f} %" if self.accuracy is not None else ""
-        return f"{self.reason} after {self.updates} updates{shown} in {self.folder}"
+        return f"{self.reason} after {many(self.updates, 'update')}{shown} in {self.folder}"
 
     @property
     def model(self) -> Classifier:

@@ -149,3 +149,9 @@ def test_a_second_run_on_a_folder_is_refused(tmp_path: Path) -> None:
         assert "in use by process" in other.stderr
     assert subprocess.run(command, capture_output=True, text=True, timeout=60).returncode == 0
     RunLock(tmp_path / "run").acquire().release()
+
+
+def test_an_export_is_told_from_a_run(tmp_path: Path) -> None:
+    (tmp_path / "export.json").write_text("{}")
+    with pytest.raises(UserError, match="is an export, for conveyor predict and conveyor serve: give the run"):
+        store.existing(tmp_path)

@@ -63,9 +63,14 @@ def test_build_and_verify(conveyor: Run, tmp_path: Path) -> None:
     code, out, _ = conveyor("data", "verify", target)
     assert code == 0
     assert "everything is in order" in out
+    assert "12 images for train, 6 images for validation" in out
+    code, out, _ = conveyor("data", "verify", str(tmp_path / "images" / "train"))
+    assert "12 files" in out
+    assert "validation" not in out, "class folders are split when a run starts, by --hold-out"
     (tmp_path / "images" / "train" / "ape" / "0.JPEG").write_bytes(b"x")
     code, out, _ = conveyor("data", "verify", source)
     assert code == 1
+    assert out.splitlines()[-1] == "1 problem"
     assert "bad: " in out
     assert "ape/0.JPEG" in out
     code, out, _ = conveyor("data", "verify", source, "--json")

@@ -105,6 +105,13 @@ def test_the_shell_tells_what_python_does(home: Path, model: "conveyor.api.Class
     assert [line.split()[1] for line in out.splitlines()[1:]] == [one.label for one in wanted[:4]]
 
 
+def test_a_wrong_engine_is_told_before_the_table_begins(home: Path, conveyor: Command) -> None:
+    code, out, err = conveyor("predict", home / "run", home / "photos", "--engine", "onnx")
+    assert code == 2
+    assert "there is no engine 'onnx'" in err
+    assert out == ""
+
+
 def test_damaged_files_are_named_and_the_others_answered(home: Path, tmp_path: Path, conveyor: Command) -> None:
     for number in range(20):
         Image.fromarray(picture(30, 30, number)).save(tmp_path / f"{number:02}.png")

@@ -25,7 +25,8 @@ PEERS = Path(os.environ.get("CONVEYOR_PEERS", HERE.parent.parent / ".peers")).ab
 FAMILIES = (
     "timm/convnext_atto", "timm/regnety_002", "timm/resnet18d", "timm/seresnet18", "timm/tf_efficientnetv2_b0",
     "timm/mobilenetv4_conv_small", "timm/vgg11_bn", "timm/densenet121", "torchvision/regnet_y_400mf",
-    "torchvision/mobilenet_v3_small",
+    "torchvision/mobilenet_v3_small", "torchvision/resnet18", "torchvision/densenet121", "torchvision/convnext_tiny",
+    "torchvision/efficientnet_v2_s", "torchvision/vgg11_bn", "timm/regnetx_002",
 )  # fmt: skip
 with_timm = [
     pytest.mark.conformance,

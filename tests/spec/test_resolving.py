@@ -54,6 +54,12 @@ def test_the_defaults_are_a_small_network_on_the_digits() -> None:
     )
 
 
+def test_one_image_that_sits_out_is_one() -> None:
+    assert spec_of(micro_batch_size=4, max_train_images=33).notes == (
+        "1 of 33 images does not fill a global batch of 4 and sits out each epoch (another one each time)",
+    )
+
+
 def test_the_json_object_has_every_promised_key_and_is_json() -> None:
     document = spec_of(data="cifar10", micro_batch_size=8, accumulation=8, epochs=6).to_json()
     assert set(KEYS) <= document.keys()

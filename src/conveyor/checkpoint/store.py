@@ -73,6 +73,10 @@ def existing(path: Path | str) -> Found:
         raise UserError(
             f"{path} holds a run that has saved no checkpoint yet: wait for its first one, or start it again"
         )
+    if "export.json" in there:
+        raise UserError(
+            f"{path} is an export, for conveyor predict and conveyor serve: give the run that it was made from"
+        )
     more = f" and {len(there) - SHOWN} more" if len(there) > SHOWN else ""
     what = f"holds {', '.join(there[:SHOWN])}{more}" if there else "is empty" if folder.is_dir() else "is a file"
     raise UserError(

@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from conveyor.errors import UserError
+from conveyor.monitor.records import many
 
 HELP = "Average checkpoints: the mean of the last ones, or exponential."
 
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         statistics_batches=arguments.recompute_statistics,
     )
     if not arguments.quiet:
-        print(f"average of {len(names)} checkpoints ({', '.join(names)}) written to {written}")
+        print(f"average of {many(len(names), 'checkpoint')} ({', '.join(names)}) written to {written}")
     if not arguments.validation:
         return 0
     from conveyor.commands.validate import execute, stored

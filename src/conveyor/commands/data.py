@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
+from conveyor.monitor.records import many
 from conveyor.monitor.table import format_table
 from conveyor.options import Options, specs
 from conveyor.options.parser import add_config, add_options, options_from
@@ -173,11 +174,13 @@ def _verify(arguments: argparse.Namespace) -> int:
         del content["name"]
         print(json.dumps(content, indent=1))
         return 0 if report.good else 1
-    counts = ", ".join(f"{count:,} for {split}" for split, count in report.images.items())
-    print(f"{report.name} in {report.folder}: {report.files:,} files, {report.classes} classes, images: {counts}")
+    found = [many(report.files, "file", ","), many(report.classes, "class")]
+    if len(report.images) > 1:  # one split alone are class folders of which --hold-out takes a share when a run starts
+        found += [f"{many(count, 'image', ',')} for {split}" for split, count in report.images.items()]
+    print(f"{report.name} in {report.folder}: {', '.join(found)}")
     for problem in report.problems:
         print(f"bad: {problem}")
-    print("everything is in order" if report.good else f"{len(report.problems)} problems")
+    print("everything is in order" if report.good else many(len(report.problems), "problem"))
     return 0 if report.good else 1
 
 
@@ -192,7 +195,9 @@ def _audit(arguments: argparse.Namespace) -> int:
     for line in write_audit(out, pictures, found):
         print(line)
     excluded = len({one.path for one in found if one.exclude})
-    print(f"see {out}/audit.html; {excluded} images to leave out: conveyor train --exclude-images {out}/exclude.txt")
+    print(
+        f"see {out}/audit.html; {many(excluded, 'image')} to leave out: conveyor train --exclude-images {out}/exclude.txt"
+    )
     return 1 if excluded else 0
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conveyor.errors import UserError
+from conveyor.errors import UserError, did_you_mean
 from conveyor.infer import ENGINES
 from conveyor.infer.asked_precision import AskedPrecision, add_infer_precision, asked_precision
 from conveyor.options.parser import add, add_checkpoint
@@ -47,6 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
     """0: every image was answered; 1: some could not be read, and were named."""
     if arguments.top < 1:
         raise UserError(f"--top {arguments.top}: give at least 1")
+    if arguments.engine not in ENGINES:
+        raise UserError(f"there is no engine {arguments.engine!r}{did_you_mean(arguments.engine, ENGINES)}")
     pictures = _pictures(arguments.paths)  # before the model is loaded: a mistake should cost no time
     from conveyor.infer.load import load
 

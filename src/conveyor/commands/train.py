@@ -1,6 +1,7 @@
 """`conveyor train`: train a network, or with --dry-run print what would be done."""
 
 import argparse
+import contextlib
 import json
 from collections.abc import Collection, Sequence
 from pathlib import Path
@@ -99,12 +100,11 @@ def execute(options: Options, named: Collection[str] = (), after: Sequence[Optio
         if options.run.report:
             _write_report(folder)
         if not options.run.json_logs:
-            print(f"run folder: {folder}")
+            _say(folder, f"run folder: {folder}")
     if not options.run.json_logs and not options.run.quiet and result["reason"] == Reason.DONE:
         folder = result["folder"]
-        if options.run.report:
-            print(f"next: look at {folder}/report.html")
-        print(f"next: conveyor predict {folder} PHOTO\nnext: conveyor serve {folder}")
+        looked = [f"next: look at {folder}/report.html"] if options.run.report else []
+        _say(folder, *looked, f"next: conveyor predict {folder} PHOTO", f"next: conveyor serve {folder}")
     return 128 + int(result["signal"]) if result["signal"] is not None and result["reason"] == Reason.INTERRUPTED else 0
 
 
@@ -115,4 +115,14 @@ def _write_report(folder: str) -> None:
         write_report([folder])
     except (UserError, OSError) as problem:
         # The run itself is complete: a page about it can be made at any time.
-        print(f"note: no report.html ({problem}); try conveyor report {folder}")
+        _say(folder, f"note: no report.html ({problem}); try conveyor report {folder}")
+
+
+def _say(folder: str, *lines: str) -> None:
+    """Lines after the run's own; they stand in its log too. Not folded: they are copied."""
+    from conveyor.monitor.observers import append_log
+
+    print("\n".join(lines))
+    # A log that cannot be written is no reason to fail now: the run is complete.
+    with contextlib.suppress(OSError):
+        append_log(Path(folder), lines)

@@ -80,9 +80,10 @@ def number(record: Record, key: str, default: float = 0.0) -> float:
     return float(value) if isinstance(value, int | float) else default
 
 
-def many(count: float, what: str) -> str:
-    """`1 epoch`, `2 epochs`."""
-    return f"{count:g} {what}" if count == 1 else f"{count if isinstance(count, int) else f'{count:g}'} {what}s"
+def many(count: float, what: str, form: str = "") -> str:
+    """`1 epoch`, `2 epochs`, `3 classes`; with the form "," `1,200 images`."""
+    plural = "" if count == 1 else "es" if what.endswith("s") else "s"
+    return f"{count:{form or ('d' if isinstance(count, int) else 'g')}} {what}{plural}"
 
 
 def readable_time(seconds: float) -> str:

@@ -13,14 +13,15 @@ def describe(spec: RunSpec) -> str:
         return _validation(spec)
     rate = f"{options.schedule.lr_schedule}, peak {spec.schedule.peak:.6g}"
     if spec.schedule.warmup:
-        rate += f", warm-up {spec.schedule.warmup} updates ({options.schedule.warmup_mode})"
+        mode = "" if options.schedule.warmup_mode == "mask" else f" ({options.schedule.warmup_mode})"
+        rate += f", warm-up {many(spec.schedule.warmup, 'update')}{mode}"
     splits = f", split at {' '.join(options.batch.splits)}" if options.batch.splits else ""
     batch = f"{topology.micro_batch} x accumulation {topology.accumulation} x {many(topology.replicas, 'replica')}"
     batch += f" = {topology.global_batch} per update, {many(topology.stages, 'stage')}{splits}"
     periods = f"log {_every(events.updates_per_log)}, checkpoint {_every(events.updates_per_checkpoint)}"
     lines = [
         _model(spec),
-        f"data        {spec.data.name}: {spec.data.train_images:,} images, {spec.data.validation_images:,} for validation",
+        f"data        {spec.data.name}: {many(spec.data.train_images, 'image', ',')}, {spec.data.validation_images:,} for validation",
         f"batch       {batch}",
         f"length      {_epochs(spec)} of {many(spec.length.updates_per_epoch, 'update')} = {many(spec.length.updates_total, 'update')}",
         f"optimiser   {options.optimizer.optimizer}, precision {options.precision.precision}, loss scale {options.precision.loss_scale}",
@@ -28,7 +29,9 @@ def describe(spec: RunSpec) -> str:
         f"events      {periods}, {many(events.calls, 'host call')} of {events.updates_per_call}",
     ]
     if options.events.validation:
-        lines.append(f"validation  {spec.data.validation_images:,} images in batches of {spec.validation_batch}")
+        lines.append(
+            f"validation  {many(spec.data.validation_images, 'image', ',')} in batches of {spec.validation_batch}"
+        )
     lines.append(spec.layout_note.replace("layout ", "layout      ", 1))
     lines += [f"note        {note}" for note in spec.notes]
     lines.append(f"command     {options.command_text('train')}")
@@ -41,7 +44,7 @@ def _validation(spec: RunSpec) -> str:
     lines = [
         f"validate    {what}",
         _model(spec),
-        f"data        {spec.data.name}: {spec.data.validation_images:,} images in batches of {spec.validation_batch}",
+        f"data        {spec.data.name}: {many(spec.data.validation_images, 'image', ',')} in batches of {spec.validation_batch}",
         f"precision   {options.precision.precision}",
         spec.layout_note.replace("layout ", "layout      ", 1),
         *(f"note        {note}" for note in spec.notes),
@@ -65,7 +68,7 @@ def opening_lines(spec: RunSpec, parameters: int, precision: str) -> list[str]:
 def _model(spec: RunSpec) -> str:
     about = spec.subject
     size = f"{about.image_size}x{about.image_size}x{about.in_channels}"
-    return f"model       {about.name}, {size}, {about.num_classes} classes"
+    return f"model       {about.name}, {size}, {many(about.num_classes, 'class')}"
 
 
 def _epochs(spec: RunSpec) -> str:

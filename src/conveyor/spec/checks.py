@@ -189,8 +189,9 @@ def dropped_images(data: DatasetInfo, topology: Topology, length: Length, option
     dropped = data.train_images - length.updates_per_epoch * topology.global_batch
     if dropped <= 0:
         return []
-    note = f"{dropped} of {data.train_images} images do not fill a global batch of {topology.global_batch} and sit out each "
-    return [note + "epoch (other ones each time)"]
+    fill, sit, others = ("does", "sits", "another one") if dropped == 1 else ("do", "sit", "other ones")
+    note = f"{dropped} of {data.train_images} images {fill} not fill a global batch of {topology.global_batch} and {sit} out"
+    return [f"{note} each epoch ({others} each time)"]
 
 
 def few_images(options: Options, data: DatasetInfo, *, own: bool) -> list[str]:
