@@ -217,32 +217,57 @@ static inline int32_t within(int32_t value, int32_t end)
     return value > end ? end : value;
 }
 
-static void move(uint8_t *restrict to, const uint8_t *from, shape of, const double *values, int bilinear, uint32_t *restrict wide_image)
+/* Of each pixel of a line where it comes from in the image of words; what is far outside stays within the edge. */
+static void places(int32_t *restrict to, int32_t width, int32_t height, int32_t across, int32_t step_across, int32_t down, int32_t step_down)
+{
+    for (int32_t x = 0; x < width; x++)
+        to[x] = within((step_down * x + down) >> 16, height) * (width + 2 * EDGE) + within((step_across * x + across) >> 16, width);
+}
+
+/* Four neighbours of each pixel as four lines in `words`: loads from anywhere here, arithmetic in the function below. */
+static void neighbours(uint32_t *restrict words, const uint32_t *restrict pixels, const int32_t *restrict at, int32_t width)
+{
+    uint32_t *restrict right = words + width, *restrict below = right + width, *restrict across = below + width;
+    const uint32_t *restrict next = pixels + width + 2 * EDGE;
+    for (int32_t x = 0; x < width; x++) {
+        words[x] = pixels[at[x]];
+        right[x] = pixels[at[x] + 1];
+        below[x] = next[at[x]];
+        across[x] = next[at[x] + 1];
+    }
+}
+
+static void mix(uint32_t *restrict to, const uint32_t *restrict words, int32_t width, int32_t across, int32_t step_across, int32_t down, int32_t step_down)
+{
+    const uint32_t m = 0x00ff00ffu;
+    for (int32_t x = 0; x < width; x++) {
+        const uint32_t right = (step_across * x + across) >> 8 & 255, below = (step_down * x + down) >> 8 & 255;
+        const uint32_t a = words[x], b = words[x + width], c = words[x + 2 * width], d = words[x + 3 * width];
+        const uint32_t even = between(between(a & m, b & m, right), between(c & m, d & m, right), below);
+        const uint32_t odd = between(between(a >> 8 & m, b >> 8 & m, right), between(c >> 8 & m, d >> 8 & m, right), below);
+        to[x] = even | odd << 8;
+    }
+}
+
+static void move(uint8_t *restrict to, const uint8_t *from, shape of, const double *values, int bilinear, uint32_t *restrict words)
 {
     int32_t v[6];
     for (int i = 0; i < 6; i++)
         v[i] = (int32_t)values[i];
-    const int32_t width = (int32_t)of.width, height = (int32_t)of.height, wide = width + 2 * EDGE;
-    uint32_t *restrict line = wide_image + (ptrdiff_t)wide * (height + 2 * EDGE);
-    const int32_t half = bilinear ? 32768 : 0;
-    widen(wide_image, from, of, (uint32_t)values[6]);
+    const int32_t width = (int32_t)of.width, height = (int32_t)of.height, wide = width + 2 * EDGE, half = bilinear ? 32768 : 0;
+    const uint32_t *pixels = words + EDGE * wide + EDGE;
+    uint32_t *restrict line = words + (ptrdiff_t)wide * (height + 2 * EDGE), *restrict four = line + width;
+    int32_t *restrict at = (int32_t *)(four + 4 * width);
+    widen(words, from, of, (uint32_t)values[6]);
     for (int32_t y = 0; y < height; y++, to += of.width * of.channels) {
-        const int32_t first_x = v[1] * y + v[2] - half, first_y = v[4] * y + v[5] - half;
-        const uint32_t *restrict pixels = wide_image + EDGE * wide + EDGE;
-        if (bilinear)
-            for (int32_t x = 0; x < width; x++) {
-                const int32_t across = v[0] * x + first_x, down = v[3] * x + first_y;
-                const int32_t at = within(down >> 16, height) * wide + within(across >> 16, width);
-                const uint32_t right = across >> 8 & 255, below = down >> 8 & 255;
-                const uint32_t a = pixels[at], b = pixels[at + 1], c = pixels[at + wide], d = pixels[at + wide + 1];
-                const uint32_t m = 0x00ff00ffu;
-                const uint32_t even = between(between(a & m, b & m, right), between(c & m, d & m, right), below);
-                const uint32_t odd = between(between(a >> 8 & m, b >> 8 & m, right), between(c >> 8 & m, d >> 8 & m, right), below);
-                line[x] = even | odd << 8;
-            }
-        else
+        const int32_t across = v[1] * y + v[2] - half, down = v[4] * y + v[5] - half;
+        places(at, width, height, across, v[0], down, v[3]);
+        if (bilinear) {
+            neighbours(four, pixels, at, width);
+            mix(line, four, width, across, v[0], down, v[3]);
+        } else
             for (int32_t x = 0; x < width; x++)
-                line[x] = pixels[within((v[3] * x + first_y) >> 16, height) * wide + within((v[0] * x + first_x) >> 16, width)];
+                line[x] = pixels[at[x]];
         if (of.channels == 3)
             for (int32_t x = 0; x < width; x++) {
                 to[3 * x] = (uint8_t)line[x];
@@ -274,7 +299,7 @@ static void change(uint8_t *to, const uint8_t *from, shape of, int code, const d
     }
 }
 
-/* `plan` [batch][steps][VALUES]; `scratch` [threads] of (height + 4)(width + 4) + width words and an image. */
+/* `plan` [batch][steps][VALUES]; `scratch` [threads] of `room` bytes: (height + 4)(width + 4) + 6 width words, then an image. */
 void conveyor_change(const uint8_t *images, ptrdiff_t batch, ptrdiff_t height, ptrdiff_t width, ptrdiff_t channels,
                      const double *plan, ptrdiff_t steps, uint8_t *scratch, ptrdiff_t room, uint8_t *out, int threads)
 {
@@ -283,7 +308,7 @@ void conveyor_change(const uint8_t *images, ptrdiff_t batch, ptrdiff_t height, p
 #pragma omp parallel for schedule(static) num_threads(threads) if (threads > 1 && batch * size > SERIAL)
     for (ptrdiff_t b = 0; b < batch; b++) {
         uint32_t *words = (uint32_t *)(scratch + room * omp_get_thread_num());
-        uint8_t *other = (uint8_t *)(words + (height + 2 * EDGE) * (width + 2 * EDGE) + width);
+        uint8_t *other = (uint8_t *)(words + (height + 2 * EDGE) * (width + 2 * EDGE) + 6 * width);
         const double *mine = plan + b * steps * VALUES;
         const uint8_t *from = images + b * size;
         ptrdiff_t left = 0;

@@ -42,7 +42,7 @@ def change(images: Tensor, plan: Tensor) -> Tensor:
         return by_torch(images, plan)
     images, plan, out = images.contiguous(), plan.contiguous(), torch.empty(images.shape, dtype=torch.uint8)
     threads = torch.get_num_threads()
-    room = 4 * ((height + 4) * (width + 4) + width + height * width)
+    room = 4 * ((height + 4) * (width + 4) + 6 * width + height * width)
     scratch = torch.empty(threads * room, dtype=torch.uint8)
     found.conveyor_change(
         images.data_ptr(), batch, height, width, channels, plan.data_ptr(), plan.shape[1],

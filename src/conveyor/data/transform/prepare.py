@@ -119,6 +119,8 @@ class Prepare:
         if images.shape[3] != len(self.normalization.scale):
             # Photographs read as grey for a network with one channel.
             self.normalization = Normalization.named(self.normalization_name, images.shape[3])
+        if augment.applies(images, self.normalization):
+            return augment.augment(images, self.normalization, None, 0, "zero", None)
         return self.normalization(images)
 
     def _geometry(self, images: Tensor, batch: Batch, train: bool) -> Tensor:
