@@ -1,6 +1,6 @@
 """What each ingredient of a recipe gains or costs on CIFAR-10 at a small budget: benchmarks/gains.json and its table.
 
-    python scripts/record_gains.py --data-dir DIR [--out runs/gains] [--seeds 3] [--only NAME ...]
+    python scripts/record_gains.py --data-dir DIR [--out runs/gains] [--seeds 3] [--only NAME ...] [--table]
 
 Every ingredient is added alone to one baseline and trained with the same seeds, so each difference is between two runs
 with equal initial weights and order of images. Runs that are there are not made again, so it may be stopped and started.
@@ -38,7 +38,7 @@ INGREDIENTS: dict[str, dict[str, Any]] = {
     "mixup 0.2": {"mixup_alpha": 0.2},
     "cutmix, half of the batches": {"cutmix_lambda": 0.0, "cutmix_lambda_high": 1.0, "cutmix_skip_probability": 0.5},
     "label smoothing 0.1": {"label_smoothing": 0.1},
-    "binary cross entropy": {"loss": "bce"},
+    "binary cross entropy, same rate": {"loss": "bce"},
     "focal, gamma 2": {"focal_gamma": 2.0},
     "class weights balanced": {"class_weights": "balanced"},
     "balanced sampling": {"balanced_sampling": True},
@@ -49,10 +49,27 @@ INGREDIENTS: dict[str, dict[str, Any]] = {
     "no warm-up": {"warmup": "0ep"},
     "growing images, 16 to 32": {"progressive_image_size": ["0:16", "1:24", "3:32"]},
     "distillation from ResNet-20": {"teacher": "TEACHER", "teacher_temperature": 4.0},
-    "AdamW, 0.004": {"optimizer": "adamw", "learning_rate": 0.004, "l2_regularization": 0.0, "weight_decay": 0.05},
-    "LAMB, 0.02": {"optimizer": "lamb", "learning_rate": 0.02, "l2_regularization": 0.0, "weight_decay": 0.02},
-    "Muon, 0.02": {"optimizer": "muon", "learning_rate": 0.02, "l2_regularization": 0.0},
-    "NAdam of torch, 0.004": {"optimizer": "torch.optim:NAdam", "learning_rate": 0.004, "l2_regularization": 0.0},
+    "AdamW, 0.004": {
+        "optimizer": "adamw",
+        "nesterov": False,
+        "learning_rate": 0.004,
+        "l2_regularization": 0.0,
+        "weight_decay": 0.05,
+    },
+    "LAMB, 0.02": {
+        "optimizer": "lamb",
+        "nesterov": False,
+        "learning_rate": 0.02,
+        "l2_regularization": 0.0,
+        "weight_decay": 0.02,
+    },
+    "Muon, 0.02": {"optimizer": "muon", "nesterov": False, "learning_rate": 0.02, "l2_regularization": 0.0},
+    "NAdam of torch, 0.004": {
+        "optimizer": "torch.optim:NAdam",
+        "nesterov": False,
+        "learning_rate": 0.004,
+        "l2_regularization": 0.0,
+    },
     "colour jitter 0.4": {"color_jitter": [0.4]},
     "TrivialAugment": {"augment": "trivialaugment"},
     "RandAugment, 2 of 9": {"augment": "randaugment", "augment_magnitude": 9.0},
@@ -104,6 +121,7 @@ def main() -> None:
     parser.add_argument("--out", type=Path, default=Path("runs/gains"))
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--only", nargs="*", help="Words of the ingredients to train; the table is not written.")
+    parser.add_argument("--table", action="store_true", help="Train nothing: the table of what is there.")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)
     base = {**BASE, "data_dir": given.data_dir}
@@ -111,11 +129,13 @@ def main() -> None:
     for number, (name, extra) in enumerate(INGREDIENTS.items()):
         if given.only and not any(word in name for word in given.only):
             continue
+        folders = [given.out / f"{number:02d}-{seed}" for seed in range(given.seeds)]
+        if given.table and not all(one.with_suffix(".json").exists() for one in folders):
+            continue
         options = {**base, **extra}
-        if "teacher" in extra:
+        if "teacher" in extra and not given.table:
             trained(given.out / "teacher", {**base, **TEACHER, "seed": 100})
             options["teacher"] = str(given.out / "teacher")
-        folders = (given.out / f"{number:02d}-{seed}" for seed in range(given.seeds))
         results[name] = [trained(one, {**options, "seed": seed}) for seed, one in enumerate(folders)]
     if given.only:
         return
