@@ -3,6 +3,8 @@
 import dataclasses
 import importlib
 import inspect
+import re
+from pathlib import Path
 from typing import Any
 
 from conveyor import commands
@@ -25,8 +27,22 @@ PUBLIC = {
 """What the page of the Python interface shows: `module:name`."""
 
 
+def examples() -> dict[str, str]:
+    """By option: how the pages write it, with a value where one of them does, and which page that is."""
+    found: dict[str, str] = {}
+    for page in sorted((Path(__file__).resolve().parent.parent / "docs").glob("*.md")):
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        code = [line for block in blocks for line in block.splitlines()] + re.findall(r"`([^`\n]+)`", text)
+        for flag, values in re.findall(r"(?<![\w-])(--[a-z0-9-]+)((?: +(?!--)[^\s#|]+)*)", "\n".join(code)):
+            if flag not in found or (values and f"`{flag}`" in found[flag]):
+                found[flag] = f"`{flag}{values}` in [{page.stem}]({page.name})"
+    return found
+
+
 def options_page() -> str:
     """Every option of `conveyor train`, by section, and the arguments of the other commands."""
+    shown = examples()
     lines = [
         "# Options",
         "",
@@ -40,7 +56,9 @@ def options_page() -> str:
                 choices = (
                     f" One of {', '.join(f'`{one}`' for one in spec.about.choices)}." if spec.about.choices else ""
                 )
-                lines.append(f"| {', '.join(f'`{flag}`' for flag in spec.flags)} | {_cell(explained(spec))}{choices} |")
+                example = next((f" Example: {shown[flag]}." for flag in spec.flags if flag in shown), "")
+                flags = ", ".join(f"`{flag}`" for flag in spec.flags)
+                lines.append(f"| {flags} | {_cell(explained(spec))}{choices}{example} |")
         lines.append("")
     lines += ["## Commands", ""]
     for names in commands.NAMES.values():

@@ -151,6 +151,14 @@ def test_the_reference_has_every_option_and_every_public_name() -> None:
     assert [spec.flag for spec in specs().values() if f"`{spec.flag}`" not in options] == []
     assert [name for name in package.__all__ if name != "__version__" and f"`conveyor.{name}`" not in python] == []
     assert "- `.predict()`:" in python
+    shown = made["examples"]()
+    recipe = (
+        "augment", "augment-magnitude", "augment-operations", "color-jitter", "random-erasing", "repeated-augmentation",
+        "mixup-alpha", "cutmix-lambda", "label-smoothing", "loss", "bce-threshold", "focal-gamma", "class-weights", "teacher",
+        "distillation", "teacher-share", "task", "survival", "layer-decay", "ema-decay", "ema-warmup", "optimizer",
+        "optimizer-arguments", "folds", "group-by", "exclude-images", "answers", "best-by", "progressive-image-size",
+    )  # fmt: skip
+    assert [name for name in recipe if f"`--{name} " not in shown.get(f"--{name}", "")] == []
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:

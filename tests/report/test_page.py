@@ -187,3 +187,20 @@ def test_the_picture_of_the_layout_deals_spans_as_the_run_does(tmp_path: Path) -
         pictures.append(sections.layout(inputs.read_run(folder))["svg"])
     assert "slots 5 to 7" in pictures[0]
     assert "slots 4 to 7" in pictures[1]
+
+
+def test_all_labels_of_a_multi_label_run_are_shown() -> None:
+    """300 classes, of which one has no image: 299 rows, the weakest first, none left out."""
+    from conveyor.report import sections
+
+    found = {
+        "classes": [f"class {n}" for n in range(300)], "update": 7, "thresholds": [0.5] * 300,
+        "average_precision": [None if n == 5 else (n + 1) / 300 for n in range(300)],
+        "counts": [(0 if n == 5 else 10, 10, 5) for n in range(300)],
+    }  # fmt: skip
+    shown = sections.labels(found)
+    assert shown is not None
+    rows = [*shown["rows"], *shown["others"]]
+    assert len(rows) == 299
+    assert "class 0" in str(rows[0][0])
+    assert "class 299" in str(rows[-1][0])

@@ -290,7 +290,7 @@ def classes(confusion: Confusion | None) -> dict[str, Any] | None:
 def labels(found: dict[str, Any]) -> dict[str, Any] | None:
     """Of a multi-label model: average precision, precision, recall and F1 of the classes at their thresholds, weakest first.
 
-    There is no confusion matrix: an image has several classes, and a wrong one replaces no certain other.
+    All classes that an image has are shown. There is no confusion matrix: an image has several classes, and a wrong one replaces no certain other.
     """
     if not found:
         return None
@@ -308,7 +308,7 @@ def labels(found: dict[str, Any]) -> dict[str, Any] | None:
     return {
         "matrix": None, "pairs": [],
         "whose": f"{of_weights(found['update'])} A class is named from its threshold on, which is the best for F1 on these images.",
-        "head": head, "rows": rows[:SHOWN_CLASSES], "others": rows[SHOWN_CLASSES:MOST_CLASSES],
+        "head": head, "rows": rows[:SHOWN_CLASSES], "others": rows[SHOWN_CLASSES:],
     }  # fmt: skip
 
 

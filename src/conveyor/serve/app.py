@@ -126,7 +126,7 @@ class Http:
                 return _timed(asked, Response(content, headers={"Content-Type": "application/json"}))
 
     async def classify(self, request: Request) -> Response:
-        """The request of the page: the bytes of one photograph in, the five best classes out."""
+        """The request of the page: the bytes of one photograph in, the five best classes out, or all labels."""
         async with self._limit() as limit:
             with self._service.request("http-page", limit) as asked:
                 model = asked.model

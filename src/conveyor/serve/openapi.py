@@ -55,7 +55,10 @@ def document(model: ServedModel) -> dict[str, Any]:
         "description": "The body is the file itself: JPEG, PNG, WebP, GIF, BMP, TIFF or PPM. The header Server-Timing tells "
         "the milliseconds of receive, decode, queue, infer and encode, which add up to the whole.",
         "requestBody": {"required": True, "content": dict.fromkeys(kinds, picture)},
-        "responses": _responses("The five most probable classes.", {"$ref": "#/components/schemas/Answer"}),
+        "responses": _responses(
+            "The five most probable classes, and all labels of a multi-label model.",
+            {"$ref": "#/components/schemas/Answer"},
+        ),
     }
     return {
         "openapi": "3.1.0",

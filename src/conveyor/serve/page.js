@@ -7,7 +7,9 @@ function say(text, bad) { status.textContent = text; status.className = bad ? "b
 
 function show(answer) {
   at("model").textContent = answer.model + ", version " + answer.version;
-  best.replaceChildren(...answer.best.map(one => {
+  const rows = answer.labels || answer.best;
+  best.setAttribute("aria-label", answer.labels ? "All labels above their thresholds" : "The five most probable classes");
+  best.replaceChildren(...rows.map(one => {
     const row = document.createElement("li"), percent = (100 * one.probability).toFixed(1) + " %";
     for (const [name, text] of [["label", one.label], ["percent", percent], ["track", ""]]) {
       const part = document.createElement("span");
@@ -18,7 +20,7 @@ function show(answer) {
     requestAnimationFrame(() => requestAnimationFrame(() => { bar.style.width = percent.replace(" ", ""); }));
     return row;
   }));
-  say("Answered in " + Math.max(1, Math.round(answer.milliseconds)) + " ms");
+  say((rows.length ? "" : "No label reaches its threshold. ") + "Answered in " + Math.max(1, Math.round(answer.milliseconds)) + " ms");
 }
 
 async function classify(photograph) {

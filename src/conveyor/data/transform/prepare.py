@@ -16,7 +16,7 @@ from conveyor.data.loader import Transform
 from conveyor.data.photo import crops
 from conveyor.data.progressive_size import image_size_at
 from conveyor.data.subject import Subject, subject
-from conveyor.data.transform import augment, erasing, geometry, jitter, mixing
+from conveyor.data.transform import augment, erasing, geometry, jitter, mixing, operations
 from conveyor.data.transform.normalize import Normalization
 from conveyor.data.transform.randaugment import randaugment, trivialaugment
 from conveyor.numerics import keyed
@@ -119,6 +119,8 @@ class Prepare:
         if images.shape[3] != len(self.normalization.scale):
             # Photographs read as grey for a network with one channel.
             self.normalization = Normalization.named(self.normalization_name, images.shape[3])
+        if augment.applies(images, self.normalization):
+            return augment.augment(images, self.normalization, None, 0, "zero", None)
         return self.normalization(images)
 
     def _geometry(self, images: Tensor, batch: Batch, train: bool) -> Tensor:
@@ -173,14 +175,16 @@ class Prepare:
         return self._data.augment != "none" or any(self._data.color_jitter)
 
     def _augmented(self, images: Tensor, batch: Batch, train: bool) -> Tensor:
-        data, key = self._data, (self._seed, batch.epoch, batch.samples)
-        if train and any(data.color_jitter):
-            images = jitter.jitter(images, *key, data.color_jitter)
-        if train and data.augment == "trivialaugment":
-            return trivialaugment(images, *key)
-        if train and data.augment == "randaugment":
-            return randaugment(images, *key, operations=data.augment_operations, magnitude=data.augment_magnitude)
-        return images
+        if not (train and self._recolours):
+            return images
+        data, key, (height, width) = self._data, (self._seed, batch.epoch, batch.samples), images.shape[1:3]
+        plans = [jitter.jitter(*key, data.color_jitter)] if any(data.color_jitter) else []
+        if data.augment == "trivialaugment":
+            plans.append(trivialaugment(*key, (height, width)))
+        elif data.augment == "randaugment":
+            number, strength = data.augment_operations, data.augment_magnitude
+            plans.append(randaugment(*key, (height, width), operations=number, magnitude=strength))
+        return operations.change(images, torch.cat(plans, 1))
 
     def _mix(self, batch: Batch) -> Batch:
         images, terms = mixing.mix(

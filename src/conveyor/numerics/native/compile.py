@@ -27,6 +27,7 @@ SOURCES: Mapping[str, tuple[str, tuple[str, ...]]] = {
         for name in ("norm_act", "group_norm", "depthwise", "winograd", "rounding")
     },
     "augment": ("data/native/augment.c", (*_EXACT, "-fopenmp")),
+    "change": ("data/native/change.c", (*_EXACT, "-fopenmp", "-fno-math-errno", "-fno-trapping-math")),
     "jpeg_crop": ("data/native/jpeg_crop.c", (*_EXACT, "-Wl,--no-as-needed", "-ldl")),
 }
 """Kernels by name: the source file in the package, and its flags."""
