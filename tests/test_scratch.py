@@ -1,10 +1,13 @@
 """Temporary folders: private, gone at the end, and gone after the next start when their process was killed."""
 
+import fcntl
+import os
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -44,6 +47,22 @@ def test_what_a_killed_process_left_is_removed_by_the_next(tmp_path: Path, monke
         for one in holders:
             one.kill()
             one.communicate(timeout=10)
+
+
+def test_a_folder_that_is_being_made_is_not_taken_for_abandoned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another process looks for abandoned folders just before this one locks its own."""
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    lock, looks = fcntl.flock, "from conveyor import scratch; scratch.remove_abandoned()"
+
+    def slowly(*arguments: Any) -> None:
+        subprocess.run([sys.executable, "-c", looks], env={**os.environ, "TMPDIR": str(tmp_path)}, check=True)
+        lock(*arguments)
+
+    monkeypatch.setattr(scratch.fcntl, "flock", slowly)
+    with scratch.folder("slow") as mine:
+        assert mine.exists()
 
 
 def test_a_killed_job_leaves_nothing_behind(tmp_path: Path) -> None:

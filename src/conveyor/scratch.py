@@ -28,8 +28,10 @@ def folder(purpose: str, *, in_memory: bool = False) -> Iterator[Path]:
     where = str(MEMORY) if in_memory and os.access(MEMORY, os.W_OK) else None
     path = Path(tempfile.mkdtemp(prefix=f"{PREFIX}{purpose}-", dir=where))
     try:
-        with open(path / LOCK, "w") as lock:
+        # Locked before it has its name: another process that starts now must not find it free.
+        with open(path / f"{LOCK}.new", "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
+            Path(lock.name).rename(path / LOCK)
             yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
