@@ -44,7 +44,7 @@ elif what == "group":
     total = torch.ones(1)
     torch.distributed.all_reduce(total)
     assert total.item() == 2, "the caller's group is still there"
-    torch.distributed.destroy_process_group()  # or gloo's threads may abort the process at its end, with or without us
+    torch.distributed.destroy_process_group()  # as PyTorch asks: its threads may abort the process at its end
 elif what == "again":
     held = []
     for number in range(4):
