@@ -78,20 +78,27 @@ def started() -> Iterator[Browser]:
     driver = shutil.which("chromedriver")
     if driver is None or not (shutil.which("chromium") or shutil.which("google-chrome")):
         pytest.skip("needs chromium and chromedriver")
-    process = subprocess.Popen([driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-    try:
-        assert process.stdout is not None
-        port = next(
-            (match[1] for line in process.stdout if (match := re.search(r"successfully on port (\d+)", line))), None
-        )
-        assert port is not None, "chromedriver ended at once"
+    with _driving(driver) as port:
         browser = Browser(f"http://127.0.0.1:{port}")
         try:
             yield browser
         finally:
             browser.close()
-    finally:
-        process.terminate()
-        process.wait(timeout=20)
-        if process.stdout is not None:
-            process.stdout.close()
+
+
+@contextlib.contextmanager
+def _driving(driver: str) -> Iterator[str]:
+    """The port of a running driver. It picks a free IPv4 port and ends where that port is taken on IPv6: then once more."""
+    for _ in range(5):
+        with subprocess.Popen(
+            [driver, "--port=0"], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+        ) as process:
+            assert process.stdout is not None
+            told = (re.search(r"successfully on port (\d+)", line) for line in process.stdout)
+            if (port := next((match[1] for match in told if match), None)) is not None:
+                try:
+                    yield port
+                finally:
+                    process.terminate()
+                return
+    raise AssertionError("chromedriver ended five times before it had a port")
