@@ -18,7 +18,7 @@ sys.path.insert(0, str(ROOT))
 from tests.browser import Browser, started  # noqa: E402
 
 from conveyor.report.page import write_report  # noqa: E402
-from conveyor.serve.launcher import running  # noqa: E402
+from conveyor.serve.launcher import running_server  # noqa: E402
 from conveyor.serve.settings import NO_GRPC, ServeSettings  # noqa: E402
 
 LARGEST = 150_000
@@ -85,7 +85,7 @@ def main() -> None:
     ready = "const done = arguments[0], look = () => document.querySelector('section') ? done() : setTimeout(look, 50); look();"
     photograph = base64.b64encode((first / "right" / "0000.png").read_bytes()).decode()
     settings = ServeSettings(path=str(first), name=first.name, port=0, grpc_port=NO_GRPC, workers=1)
-    with tempfile.TemporaryDirectory() as scratch, started() as browser, running(settings) as server:
+    with tempfile.TemporaryDirectory() as scratch, started() as browser, running_server(settings) as server:
         pages = Path(scratch)
         report = write_report([first], pages / "report.html")
         for name, part in PARTS.items():

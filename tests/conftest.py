@@ -33,9 +33,10 @@ for number, default in ((signal.SIGHUP, signal.SIG_DFL), (signal.SIGINT, signal.
 
 @pytest.fixture(autouse=True, scope="session")
 def _own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Nothing of the user's cache is read or written."""
+    """Nothing of the user's cache is read or written; lines are not folded."""
     patch = pytest.MonkeyPatch()
     patch.setenv("CONVEYOR_CACHE", str(tmp_path_factory.mktemp("cache")))
+    patch.setenv("COLUMNS", "10000")  # sentences stay on one line; tests/commands/test_width.py looks at 80 columns
     for name in ("DATA_DIR", "DATASETS_DIR", "TF_CONFIG"):
         patch.delenv(name, raising=False)
     yield

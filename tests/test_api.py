@@ -4,6 +4,7 @@ import json
 import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -124,6 +125,26 @@ def test_a_callback_may_end_the_run(tmp_path: Path) -> None:
     assert watching.heard[-1] == ("end", "stopped by a callback")
 
 
+def test_a_second_thread_that_trains_is_refused(tmp_path: Path) -> None:
+    """PyTorch's random generator, from which weights are drawn, is one for all threads."""
+    refused: list[str] = []
+
+    class Training:
+        def on_log(self, record: dict[str, Any]) -> None:
+            def second() -> None:
+                with pytest.raises(conveyor.UserError, match="another thread of this process is training") as error:
+                    conveyor.train(run_dir=tmp_path / "second", **COMMON)
+                refused.append(str(error.value))
+
+            thread = threading.Thread(target=second)
+            thread.start()
+            thread.join()
+
+    conveyor.train(run_dir=tmp_path / "first", callbacks=[Training()], **COMMON)
+    assert len(refused) == 2
+    assert conveyor.train(run_dir=tmp_path / "third", **COMMON).updates == 6
+
+
 def test_a_callback_that_fails_ends_nothing(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     class Failing:
         calls = 0
@@ -139,6 +160,17 @@ def test_a_callback_that_fails_ends_nothing(tmp_path: Path, caplog: pytest.LogCa
     assert "Failing.on_log failed (RuntimeError: no)" in caplog.text
     with pytest.raises(UserError, match="int is no callback"):
         conveyor.train(run_dir=tmp_path / "none", callbacks=[3], **COMMON)
+
+
+def test_what_is_no_data_no_model_and_no_path_is_one_sentence(tmp_path: Path) -> None:
+    images, labels = arrays(16)
+    lists = (images.tolist(), labels.tolist())
+    with pytest.raises(UserError, match=r"has no samples .* labels\) as arrays"):
+        conveyor.train(data=(lists, lists), run_dir=tmp_path / "lists", **COMMON)
+    with pytest.raises(UserError, match=r"the model cannot take images of shape \[1, 1, 8, 8\] \(mat1"):
+        conveyor.train(model=torch.nn.Linear(5, 5), data=(arrays(16), arrays(8)), run_dir=tmp_path / "model", **OWN)
+    with pytest.raises(UserError, match="path should be a folder, a file or a Run, not NoneType"):
+        conveyor.load(None)  # type: ignore[arg-type]
 
 
 def test_a_callback_from_the_shell(tmp_path: Path, conveyor: Command, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,8 @@ from conveyor.version import __version__
 Run = Callable[..., tuple[int, str, str]]
 
 
-def test_overview_lists_the_commands_that_are_there(conveyor: Run) -> None:
+def test_overview_lists_the_commands_that_are_there(conveyor: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS")
     code, out, _ = conveyor("--help")
     assert code == 0
     for title, names in commands.NAMES.items():

@@ -46,6 +46,8 @@ def test_only_a_batch_norm_span_is_cut_and_only_when_allowed() -> None:
         (Topology(4, 64, 4, 4), Machine(64, 16), "4x4", "exactly as asked"),
         (Topology(4, 64, 4, 4), Machine(64, 4), "4x1", "folded"),
         (Topology(4, 64, 4, 4), Machine(2), "2x1", "folded"),
+        (Topology(4, 64, 2, 4, depth=2), Machine(64, 4), "2x2", "exactly as asked"),
+        (Topology(4, 64, 2, 4, depth=1), Machine(64, 2), "2x1", "exactly as asked"),
         (Topology(32, 1, 1, 1), Machine(2), "1x1", "exactly as asked"),
         (Topology(8, 8, 1, 1), Machine(2), "2x1", "accumulation spread"),
         (Topology(8, 8, 1, 1), Machine(8, 4), "4x1", "accumulation spread"),

@@ -38,6 +38,7 @@ KILLED = """
 ray.init(num_cpus=2, **here)
 scaling = ScalingConfig(num_workers=(1, 2))
 trainer = conveyor.ray.Trainer(options, scaling_config=scaling, run_config=RunConfig(storage_path=place, **about))
+again = conveyor.ray.Trainer(options, scaling_config=scaling, run_config=RunConfig(storage_path=place, **about))
 """
 LOST = """
 from pyarrow.fs import S3FileSystem
@@ -61,9 +62,45 @@ trainer = conveyor.ray.Trainer(
     run_config=RunConfig(storage_path=os.environ["BUCKET"], storage_filesystem=store, **about),
 )
 """
+GROWN = """
+import pathlib, threading, time
+from ray._private.node import Node
+from ray._private.parameter import RayParams
+
+
+class Hold:
+    "Alone, the worker gets as far as epoch 4 and waits: it is ended when Ray has another one."
+
+    def on_log(self, record):
+        while record["epoch"] >= 4 and ray.train.get_context().get_world_size() == 1:
+            time.sleep(0.1)
+
+
+def grow():
+    "A machine more, once the run has a checkpoint."
+    while not list(pathlib.Path(place).glob("job/run/checkpoints/*/manifest")):
+        time.sleep(0.1)
+    # Not by `ray start` or ray.cluster_utils: they replace the address 127.0.0.1 by one that is seen from outside.
+    head = ray.get_runtime_context().gcs_address
+    place_of_it = dict(gcs_address=head, node_ip_address="127.0.0.1", temp_dir=temporary, min_worker_port=0, max_worker_port=0)
+    Node(RayParams(num_cpus=1, num_gpus=0, object_store_memory=150 << 20, **place_of_it), head=False, shutdown_at_exit=False)
+    threading.Event().wait()  # the machine ends with the thread that started it
+
+
+ray.init(num_cpus=1, **here)
+scaling = ScalingConfig(num_workers=(1, 2), elastic_resize_monitor_interval_s=2)
+options["callbacks"] = [Hold()]
+trainer = conveyor.ray.Trainer(options, scaling_config=scaling, run_config=RunConfig(storage_path=place, **about))
+threading.Thread(target=grow, daemon=True).start()
+"""
 TAIL = """
 found = trainer.fit()
 assert found.error is None
+if "again" in globals():  # the same fit once more: the run has come to its end
+    repeated = again.fit()
+    for name in ("update", "validation_accuracy"):
+        assert repeated.metrics[name] == found.metrics[name], repeated.metrics
+    assert repeated.checkpoint.path == found.checkpoint.path
 print(json.dumps({"metrics": found.metrics, "checkpoint": found.checkpoint.path, "best": len(found.best_checkpoints)}))
 """
 
@@ -134,11 +171,28 @@ def test_a_killed_worker_changes_nothing(tmp_path: Path) -> None:
     expected = alone(tmp_path)
     assert differences(run, expected.folder) == []
     assert "resumed after update" in (run / "log.txt").read_text(), "nobody was killed"
+    counted = json.loads((run / "result.json").read_text())
+    assert counted["restarts"] == 1
+    assert 0 <= counted["updates_repeated"] < expected.updates
+    assert not list((place / "job").glob("starts-*")), "the next fit of this name begins to count anew"
     assert found["metrics"]["update"] == expected.updates
     assert found["metrics"]["validation_accuracy"] == expected.accuracy
     assert found["best"] > 1
     last = expected.folder / "checkpoints" / str(expected.updates) / "model.safetensors"
     assert (Path(found["checkpoint"]) / "model.safetensors").read_bytes() == last.read_bytes()
+
+
+def test_a_worker_more_changes_nothing(tmp_path: Path) -> None:
+    place, run = tmp_path / "ray", tmp_path / "ray/job/run"
+    with started(GROWN, place) as job:
+        found = result(job, place)
+    expected = alone(tmp_path)
+    assert differences(run, expected.folder) == []
+    saved = [json.loads(one.read_text())["progress"]["layout"] for one in run.glob("checkpoints/*/state.json")]
+    assert set(saved) == {"1x1", "2x1"}
+    assert found["metrics"]["update"] == expected.updates
+    assert found["metrics"]["validation_accuracy"] == expected.accuracy
+    assert json.loads((run / "result.json").read_text())["restarts"] == 1
 
 
 def test_a_run_folder_that_is_gone_is_made_anew_from_what_ray_kept(tmp_path: Path, bucket: str) -> None:  # noqa: F811
@@ -155,3 +209,4 @@ def test_a_run_folder_that_is_gone_is_made_anew_from_what_ray_kept(tmp_path: Pat
     assert saved[0].read_bytes() == saved[1].read_bytes()
     rows = [(folder / "metrics.csv").read_text().count("\n") for folder in (place / "own", expected.folder)]
     assert rows[0] < rows[1], "nothing was lost"
+    assert json.loads((place / "own/result.json").read_text())["restarts"] == 1

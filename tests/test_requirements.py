@@ -2,6 +2,8 @@
 
 import re
 import runpy
+import subprocess
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -55,3 +57,17 @@ def test_the_page_of_licences_is_of_these_packages() -> None:
     page = runpy.run_path(str(HERE / "scripts/licences.py"))["page"]
     assert (HERE / "docs/licences.md").read_text() == page(), "run scripts/licences.py"
     assert "not stated" not in page()
+
+
+def test_a_group_of_tests_stays_on_one_worker(tmp_path: Path) -> None:
+    """The daemons of SLURM must not run twice; a version of pytest that pytest-xdist did not know broke this silently."""
+    (tmp_path / "test_group.py").write_text(
+        "import os, pytest\n"
+        "@pytest.mark.xdist_group('one')\n"
+        "@pytest.mark.parametrize('number', range(6))\n"
+        "def test_it(number):\n"
+        "    open(os.environ['PYTEST_XDIST_WORKER'], 'a').close()\n"
+    )
+    command = [sys.executable, "-m", "pytest", "-q", "-n", "2", "--dist", "loadgroup", "-p", "no:cacheprovider"]
+    subprocess.run([*command, "test_group.py"], cwd=tmp_path, check=True, capture_output=True, timeout=120)
+    assert len(list(tmp_path.glob("gw*"))) == 1

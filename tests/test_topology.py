@@ -31,6 +31,13 @@ def test_batch_identities(micro: int, accumulation: int, replicas: int, stages: 
     assert topology.devices == replicas * stages
 
 
+def test_stages_that_share_a_device_need_fewer() -> None:
+    options = BatchOptions(replicas=3, splits=("a", "b", "c"), device_mapping=(0, 1, 1, 0))
+    topology, _ = Topology.from_options(options)
+    assert (topology.stages, topology.depth, topology.devices) == (4, 2, 6)
+    assert options.devices_per_replica == 2
+
+
 def test_global_batch_gives_the_nearest_accumulation() -> None:
     topology, notes = Topology.from_options(BatchOptions(micro_batch_size=3, replicas=2, global_batch_size=10))
     assert (topology.accumulation, topology.global_batch) == (2, 12)

@@ -23,11 +23,12 @@ from conveyor.infer.load import load as load_for_inference
 from conveyor.launch.rank import is_main
 from conveyor.models import user_module
 from conveyor.monitor.csvfile import CsvFile
-from conveyor.monitor.records import many
+from conveyor.numerics.threads import check_fork
 from conveyor.options import Options
 from conveyor.options.file import configuration
 from conveyor.options.layers import layered
 from conveyor.options.typed import TrainOptions
+from conveyor.options.units import many
 from conveyor.remote import front
 from conveyor.report import live
 from conveyor.run import folder as rundir
@@ -202,6 +203,9 @@ def load(
     if isinstance(path, Run):
         model = path.own_model if model is None else model
         path = path.folder
+    if not isinstance(path, str | Path):
+        raise UserError(f"path should be a folder, a file or a Run, not {type(path).__name__}")
+    check_fork()
     return Classifier(load_for_inference(front.fetched(path), checkpoint, model))
 
 

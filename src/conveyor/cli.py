@@ -14,7 +14,9 @@ from conveyor.errors import INTERRUPTED, USER_ERROR, UserError, did_you_mean
 from conveyor.interrupt import heard_in_imports
 from conveyor.layout import let_idle_threads_sleep
 from conveyor.models import user_module
+from conveyor.monitor.progress import folded, say_aside
 from conveyor.options.parser import Parser, width
+from conveyor.processes import print_any_text
 from conveyor.remote import is_address
 from conveyor.version import __version__
 
@@ -31,15 +33,16 @@ EXTRAS = {
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns its exit code."""
     words = list(sys.argv[1:] if argv is None else argv)
-    logging.basicConfig(level=logging.WARNING, format="%(message)s")
+    _log_to_standard_error()
     let_idle_threads_sleep()
+    print_any_text()
     try:
         with heard_in_imports():
             return _dispatch(words)
     except UserError as error:
         from conveyor.launch.failure import in_step
 
-        print(f"conveyor: error: {error}", file=sys.stderr)
+        say_aside(f"conveyor: error: {error}")
         return in_step(USER_ERROR, os.environ)
     except KeyboardInterrupt:
         print("conveyor: interrupted", file=sys.stderr)
@@ -48,6 +51,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The reader of our output closed the pipe (`conveyor models | head`): exit without an error, flush nothing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+
+
+class _Folded(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        return folded(super().format(record))
+
+
+def _log_to_standard_error() -> None:
+    logging.basicConfig(level=logging.WARNING)
+    for handler in logging.getLogger().handlers:
+        if type(handler.formatter) is logging.Formatter:
+            handler.setFormatter(_Folded("%(message)s"))
 
 
 def _dispatch(words: list[str]) -> int:

@@ -1,7 +1,9 @@
 """The one exception for mistakes a user can mend, and the search for the name they meant."""
 
+import contextlib
 import difflib
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Iterator
 
 USER_ERROR, INTERRUPTED = 2, 130
 """Exit codes: of a mistake the user can mend, and after Ctrl-C."""
@@ -14,6 +16,21 @@ class UserError(Exception):
     """
 
 
+@contextlib.contextmanager
+def explained_memory() -> Iterator[None]:
+    """A cure in place of the traceback where torch, numpy or a kernel of ours gets no memory."""
+    try:
+        yield
+    except (RuntimeError, MemoryError) as error:
+        found = re.search(r"tried to allocate [\d.]+ \w+", str(error), re.IGNORECASE)
+        if not isinstance(error, MemoryError) and found is None:
+            raise
+        raise UserError(
+            f"there is not enough memory ({found[0].lower() if found else first_line(error)}): choose a smaller "
+            "--micro-batch-size or --image-size, or add --recompute"
+        ) from error
+
+
 def first_line(error: BaseException) -> str:
     """What an error says, in one line; its type where it says nothing."""
     return (str(error).strip() or type(error).__name__).splitlines()[0]
@@ -24,6 +41,8 @@ def nearest(wrong: str, right: Iterable[str], count: int = 3) -> list[str]:
     names = list(right)
     by_folded = {name.lower(): name for name in names}
     found = difflib.get_close_matches(wrong.lower(), by_folded, n=count, cutoff=0.55)
+    if not found and len(wrong) > 2:  # onnx: onnxruntime
+        found = [name for name in by_folded if name.startswith(wrong.lower())][:count]
     return [by_folded[name] for name in found]
 
 

@@ -15,9 +15,12 @@ from conveyor.errors import UserError
 
 
 def write_atomically(path: str | Path, content: bytes | str) -> None:
-    """Write `content` so that `path` holds the old file or the whole new one, even after a crash in between."""
+    """Write `content` so that `path` holds the old file or the whole new one, even after a crash in between.
+
+    Names of files that are no UTF-8 are written with the bytes that they have.
+    """
     with open_replacing(Path(path)) as file:
-        file.write(content.encode() if isinstance(content, str) else content)
+        file.write(content.encode(errors="surrogateescape") if isinstance(content, str) else content)
 
 
 @contextlib.contextmanager
@@ -46,6 +49,12 @@ def replacing(target: Path) -> Iterator[Path]:
         raise
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def nearby(path: str | Path) -> str:
+    """A path as one would type it here: below the working folder without that."""
+    full, here = Path(path).absolute(), Path.cwd()
+    return str(full.relative_to(here)) if full.is_relative_to(here) else str(path)
 
 
 def make_parent(path: str | Path) -> None:
@@ -92,12 +101,23 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
+FULL = {
+    errno.ENOSPC: "the disk is full",
+    errno.EDQUOT: "the disk quota is used up",
+    errno.EFBIG: "the file would exceed the file size limit",
+}
+
+
+def why(error: OSError) -> str:
+    """Why something could not be written."""
+    return FULL.get(error.errno or 0) or (error.strerror or str(error)).lower()
+
+
 def raise_if_full(error: OSError, target: Path) -> None:
     """Turn the operating system's error for a full disk into a sentence for the user."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
-        reason = os.strerror(error.errno or 0).lower()
+    if error.errno in FULL:
         raise UserError(
-            f"cannot write {target}: {reason}; free some space or choose another folder (nothing that was there is lost)"
+            f"cannot write {target}: {why(error)}; free some space or choose another folder (nothing that was there is lost)"
         ) from error
 
 

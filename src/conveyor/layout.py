@@ -12,6 +12,7 @@ from pathlib import Path
 
 from conveyor.errors import UserError
 from conveyor.options.batch import LayoutOptions
+from conveyor.options.units import many
 from conveyor.topology import Topology
 from conveyor.tree import Dealt
 
@@ -50,7 +51,7 @@ class Machine:
         return cores // min(groups, cores)
 
     def __str__(self) -> str:
-        return _count(self.accelerators, "accelerator") if self.accelerators else _count(self.cores, "core")
+        return many(self.accelerators, "accelerator") if self.accelerators else many(self.cores, "core")
 
     @classmethod
     def here(cls, device: str = "auto") -> "Machine":
@@ -138,11 +139,11 @@ def choose_layout(
         why = "as asked"
         if depth > topology.stages:
             raise UserError(
-                f"--layout {options.layout} has depth {depth}, but the model has {topology.stages} "
-                f"stage{'s' if topology.stages > 1 else ''}: lower the depth or name more --splits"
+                f"--layout {options.layout} has depth {depth}, but the model has {many(topology.stages, 'stage')}: lower the "
+                "depth or name more --splits"
             )
     elif (machine.accelerators or workers) and units >= topology.devices and units > 1:
-        lanes, depth, why = topology.replicas, topology.stages, "exactly as asked"
+        lanes, depth, why = topology.replicas, topology.depth or topology.stages, "exactly as asked"
         spare = units // topology.devices
         lanes *= max(1, min(spare, topology.accumulation))
         if lanes > topology.replicas:
@@ -172,8 +173,8 @@ def choose_layout(
     threads = options.threads or share
     layout = Layout(lanes, depth, threads)
     note = (
-        f"layout {layout}: {_count(topology.replicas, 'replica')} x {_count(topology.stages, 'stage')} x accumulation "
-        f"{topology.accumulation} on {machine}, {_count(lanes, 'lane')} of depth {depth}, {_count(threads, 'thread')} each ({why})"
+        f"layout {layout}: {many(topology.replicas, 'replica')} x {many(topology.stages, 'stage')} x accumulation "
+        f"{topology.accumulation} on {machine}, {many(lanes, 'lane')} of depth {depth}, {many(threads, 'thread')} each ({why})"
     )
     return layout, note
 
@@ -191,8 +192,8 @@ def validation_layout(
             raise UserError(f"--layout {options.layout} needs {lanes} workers, but the launcher started {workers}")
     threads = options.threads or max(1, machine.cores // min(lanes, machine.cores))
     layout = Layout(lanes, 1, threads)
-    share = f"{_count(lanes, 'worker')} with the whole model, {_count(threads, 'thread')} each"
-    return layout, f"layout {layout}: {_count(batches, 'batch', 'batches')} on {machine}, {share}"
+    share = f"{many(lanes, 'worker')} with the whole model, {many(threads, 'thread')} each"
+    return layout, f"layout {layout}: {many(batches, 'batch')} on {machine}, {share}"
 
 
 def lanes_per_span(slots: int, lanes: int, span: int) -> int:
@@ -201,10 +202,6 @@ def lanes_per_span(slots: int, lanes: int, span: int) -> int:
     if span == 1 or groups >= lanes:
         return 1
     return max(count for count in range(1, lanes // groups + 1) if span % count == 0)
-
-
-def _count(number: int, one: str, many: str = "") -> str:
-    return f"{number} {one if number == 1 else many or one + 's'}"
 
 
 @functools.cache

@@ -23,6 +23,8 @@ class Topology:
     accumulation: int = 1
     replicas: int = 1
     stages: int = 1
+    depth: int = 0
+    """Devices of one replica; 0: one for each stage."""
 
     @property
     def slots(self) -> int:
@@ -36,12 +38,12 @@ class Topology:
     @property
     def devices(self) -> int:
         """Devices that would hold the topology exactly as asked."""
-        return self.replicas * self.stages
+        return self.replicas * (self.depth or self.stages)
 
     @classmethod
     def from_options(cls, batch: BatchOptions) -> tuple["Topology", list[str]]:
         """The topology and notes about numbers that had to be adjusted."""
-        stages = _stages(batch)
+        stages, depth = _stages(batch), batch.devices_per_replica if batch.device_mapping else 0
         notes: list[str] = []
         accumulation = batch.accumulation or 1
         if batch.global_batch_size is not None:
@@ -52,7 +54,7 @@ class Topology:
                     f"global batch {batch.global_batch_size} is not a multiple of micro-batch {batch.micro_batch_size} x "
                     f"{batch.replicas} replicas: using accumulation {accumulation}, global batch {accumulation * per_pass}"
                 )
-        return cls(batch.micro_batch_size, accumulation, batch.replicas, stages), notes
+        return cls(batch.micro_batch_size, accumulation, batch.replicas, stages, depth), notes
 
 
 MAX_PIXELS = 2**17

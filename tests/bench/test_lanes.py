@@ -9,6 +9,7 @@ from conveyor.bench import lanes
 from conveyor.bench.lanes import Work, ideal_seconds, measure, serve
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
+from conveyor.measure.rounds import Measured
 from conveyor.spec import resolve
 from conveyor.world.world import World
 
@@ -27,7 +28,8 @@ def test_a_record_says_what_the_layouts_cost() -> None:
         "2x1": [{"seconds": 2.1, "images": 64, "alone": [1.9, 2.1], "splits": []}] * 2,
         "1x2": [{"seconds": 2.5, "images": 64, "alone": [[0.1, 0.15], [0.1, 0.15]], "splits": ["layer2"]}] * 2,
     }
-    record = lanes._record(Work(slots=8), 2, answers, updates=1)
+    rates = {name: [one["images"] / one["seconds"] for one in rounds] for name, rounds in answers.items()}
+    record = lanes._record(Work(slots=8), 2, Measured(rates, {}, answers=answers), updates=1)
     assert record.results["2x1 / 1x1"].median == pytest.approx(4 / 2.1)
     assert record.results["overhead of lanes"].median == pytest.approx(5.0)
     assert record.results["share of ideal"].median == pytest.approx(100 * 9 * 0.25 / 2.5)

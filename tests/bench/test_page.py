@@ -114,3 +114,32 @@ def test_values_are_ordered_as_numbers_and_words() -> None:
         "32",
         "128",
     ]
+
+
+def grown(values: dict[str, tuple[float, ...]], key: str = "start_cpu_seconds") -> list[Record]:
+    return [
+        make_record(f"files={value}", {key: Sample("", found)}, benchmark="files", parameters={"files": value})
+        for value, found in values.items()
+    ]
+
+
+def test_the_exponent_is_the_slope_of_the_logarithms() -> None:
+    square = scaling.exponent(grown({"10": (1.0,), "100": (100.0,), "1000": (10_000.0,)}), "start_cpu_seconds")
+    assert square is not None
+    assert (square.fitted, square.end) == (pytest.approx(2.0), pytest.approx(2.0))
+    bent = scaling.exponent(grown({"10": (5.0, 5.0), "100": (5.0, 6.0), "1000": (50.0, 40.0)}), "start_cpu_seconds")
+    assert bent is not None
+    assert bent.fitted < bent.end  # a fixed cost hides the growth at first
+    assert bent.low < bent.fitted < bent.high
+    assert bent.rounds == 2
+    assert str(bent) == "0.48 (0.45..0.50, n=2), at the end 0.91"
+
+
+def test_words_two_cases_and_zeros_have_no_exponent(tmp_path: Path) -> None:
+    for values in ({"1": (1.0,), "2": (2.0,)}, {"1x1": (1.0,), "2x1": (2.0,), "4x1": (3.0,)}, {"1": (1.0,), "2": (0.0,), "3": (1.0,)}):  # fmt: skip
+        assert scaling.exponent(grown(values), "start_cpu_seconds") is None
+    for record in grown({"1000": (2.0,), "10000": (2.5,), "100000": (9.0,)}):
+        record.save(tmp_path / "records")
+    text = page.write_page(tmp_path).read_text()
+    assert "| files | CPU s to the first update (spread) |" in text
+    assert "| exponent | 0.33, at the end 0.56 |" in text

@@ -16,6 +16,7 @@ from conveyor.bench.records import load_record
 from conveyor.bench.spec import read_spec
 from conveyor.commands.bench import SPECS
 from conveyor.layout import usable_cores
+from conveyor.processes import this_program
 
 PROGRAM = f"""
 good:
@@ -218,8 +219,8 @@ def test_a_record_says_how_many_threads_there_were(program: str, env: str, threa
 
 
 def test_our_own_command_needs_no_search_path() -> None:
-    assert runner.this_program(["conveyor", "train"]) == [sys.executable, "-P", "-m", "conveyor", "train"]
-    assert runner.this_program(["python3", "x.py"]) == ["python3", "x.py"]
+    assert this_program(["conveyor", "train"]) == [sys.executable, "-P", "-m", "conveyor", "train"]
+    assert this_program(["python3", "x.py"]) == ["python3", "x.py"]
 
 
 def test_the_published_specification_finds_all_its_metrics(tmp_path: Path) -> None:

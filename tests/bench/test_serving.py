@@ -42,7 +42,7 @@ def test_servers_alternate(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(serving, "server", server)
     monkeypatch.setattr(serving, "run_clients", run_clients)
     monkeypatch.setattr(serving, "peer_python", lambda name: "python")
-    record = serving.measure("model", rounds=2)
+    record = serving.measure("model", serving.Wanted(rounds=2))
     assert asked == ["direct", "server", "plain", "direct", "plain", "server", "direct"]
     assert record.results["ratio to engine called directly"].values == (0.8, 0.8)
 

@@ -149,6 +149,9 @@ writer = BackgroundWriter()
 writer.save(Path(sys.argv[1]) / "7", make_state(seed=2))
 writer.wait()
 print(writer.problem)
+writer.save(Path(sys.argv[1] + "-alone") / "7", make_state(seed=2))
+writer.wait()
+print(writer.problem)
 resource.setrlimit(resource.RLIMIT_FSIZE, (10**9, resource.getrlimit(resource.RLIMIT_FSIZE)[1]))
 writer.save(Path(sys.argv[1]) / "8", make_state(8))
 writer.wait()
@@ -158,10 +161,11 @@ print(writer.problem)
     done = subprocess.run(
         [sys.executable, "-c", code, str(tmp_path), str(root)], capture_output=True, text=True, timeout=120, check=True
     )
-    first, second = done.stdout.splitlines()
+    first, alone, second = done.stdout.splitlines()
     assert "was not written" in first
     assert "file size limit" in first
     assert "earlier checkpoints are intact" in first
+    assert "there is no earlier one: make room, then conveyor restore" in alone
     assert second == "None"
     assert same(one.load(tmp_path / "7"), make_state(seed=1))
     assert same(one.load(tmp_path / "8"), make_state(8))

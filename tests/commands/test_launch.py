@@ -1,10 +1,15 @@
 """What `conveyor launch` makes of its words before it starts anything."""
 
+import os
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+
+from conveyor.version import __version__
 
 Command = Callable[..., tuple[int, str, str]]
 
@@ -15,6 +20,16 @@ def test_a_command_of_conveyor_is_no_program(conveyor: Command) -> None:
     code, _, err = conveyor("launch", "--instances", "2", "--", "train", "--epochs", "3")
     assert code == 2
     assert "write `-- conveyor train ...`" in err
+
+
+def test_the_program_is_found_where_no_path_leads_to_it() -> None:
+    """As in a container that calls its environment's interpreter by its full name."""
+    command = [sys.executable, "-P", "-m", "conveyor", "launch", "--instances", "2", "--", "conveyor", "--version"]
+    done = subprocess.run(
+        command, env={**os.environ, "PATH": "/usr/bin:/bin"}, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+    assert f"conveyor {__version__}" in done.stdout
 
 
 @pytest.mark.parametrize("words", [["--instances", "0"], ["--instances", "-1"], ["--replicas", "0"]])

@@ -171,6 +171,7 @@ def test_a_full_disk_is_told_and_harms_nothing(tmp_path: Path) -> None:
     assert process.returncode == 2, process.stderr
     assert "was not written" in process.stderr
     assert "earlier checkpoints are intact" in process.stderr
+    assert f"make room, then conveyor restore {tmp_path / 'run'}" in process.stderr.splitlines()[-1]
     assert "Traceback" not in process.stderr
     assert names(tmp_path / "run") == ["1", "2"]
     checkpoint(tmp_path / "run", 2)

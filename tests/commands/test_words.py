@@ -25,7 +25,8 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_help_fits_two_screens_and_all_is_there(conveyor: Command) -> None:
+def test_help_fits_two_screens_and_all_is_there(conveyor: Command, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("COLUMNS")
     short = cli.parser_of("train").format_help()
     assert len(short.splitlines()) <= 80
     assert max(map(len, short.splitlines())) <= 80
@@ -94,7 +95,7 @@ def test_runs_are_deleted_with_care(runs: Path, tmp_path: Path, conveyor: Comman
     (runs / "short").rename(tmp_path / "short")
     code, _, err = conveyor("runs", tmp_path, "--delete")
     assert code == 2
-    assert "add --yes" in err
+    assert "deleting 1 run needs an answer: add --yes" in err
     assert (tmp_path / "short" / "options.yml").exists()
     code, out, _ = conveyor("runs", tmp_path, "--delete", "--yes")
     assert code == 0

@@ -31,6 +31,10 @@ ATTACKS = {
         ),
         "the end and all log points are bit-identical to the undisturbed run",
     ),
+    "week": (
+        "100,000 updates of a tiny network, killed and restored several times, beside an undisturbed run",
+        "bit-identical ends and log points; memory and open files of every process flat; the run folder no larger than its log points and kept checkpoints",
+    ),
     "checkpoints": (
         "checkpoints with flipped bits, cut, lengthened, missing and exchanged files, and files forged with right checksums",
         "one sentence that names the checkpoint, exit code 2, nothing executed",

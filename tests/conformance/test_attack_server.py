@@ -20,7 +20,7 @@ from tests.serve.test_lifecycle import Load, metric, until, workers_of
 
 from conveyor.infer.engines.engine import open_engine
 from conveyor.infer.load import load
-from conveyor.request.callers import make_caller
+from conveyor.request.callers import Target, make_caller
 from conveyor.serve.launcher import RunningServer, running_server
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(1800), pytest.mark.xdist_group("attack-server")]
@@ -58,7 +58,7 @@ class GoodClient:
             for protocol, port in ports.items():
                 start = time.monotonic()
                 try:
-                    with make_caller(protocol, "127.0.0.1", port, "digits") as call:
+                    with make_caller(Target(protocol, "127.0.0.1", port, "digits")) as call:
                         if not np.allclose(call(IMAGES, 20), self._right, atol=1e-4):
                             self.wrong.append(f"{protocol}: other numbers")
                 except Exception as error:
@@ -165,7 +165,7 @@ class GrpcLoad:
         self.unanswered: list[str] = []
         self.stopping = threading.Event()
         self._leave = threading.Event()
-        self._caller = make_caller("grpc", "127.0.0.1", server.grpc_port, "digits")
+        self._caller = make_caller(Target("grpc", "127.0.0.1", server.grpc_port, "digits"))
         self._thread = threading.Thread(target=self._ask)
         self._thread.start()
 

@@ -21,7 +21,7 @@ from tests.conformance.test_punisher import MINUTES, SEED
 from tests.serve.conftest import IMAGES, settings_for, write_version
 from tests.serve.test_lifecycle import metric, until, workers_of
 
-from conveyor.request.callers import make_caller
+from conveyor.request.callers import Target, make_caller
 from conveyor.serve.launcher import RunningServer, running_server
 
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(int(MINUTES * 120) + 600)]
@@ -35,7 +35,7 @@ class Client:
 
     def __init__(self, protocol: str, port: int, right: list[np.ndarray]) -> None:
         self.answers, self.wrong = 0, list[str]()
-        self._call, self._right = make_caller(protocol, "127.0.0.1", port, "digits"), right
+        self._call, self._right = make_caller(Target(protocol, "127.0.0.1", port, "digits")), right
         self._leave = threading.Event()
         self._thread = threading.Thread(target=self._ask)
         self._thread.start()

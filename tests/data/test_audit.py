@@ -15,15 +15,31 @@ from conveyor.data.formats import divide
 from conveyor.options.data import DataOptions
 
 
-def test_near_pairs_are_those_of_all_pairs() -> None:
+def test_near_pairs_are_the_first_of_all_pairs_in_each_split() -> None:
     generator = np.random.default_rng(0)
     hashes = [int(one) for one in generator.integers(0, 2**63, 60, dtype=np.uint64)]
     for number in range(30):
         flips = generator.choice(64, generator.integers(0, 7), replace=False)
         hashes.append(hashes[number] ^ int(sum(1 << int(bit) for bit in flips)))
-    expected = {(i, j) for i in range(90) for j in range(i + 1, 90) if (hashes[i] ^ hashes[j]).bit_count() <= NEAR}
-    assert near_pairs(hashes) == expected
-    assert len(expected) > 10
+    every = {(i, j) for i in range(90) for j in range(i + 1, 90) if (hashes[i] ^ hashes[j]).bit_count() <= NEAR}
+    assert near_pairs(hashes, [str(number) for number in range(90)]) == every
+    assert len(every) > 10
+    hashes, splits = hashes + hashes[60:75] * 3, ["train"] * 80 + ["validation"] * 55
+    expected = {
+        (i, min(later))
+        for i in range(len(hashes))
+        for split in ("train", "validation")
+        if (later := [j for j in range(i + 1, len(hashes)) if (hashes[i] ^ hashes[j]).bit_count() <= NEAR and splits[j] == split])
+    }  # fmt: skip
+    assert near_pairs(hashes, splits) == expected
+    assert len(expected) > 60
+
+
+def test_many_alike_have_few_pairs() -> None:
+    """The frames of a film: all are near all others, and each is told once."""
+    hashes = [0xABCDEF0123456789 ^ (1 << number % 64) for number in range(3000)]
+    found = near_pairs(hashes, ["train"] * 3000)
+    assert found == {(number, number + 1) for number in range(2999)}
 
 
 def test_a_smaller_copy_has_nearly_the_same_hash() -> None:

@@ -49,6 +49,13 @@ def test_get_without_a_network(conveyor: Run, tmp_path: Path, monkeypatch: pytes
     assert code == 2
     assert "http://127.0.0.1:1/cifar-10-binary.tar.gz" in error
     assert "--mirror" in error
+    assert [path.name for path in tmp_path.iterdir()] == [".cifar10.lock"]
+
+
+def test_a_single_class_is_not_in_order(conveyor: Run, tmp_path: Path) -> None:
+    make_folder(tmp_path, 2, 1, classes=("ape",))
+    code, out, error = conveyor("data", "verify", tmp_path)
+    assert (code, "ape is its only class" in out + error) == (1, True)
 
 
 def test_build_and_verify(conveyor: Run, tmp_path: Path) -> None:

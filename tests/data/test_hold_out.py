@@ -1,14 +1,17 @@
 """Class folders without train/ and validation/ are divided."""
 
+import dataclasses
 from collections import Counter
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from conveyor.data.catalogue import info
 from conveyor.data.formats import folders
+from conveyor.data.formats.listing import Listing
 from conveyor.options import Options
 from conveyor.spec import resolve
 
@@ -73,3 +76,18 @@ def test_a_link_that_leads_back_is_not_followed(tmp_path: Path) -> None:
     elsewhere = photographs(tmp_path / "elsewhere", {"emu": 4})
     (root / "emu").symlink_to(elsewhere / "emu")
     assert folders.scan(root).count("validation") == 9
+
+
+@pytest.mark.parametrize("share", [0.0, 0.05, 0.3])
+def test_the_held_out_images_of_a_class_do_not_depend_on_the_others(share: float) -> None:
+    """One pass over the labels, however many classes: what it holds out of each is what the class alone would give."""
+    labels = np.random.default_rng(1).integers(0, 300, 2000)
+    whole = Listing(
+        Path(), tuple(map(str, range(300))), {"train": tuple((str(i), int(c)) for i, c in enumerate(labels))}
+    )
+    held = set(whole.divided(share).files["validation"])
+    for label in set(labels.tolist()):
+        own = tuple(pair for pair in whole.files["train"] if pair[1] == label)
+        alone = dataclasses.replace(whole, files={"train": own}).divided(share).files["validation"]
+        assert set(alone) == {pair for pair in held if pair[1] == label}
+    assert bool(held) == (share > 0)

@@ -53,6 +53,13 @@ def test_a_name_is_fetched_from_the_hub_once(server: Server, monkeypatch: pytest
     assert len(server.requests) == asked
 
 
+def test_the_file_that_is_missing_is_the_one_named(server: Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", server.address)
+    server.files = {f"timm/{NAME}.in1k/resolve/main/model.safetensors": b"weights"}
+    with pytest.raises(UserError, match=r"resolve/main/config.json \(there are none of that name\)"):
+        pretrained.find(NAME)
+
+
 def test_a_broken_transfer_leaves_nothing(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("HF_ENDPOINT", server.address)
     root = f"timm/{NAME}.in1k/resolve/main"

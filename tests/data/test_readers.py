@@ -1,6 +1,7 @@
 """idx and CIFAR files: right values from right files, one sentence from wrong ones."""
 
 import collections
+import gzip
 import os
 import pickle
 from pathlib import Path
@@ -60,6 +61,20 @@ def test_cifar10_binary(tmp_path: Path) -> None:
     np.testing.assert_array_equal(raw.images.numpy(), images)
     np.testing.assert_array_equal(raw.labels.numpy(), labels)
     assert dataset.class_names[3] == "cat"
+
+
+@pytest.mark.parametrize("zipped", ["data_batch_3.bin.gz", "data_batch_3.bin"])
+@pytest.mark.parametrize("kept", [5000, -1])
+def test_a_truncated_zipped_cifar_is_named(tmp_path: Path, zipped: str, kept: int) -> None:
+    """Cut in the middle of the zipped bytes, or zipped after it had lost whole records: 26 of 30 images."""
+    folder = tmp_path / "cifar-10-batches-bin"
+    make_cifar10(folder)
+    content = (folder / "data_batch_3.bin").read_bytes()
+    (folder / "data_batch_3.bin").unlink()
+    (folder / zipped).write_bytes(gzip.compress(content)[:kept] if kept > 0 else gzip.compress(content[: 2 * 3073]))
+    message = f"{zipped} is damaged" if kept > 0 else f"{folder} has 26 images for train instead of 50000"
+    with pytest.raises(UserError, match=message):
+        open_dataset(Options().replace(data="cifar10", data_dir=str(tmp_path)), "train")
 
 
 def test_cifar100_uses_the_fine_label(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Training with objects of the caller's own, from Python."""
 
+import csv
 import os
 import subprocess
 import sys
@@ -230,14 +231,15 @@ def test_data_of_ones_own_on_the_command_line(tmp_path: Path) -> None:
         done = command(f"train --data pets.py:{name} {same} --layout {layout} --run-dir {name}")
         assert done.returncode == 0, done.stderr
     assert "identical" in command("compare photos pair").stdout
-    assert "16 images" in (tmp_path / "photos" / "log.txt").read_text()
+    with open(tmp_path / "photos" / "validation.csv", encoding="utf-8") as file:
+        assert {row["images"] for row in csv.DictReader(file)} == {"16"}
     done = command("restore photos --epochs 3 --run-dir more")
     assert done.returncode == 2
     assert "is code of somebody's own" in done.stderr
     done = command("restore photos --data pets.py:photos --epochs 3 --run-dir more")
     assert done.returncode == 0, done.stderr
     done = command("train --data pets.py:cats --dry-run")
-    assert (done.returncode, "there is no cats in" in done.stderr) == (2, True)
+    assert (done.returncode, "there is no 'cats' in" in done.stderr) == (2, True)
     Image.fromarray(np.full((8, 8), 200, np.uint8)).save(tmp_path / "bright.png")
     assert '"label": "1"' in command("predict photos bright.png --json").stdout
 

@@ -87,5 +87,5 @@ def test_parallel_readers_set_the_threads():
     assert flat("popart", "resnet_main", "--data-dir .")["loader_threads"] is None
     assert flat("popart", "resnet_main", "--data-dir . --num-workers 3")["loader_threads"] == 3
     assert flat("popart", "resnet_main", "--data-dir . --num-workers 0")["loader_threads"] == 1
-    with pytest.raises(UserError, match="--num-workers -1 is negative"):
+    with pytest.raises(UserError, match="--num-workers is -1, but must be at least 0"):
         flat("popart", "resnet_main", "--data-dir . --num-workers -1")

@@ -167,3 +167,10 @@ def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=200)
     assert done.returncode == 0, done.stderr
     assert "--learning-rate" in (tmp_path / "site" / "options" / "index.html").read_text()
+
+
+def test_the_script_of_the_pictures_starts() -> None:
+    """It is run by hand only: a name that it imports may be gone."""
+    script = Path(__file__).parents[2] / "scripts" / "screenshots.py"
+    done = subprocess.run([sys.executable, str(script), "--help"], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

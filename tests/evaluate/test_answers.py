@@ -45,6 +45,24 @@ def test_the_file_has_every_image_and_agrees_with_the_figures(run: Path, tmp_pat
     assert file.read_bytes() == other.read_bytes()
 
 
+@pytest.mark.parametrize("form", ["csv", "parquet"])
+def test_images_in_parts_are_written_alike(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, form: str
+) -> None:
+    """All probabilities of a large set do not fit into memory at once."""
+    tables = []
+    for name, at_once in (("whole", 1 << 24), ("parts", 70)):  # 10 classes: 7 images at a time
+        monkeypatch.setattr("conveyor.evaluate.answers._AT_ONCE", at_once)
+        file = tmp_path / f"{name}.{form}"
+        words = ["validate", str(run), "--answers", str(file), "--run-dir", str(tmp_path / f"{name}-{form}"), "--quiet"]
+        assert cli.main(words) == 0
+        if form == "csv":
+            tables.append(file.read_bytes())
+        else:
+            tables.append(pytest.importorskip("pyarrow.parquet", reason="an extra").read_table(file).to_pylist())
+    assert tables[0] == tables[1]
+
+
 def test_parquet_has_all_probabilities(run: Path, tmp_path: Path) -> None:
     parquet = pytest.importorskip("pyarrow.parquet", reason="parquet is an extra")
     file = tmp_path / "answers.parquet"

@@ -64,3 +64,13 @@ def test_one_image_and_saturated_logits() -> None:
     assert found.average_precision == (1.0, 1.0)
     assert all(math.isfinite(one) and 0 <= one <= 1 for one in found.thresholds)
     assert found.counts.tolist() == [[1, 1], [1, 1], [1, 1]]
+
+
+def test_classes_looked_at_in_parts_give_the_same_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A table of all images and thousands of classes would be made a dozen times over."""
+    logits, labels = drawn(3, images=50, classes=23)
+    whole = measured(logits, labels)
+    monkeypatch.setattr("conveyor.evaluate.multi_label._AT_ONCE", 50 * 4)
+    parts = measured(logits, labels)
+    assert (parts.thresholds, parts.average_precision) == (whole.thresholds, whole.average_precision)
+    assert torch.equal(parts.counts, whole.counts)

@@ -13,7 +13,7 @@ from torch import nn
 from conveyor.errors import UserError
 from conveyor.infer import metadata
 from conveyor.infer.accuracy import sample
-from conveyor.infer.engines.engine import Source, open_engine
+from conveyor.infer.engines.engine import Source, open_engine, open_named
 from conveyor.infer.export import Comparison, export
 from conveyor.infer.load import from_options, load
 from conveyor.infer.loaded import Loaded
@@ -80,9 +80,8 @@ def test_the_torch_export_runs_without_us(digits: Loaded, expected: np.ndarray, 
 def test_a_wrong_export_is_not_declared_good(digits: Loaded, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     other = from_options(OPTIONS.replace(seed=9), "other")
     stored = other.source
-    monkeypatch.setattr(
-        "conveyor.infer.export._stored_source", lambda *_: Source(stored.preprocessing, graph=stored.graph)
-    )
+    wrong = open_named(Source(stored.preprocessing, graph=stored.graph), "torch", batch=5, threads=1)
+    monkeypatch.setattr("conveyor.infer.export._stored", lambda *_: wrong)
     with pytest.raises(
         UserError, match=r"differs from the original .* the same answer for . of 5 images.*another --format"
     ):
@@ -188,6 +187,18 @@ def test_a_checkpoint_is_loaded_with_its_averages(digits: Loaded, tmp_path: Path
     assert (got == weights[last] + 1).all()
 
 
+@pytest.mark.parametrize("words", [["validate"], ["restore"], ["train", "--dry-run", "--weights"]])
+def test_a_torch_export_is_no_damaged_checkpoint(
+    digits: Loaded, tmp_path: Path, conveyor: Callable[..., tuple[int, str, str]], words: list[str]
+) -> None:
+    advised = dataclasses.replace(digits, spec={**digits.spec, "chosen": "the best is 6: --checkpoint best"})
+    export(advised, tmp_path / "export", "torch")
+    code, _, error = conveyor(*words, tmp_path / "export")
+    assert (code, len(error.splitlines())) == (2, 1)
+    assert "is an export, for conveyor predict and conveyor serve: give the run" in error
+    assert "chosen" not in load(tmp_path / "export").spec, "an export has no checkpoints to choose from"
+
+
 def test_a_path_with_nothing_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="there is nothing at"):
         load(tmp_path / "none")
@@ -220,10 +231,13 @@ def test_export_from_the_command_line(
         (("--out", "{folder}/file/export"), "cannot write .*: not a directory"),
         (("--out", "/proc/nowhere/export"), "cannot write /proc/nowhere/export"),
         (("--out", "{folder}/new", "--batch", "²"), "neither a number"),
-        (("--out", "{folder}/new", "--int8", "--check-images", "0"), "--check-images 0: give at least 1"),
-        (("--out", "{folder}/new", "--int8", "--calibration-images", "-3"), "--calibration-images -3"),
-        (("--out", "{folder}/new", "--int8", "--max-drop", "nan"), "--max-drop nan"),
-        (("--out", "{folder}/new", "--int8", "--max-drop", "-1"), "--max-drop -1"),
+        (("--out", "{folder}/new", "--int8", "--check-images", "0"), "--check-images is 0; the smallest value is 1"),
+        (
+            ("--out", "{folder}/new", "--int8", "--calibration-images", "-3"),
+            "--calibration-images is -3; the smallest value is 1",
+        ),
+        (("--out", "{folder}/new", "--int8", "--max-drop", "nan"), "--max-drop is not a number"),
+        (("--out", "{folder}/new", "--int8", "--max-drop", "-1"), "--max-drop is -1; the smallest value is 0"),
     ],
 )
 def test_mistakes_of_the_command_line_are_one_sentence(

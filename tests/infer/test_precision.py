@@ -173,9 +173,9 @@ class TestGate:
     def test_wishes_that_cannot_be(self) -> None:
         for wanted, said in (
             (AskedPrecision("int9"), "did you mean 'int8'"),
-            (AskedPrecision(max_drop=float("nan")), "--max-drop nan"),
-            (AskedPrecision(check_images=0), "--check-images 0: give at least 1"),
-            (AskedPrecision(weight_bits=6), "--weight-bits 6"),
+            (AskedPrecision(max_drop=float("nan")), "--max-drop is not a number"),
+            (AskedPrecision(check_images=0), "--check-images is 0; the smallest value is 1"),
+            (AskedPrecision(weight_bits=6), "--weight-bits is 6; the smallest value is 7"),
         ):
             with pytest.raises(UserError, match=said):
                 wanted.check()

@@ -14,7 +14,7 @@ from tests.data.photos import make_folder, picture
 import conveyor
 from conveyor.cli import main
 from conveyor.errors import UserError
-from conveyor.infer.predict import Prediction, probabilities
+from conveyor.infer.predict import Prediction, find_files, probabilities
 
 Command = Callable[..., tuple[int, str, str]]
 CLASSES = ("ape", "bee", "cat")
@@ -49,6 +49,28 @@ def test_a_file_a_picture_and_an_array_are_prepared_alike(model: "conveyor.api.C
         assert found.ranked == wanted.ranked
     assert [one.ranked for one in _many(model.predict(pixels[None]))] == [wanted.ranked]
     assert [one.ranked for one in _many(model.predict(tmp_path))] == [wanted.ranked]
+
+
+def test_files_below_a_folder_have_the_names_that_paths_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("b.JPG", "a/c.png", "a/d/.jpg", "a/d/e.jpeg", "a/notes.txt", "a/d/no_suffixjpg", "é/f.webp"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    monkeypatch.chdir(tmp_path)
+    expected = ["a/c.png", "a/d/e.jpeg", "b.JPG", "é/f.webp"]
+    assert find_files(["."]) == find_files([Path()]) == expected
+    assert find_files([tmp_path, tmp_path / "a"]) == [str(tmp_path / name) for name in expected]
+    assert find_files(["a/"]) == expected[:2]
+
+
+def test_many_classes_are_kept_as_numbers() -> None:
+    """A tuple for each of 21,000 classes of every image would be megabytes."""
+    row = np.random.default_rng(0).random(21_000)
+    found = Prediction("photo.png", _row=row, _label=lambda index: f"class {index}")
+    order = np.argsort(-row, kind="stable")
+    assert found.top(3) == [(f"class {index}", row[index]) for index in order[:3]]
+    assert found.ranked[:3] == tuple(found.top(3))
+    assert len(found.ranked) == len(found.probabilities) == 21_000
+    assert not Prediction("broken.png", error="no image").ranked
 
 
 def test_an_array_of_the_right_size_is_cropped_all_the_same(model: "conveyor.api.Classifier", tmp_path: Path) -> None:
@@ -150,6 +172,7 @@ def test_an_export_predicts_too(home: Path, tmp_path: Path, conveyor: Command) -
     for source, engine in ((home / "run", "auto"), (tmp_path / "export", "onnxruntime")):
         code, out, err = conveyor("predict", source, file, "--json", "--engine", engine)
         assert code == 0, err
+        assert ("of run, the last" in err) == (source.name == "run"), "an export has no checkpoints to choose from"
         answers.append(json.loads(out)[0])
     assert answers[0]["label"] == answers[1]["label"]
     assert answers[0]["probability"] == pytest.approx(answers[1]["probability"], abs=1e-5)

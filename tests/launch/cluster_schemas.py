@@ -1,11 +1,12 @@
 """A program for the environment `cluster` of `make peers`: holds manifests on standard input against the projects' own types.
 
-Kubeflow Trainer's and JobSet's types ignore unknown fields, so a field is known when it survives the round trip. With
-CONVEYOR_CRDS, a folder of the projects' CRDs, each document is checked against its CRD: the schema with unknown fields
-forbidden (as the server prunes them), and the CEL rules that do not compare with an older object.
+Kubeflow Trainer's and JobSet's types ignore unknown fields, so a field is known when it survives the round trip. Asked for
+`crds`, it holds each document against its CRD in the folder CONVEYOR_CRDS: the schema with unknown fields forbidden (as the
+server prunes them), and the CEL rules that do not compare with an older object.
 """
 
 import copy
+import functools
 import os
 import sys
 from pathlib import Path
@@ -33,8 +34,7 @@ def by_types(document: dict[str, Any]) -> None:
 def by_crd(document: dict[str, Any], folder: Path) -> None:
     import jsonschema
 
-    for path in sorted(folder.glob("*.yaml")):
-        crd = yaml.safe_load(path.read_text())
+    for path, crd in definitions(folder).items():
         if crd.get("kind") != "CustomResourceDefinition" or crd["spec"]["names"]["kind"] != document["kind"]:
             continue
         version = document["apiVersion"].rpartition("/")[2]
@@ -43,6 +43,13 @@ def by_crd(document: dict[str, Any], folder: Path) -> None:
         print(f"{document['kind']}: {path.name}, {cel(schema, document, document['kind'])} CEL rules")
         return
     assert document["kind"] == "Secret", f"no CRD of {document['kind']} in {folder}"
+
+
+@functools.cache
+def definitions(folder: Path) -> dict[Path, dict[str, Any]]:
+    """The YAML files of `folder`; read once, and in C where that is there: a CRD has 10,000 lines."""
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    return {path: yaml.load(path.read_text(), Loader=loader) for path in sorted(folder.glob("*.yaml"))}
 
 
 def closed(schema: Any) -> Any:
@@ -89,9 +96,10 @@ def main(kind: str) -> None:
             task.validate_run()
             assert (task.name, task.num_nodes) == (document["name"], document["num_nodes"])
             continue
-        by_types(document)
-        if crds := os.environ.get("CONVEYOR_CRDS"):
-            by_crd(document, Path(crds))
+        if kind == "crds":
+            by_crd(document, Path(os.environ["CONVEYOR_CRDS"]))
+        else:
+            by_types(document)
     print("taken")
 
 

@@ -76,15 +76,9 @@ def newest(place: Path) -> tuple[int, str]:
 
 
 def forget_stop(folder: Path, stopped: int, per_checkpoint: int) -> None:
-    """Remove what a run saves and logs because it is told to leave: the checkpoint or its reason, and one row more."""
-    checkpoint = folder / "checkpoints" / str(stopped)
+    """Remove what a run saves and logs because it is told to leave: a checkpoint that is none of the regular ones, one row."""
     if stopped % per_checkpoint:
-        shutil.rmtree(checkpoint)
-    else:
-        state = json.loads((checkpoint / "state.json").read_text())
-        assert state["progress"]["reason"] == "interrupted"
-        state["progress"]["reason"] = None
-        (checkpoint / "state.json").write_text(json.dumps(state))
+        shutil.rmtree(folder / "checkpoints" / str(stopped))
     if stopped % int(str(RUN["updates_per_log"])):
         table = folder / "metrics.csv"
         first, *rows = table.read_text().splitlines(keepends=True)

@@ -13,6 +13,7 @@ from conveyor.launch import hosts
 from conveyor.launch.cores import available_cores
 from conveyor.launch.hosts import commands
 from conveyor.launch.job import LaunchPlan, host_command, ssh_command
+from conveyor.processes import this_program
 
 
 def test_instances_keep_their_meaning() -> None:
@@ -96,7 +97,7 @@ def test_a_share_behind_ssh(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> 
     monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
     monkeypatch.chdir(tmp_path)
     plan = LaunchPlan(instances=2, hosts=("far.example",), secret="not for the command line")
-    started = hosts._start_others(["conveyor", "train", "--data", "digits"], plan, None)
+    started = hosts._start_others(this_program(["conveyor", "train", "--data", "digits"]), plan, None)
     try:
         until = time.monotonic() + 30
         while not (tmp_path / "said").exists():

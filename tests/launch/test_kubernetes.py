@@ -1,8 +1,8 @@
 """Manifests have the fields that the schemas of Kubernetes, Kubeflow and JobSet demand.
 
 The schemas below are short forms. `make peers` (and `make conformance`) installs the projects' own types beside the
-package, and CONVEYOR_CRDS names a folder of their CRDs as YAML files: where they are, the manifests are held against them
-too, with the CEL rules of the CRDs evaluated.
+package. Their CRDs are in no package of PyPI, npm or Debian: CONVEYOR_CRDS names a folder of them as YAML files, and the
+manifests are held against these too, with the CEL rules evaluated.
 """
 
 import os
@@ -262,24 +262,57 @@ def test_the_restarts_of_a_train_job_are_those_of_a_runtime_of_its_own() -> None
     assert one["template"]["spec"]["backoffLimit"] == 0
 
 
-@pytest.mark.conformance
-@pytest.mark.parametrize("kinds", [("k8s", "jobset", "trainjob"), ("sky",)])
-def test_the_projects_own_types_take_it(kinds: tuple[str, ...]) -> None:
+def by_projects(kind: str, text: str) -> "subprocess.CompletedProcess[str]":
+    """What the program for the projects' own types says of these manifests."""
     if not (PEERS / ".all").exists():
         pytest.skip("make peers installs the types of Kubeflow and SkyPilot")
-    volumes = ("s3://images:/data",) if kinds == ("sky",) else CLUSTER.volumes
-    emitted = [
+    command = [str(PEERS / "bin/python"), str(SCHEMAS), kind]
+    return subprocess.run(command, input=text, text=True, capture_output=True, timeout=280, check=False)
+
+
+def many(kinds: tuple[str, ...], volumes: tuple[str, ...] = CLUSTER.volumes) -> str:
+    """Manifests of these kinds with and without restarts, on one node and on two."""
+    return "---\n".join(
         emit(kind, PROGRAM, plan, Cluster(num_hosts=nodes, gpus=1, gpu_type="A100", volumes=volumes))
         for kind in kinds
         for plan in (PLAN, LaunchPlan(instances=2))
         for nodes in (1, 2)
-    ]
-    command = [str(PEERS / "bin/python"), str(SCHEMAS), kinds[0]]
-    text = "---\n".join(emitted)
-    done = subprocess.run(command, input=text, text=True, capture_output=True, timeout=280, check=False)
+    )
+
+
+@pytest.mark.conformance
+@pytest.mark.parametrize("kinds", [("k8s", "jobset", "trainjob"), ("sky",)])
+def test_the_projects_own_types_take_it(kinds: tuple[str, ...]) -> None:
+    text = many(kinds, ("s3://images:/data",) if kinds == ("sky",) else CLUSTER.volumes)
+    done = by_projects(kinds[0], text)
     assert done.returncode == 0, done.stderr
     assert done.stdout.endswith("taken\n")
     wrong = text.replace("num_nodes:" if kinds == ("sky",) else "completionMode:", "numberOf:")
-    refused = subprocess.run(command, input=wrong, text=True, capture_output=True, timeout=280, check=False)
+    refused = by_projects(kinds[0], wrong)
     assert refused.returncode == 1
     assert "numberOf" in refused.stderr
+
+
+@pytest.mark.conformance
+def test_the_projects_crds_take_it() -> None:
+    if not os.environ.get("CONVEYOR_CRDS"):
+        pytest.skip(
+            "no package carries the CRDs: put manifests/base/crds/*.yaml of kubeflow/trainer v2.3.0 (not its kustomization), "
+            "kubeflow.org_pytorchjobs.yaml of kubeflow/training-operator v1.9.0 from the same place, and "
+            "config/components/crd/bases/*.yaml of kubernetes-sigs/jobset v0.12.0 into one folder, and set CONVEYOR_CRDS to it"
+        )
+    text = many(("k8s", "jobset", "trainjob"))
+    done = by_projects("crds", text)
+    assert done.returncode == 0, done.stderr
+    assert {line.partition(":")[0] for line in done.stdout.splitlines()[:-1]} == {
+        "PyTorchJob", "JobSet", "TrainJob", "TrainingRuntime",
+    }  # fmt: skip
+    rules = [int(line.split()[-3]) for line in done.stdout.splitlines() if line.startswith("TrainJob:")]
+    assert min(rules) >= 2, done.stdout
+    for right, wrong, why in (
+        ("name: night-run\n", "name: 1-night\n", "must match RFC 1035"),
+        ("numProcPerNode:", "processes:", "processes"),
+    ):
+        refused = by_projects("crds", text.replace(right, wrong))
+        assert refused.returncode == 1
+        assert why in refused.stderr

@@ -213,6 +213,19 @@ def test_scancel(cluster: Cluster, tmp_path: Path) -> None:
     assert cluster.field(job, "Restarts") == "0"
 
 
+def test_a_job_that_restores_a_cancelled_one(cluster: Cluster, undisturbed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    job = cluster.submit(script("--run-dir", str(folder)))
+    until(lambda: checkpoints(folder), "a checkpoint")
+    cluster.run("scancel", job)
+    cluster.wait(job, "CANCELLED", seconds=60)
+    until(lambda: not workers(folder), "the end of the workers", 60)
+    again = [sys.executable, "-m", "conveyor", "restore", str(folder)]
+    job = cluster.submit(emit("slurm", again, LaunchPlan(instances=2, threads=1), Wanted(num_hosts=2)))
+    check(cluster, job, folder, undisturbed)
+    assert "resumed after update" in said(cluster, job)
+
+
 def test_srun_without_a_script(cluster: Cluster, undisturbed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     cluster.run("srun", "--ntasks=2", "--nodes=2", *TRAIN, "--run-dir", str(folder))

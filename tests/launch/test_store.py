@@ -13,7 +13,7 @@ import pytest
 import torch.distributed as dist
 
 from conveyor.errors import UserError
-from conveyor.launch import messages, rendezvous, secret
+from conveyor.launch import messages, secret
 from conveyor.launch.store import MAX_STRANGERS, UNIX, Server, Store
 
 SECRET = b"known to the job alone"
@@ -261,18 +261,6 @@ def test_the_private_folder_is_ours_alone(tmp_path: Path, monkeypatch: pytest.Mo
     folder.symlink_to(tmp_path)
     with pytest.raises(UserError, match="belongs to you alone"):
         secret.private_folder()
-
-
-def test_the_address_to_listen_at() -> None:
-    assert rendezvous.own_address("10.1.2.3") == "10.1.2.3"
-    assert rendezvous.own_address("anything", interface="lo") == "127.0.0.1"
-    assert rendezvous.own_address("127.0.0.2") == "127.0.0.2"
-    assert rendezvous.interface_of("127.0.0.2") == "lo"
-    assert rendezvous.interface_of("192.0.2.77") is None
-    with pytest.raises(UserError, match="no such interface"):
-        rendezvous.own_address("a", interface="nothing0")
-    with pytest.raises(UserError, match="has no address"):
-        rendezvous.own_address("no.such.host.invalid")
 
 
 def test_a_long_path_is_no_obstacle(tmp_path: Path) -> None:

@@ -97,7 +97,7 @@ def test_code_is_imported_when_the_user_names_it(tmp_path: Path, monkeypatch: py
     assert os.environ[user_module.VARIABLE] == str(file)
     assert isinstance(models.build(f"{file}:small")[0], nn.Flatten)
     assert isinstance(models.build("wide")[1], BatchNorm)
-    with pytest.raises(UserError, match="no function absent"):
+    with pytest.raises(UserError, match="there is no 'absent'"):
         models.build(f"{file}:absent")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(user_module.VARIABLE, "nets.py")

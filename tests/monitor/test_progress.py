@@ -76,5 +76,9 @@ def test_a_long_line_is_folded_on_a_terminal_between_figures() -> None:
         os.close(child)
     shown = text.split("\r\n")
     assert shown[:2] == [line.partition("  loss")[0], "  loss 0.1383  360 images"]
-    whole = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60)
-    assert whole.stdout == line + "\n"
+    env = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
+    for columns, expected in (({}, shown[:2]), ({"COLUMNS": "200"}, [line])):  # without a terminal
+        told = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, check=True, timeout=60, env=env | columns
+        )
+        assert told.stdout.splitlines() == expected

@@ -16,6 +16,7 @@ from conveyor.monitor.records import many
         (10, "class", "", "10 classes"),
         (2.5, "epoch", "", "2.5 epochs"),
         (1.0, "epoch", "", "1 epoch"),
+        (3, "batch", "", "3 batches"),
     ],
 )
 def test_one_and_many(count: float, what: str, form: str, text: str) -> None:

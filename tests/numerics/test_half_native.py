@@ -133,3 +133,16 @@ def test_the_choice_is_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: 
 def test_without_instructions_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(half_choice, "fast_half", lambda device, dtype: False)
     assert half_choice.choose([], torch.bfloat16) == HalfChoice(native=False)
+
+
+def test_a_weight_is_rounded_once_for_each_of_its_values() -> None:
+    """Once per update, however many micro-batches read it; the update, in place or not, is seen."""
+    narrowed, weight = half_ops.Narrowed(), torch.randn(4, 3, 3, 3, requires_grad=True)
+    first = narrowed.of(weight, torch.bfloat16)
+    assert narrowed.of(weight, torch.bfloat16) is first
+    with torch.no_grad():
+        weight.add_(1)
+    second = narrowed.of(weight, torch.bfloat16)
+    assert torch.equal(second, weight.detach().to(torch.bfloat16))
+    assert narrowed.of(weight, torch.bfloat16) is second
+    assert narrowed.of(weight, torch.float16).dtype == torch.float16

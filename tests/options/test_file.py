@@ -55,6 +55,11 @@ def test_hostile_options_are_one_sentence(text: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_two_names_of_one_option_are_refused() -> None:
+    with pytest.raises(UserError, match=r"mine\.yml: lr is a second name of learning-rate"):
+        Options.from_mapping(parse_mapping("learning-rate: 0.1\nlr: 0.2\n", "mine.yml"), where="mine.yml")
+
+
 def test_a_merge_bomb_costs_neither_time_nor_memory(tmp_path: Path) -> None:
     """In a process of its own: more than this memory or this time ends it."""
     (tmp_path / "bomb.yml").write_text(HOSTILE["merges of merges"])

@@ -207,7 +207,11 @@ MISTAKES = [
     (["--generated-data", "--synthetic-data"], ["--generated-data", "--synthetic-data"]),
     (["--config", "resnet50_16ipus_8k_bn_pipelin"], ["there is no configuration"]),
     (["--config", "nowhere.yml"], ["nowhere.yml"]),
-    (["--learning-rate", "nan"], ["learning-rate"]),
+    (["--learning-rate", "nan"], ["learning-rate", "give a finite number"]),
+    (["--max-time", "-5s"], ["max-time", "'-5s' is not a time", "30min"]),
+    (["--warmup", "-1ep"], ["warmup", "'-1ep' is not a duration", "5ep"]),
+    (["--data-dir", ""], ["data-dir is empty", "leave the option out"]),
+    (["--run-dir", ""], ["run-dir is empty", "leave the option out"]),
     (["--epochs"], ["--epochs"]),
     (["surplus"], ["surplus"]),
 ]

@@ -39,7 +39,7 @@ def test_a_run_that_was_killed_without_a_word_is_one_sentence(monkeypatch: pytes
             return {}
 
     killed = subprocess.CompletedProcess([], -9, stdout="", stderr="")
-    monkeypatch.setattr("conveyor.plan.check.subprocess.run", lambda *words, **more: killed)
+    monkeypatch.setattr("conveyor.plan.short_run.subprocess.run", lambda *words, **more: killed)
     options = Options().replace(model="cifar_resnet8", image_size=16)
     with pytest.raises(UserError, match="layout 1x2 could not be run: it ended with code -9"):
         check.measure(options, planned(options), OneLayout())  # type: ignore[arg-type]

@@ -35,7 +35,7 @@ def test_a_plan_for_two_devices(capsys: pytest.CaptureFixture[str], tmp_path: Pa
 @pytest.mark.parametrize("words", ["--top 0", "--check --rounds 0", "--simulate devices=4 --scaling 4 0"])
 def test_less_than_one_is_refused(words: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*SMALL, *words.split()]) == 2
-    assert "0: should be at least 1" in capsys.readouterr().err
+    assert "should be a whole number above 0, not '0'" in capsys.readouterr().err
 
 
 def test_more_workers_than_cores_are_said_to_share_them(capsys: pytest.CaptureFixture[str]) -> None:
@@ -84,7 +84,7 @@ def test_simulation_of_a_cluster(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "answer"),
     [
-        (["--devices", "0"], "at least one"),
+        (["--devices", "0"], "should be a whole number above 0"),
         (["--scaling", "4"], "belongs to --simulate"),
         (["--simulate", "hots=3"], "did you mean 'hosts'"),
         (["--devices", "2", "--memory", "much"], "is not a size"),

@@ -134,3 +134,21 @@ def test_no_table_of_a_comparison_is_cut_on_a_telephone(
     wide = "return Array.from(document.querySelectorAll('table')).filter(one => one.offsetWidth > one.parentElement.clientWidth).length"
     assert browser.script(wide) == 0
     assert browser.errors() == []
+
+
+GAPS = """
+const text = cell => { const range = document.createRange(); range.selectNodeContents(cell); return range.getBoundingClientRect(); };
+return Array.from(document.querySelectorAll('td.n + td:not(.n)')).filter(cell => cell.offsetParent && cell.textContent.trim()
+    && getComputedStyle(cell).display === 'table-cell').map(cell => text(cell).left - text(cell.previousElementSibling).right);
+"""
+
+
+@pytest.mark.parametrize(("width", "least"), [(1280, 30), (400, 11)])
+def test_a_text_column_stands_apart_from_the_numbers_before_it(
+    browser: Browser, page: Path, width: int, least: float
+) -> None:
+    browser.open(page, width=width)
+    browser.script("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    gaps = browser.script(GAPS)
+    assert gaps
+    assert min(gaps) >= least

@@ -204,3 +204,19 @@ def test_all_labels_of_a_multi_label_run_are_shown() -> None:
     assert len(rows) == 299
     assert "class 0" in str(rows[0][0])
     assert "class 299" in str(rows[-1][0])
+
+
+def test_a_table_of_thousands_of_labels_is_cut_and_says_so() -> None:
+    count = sections.MOST_LABELS + 500
+    found = {
+        "classes": [f"class {number}" for number in range(count)], "update": 3, "thresholds": [0.5] * count,
+        "average_precision": [number / count for number in range(count)], "counts": [[1, 1, 1]] * count,
+    }  # fmt: skip
+    shown = sections.labels(found)
+    assert shown is not None
+    assert len(shown["rows"]) + len(shown["others"]) == sections.MOST_LABELS
+    assert f"The weakest {sections.MOST_LABELS} of {count} classes" in shown["whose"]
+    few = sections.labels({name: value if name == "update" else value[:20] for name, value in found.items()})  # type: ignore[index]
+    assert few is not None
+    assert len(few["rows"]) + len(few["others"]) == 20
+    assert "weakest" not in few["whose"]

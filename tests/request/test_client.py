@@ -22,7 +22,8 @@ from conveyor.errors import UserError
 from conveyor.infer.export import export
 from conveyor.infer.load import from_options, load
 from conveyor.options import Options
-from conveyor.request.callers import PROTOCOLS, Busy, CallFailed, make_caller
+from conveyor.options.coerce import checked
+from conveyor.request.callers import PROTOCOLS, Busy, CallFailed, Target, make_caller
 from conveyor.request.client import LoadSettings, engine_processes, export_and_request, patience, run_load
 from conveyor.serve.launcher import RunningServer, running_server
 
@@ -38,9 +39,9 @@ def load_settings(server: RunningServer, **changes: object) -> LoadSettings:
 @pytest.mark.parametrize("protocol", PROTOCOLS)
 def test_every_protocol_gives_the_models_answer(server: RunningServer, expected: np.ndarray, protocol: str) -> None:
     port = server.port if protocol.startswith("http") else server.grpc_port
-    with make_caller(protocol, "127.0.0.1", port or 0, "digits") as call:
+    with make_caller(Target(protocol, "127.0.0.1", port or 0, "digits")) as call:
         np.testing.assert_allclose(call(IMAGES, 30), expected, atol=1e-4)
-    with make_caller(protocol, "127.0.0.1", port or 0, "other") as call, pytest.raises(CallFailed):
+    with make_caller(Target(protocol, "127.0.0.1", port or 0, "other")) as call, pytest.raises(CallFailed):
         call(IMAGES, 30)
 
 
@@ -49,7 +50,7 @@ def test_every_protocol_gives_the_models_answer(server: RunningServer, expected:
 def test_a_request_that_is_too_large_is_not_sent_again(server: RunningServer, protocol: str, count: int) -> None:
     port = server.port if protocol.startswith("http") else server.grpc_port
     images = np.zeros((count, 8, 8, 1), np.uint8)
-    with make_caller(protocol, "127.0.0.1", port or 0, "digits") as call, pytest.raises(CallFailed) as caught:
+    with make_caller(Target(protocol, "127.0.0.1", port or 0, "digits")) as call, pytest.raises(CallFailed) as caught:
         call(images, 30)
     assert not isinstance(caught.value, Busy), "it would be sent again and again until the time is up"
 
@@ -71,6 +72,25 @@ def test_load_for_a_time(server: RunningServer) -> None:
     assert report.requests > 2, "the time counts, not the number of images"
     assert report.seconds >= 0.5
     assert report.cpu_seconds > 0
+
+
+def test_load_at_a_rate(server: RunningServer) -> None:
+    """Requests are due at even distances: 2 clients of 20 in all a second."""
+    report = run_load(load_settings(server, clients=2, num_images=10, rate=20.0, timeout=60.0), IMAGES)
+    assert report.ok, report.failures
+    assert report.requests == 20
+    assert report.seconds >= 0.95 * 19 / 20
+    for wrong in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(UserError, match="--rate"):
+            checked(load_settings(server, rate=wrong))
+
+
+def test_a_late_request_has_waited_since_it_was_due(server: RunningServer) -> None:
+    """All requests of one client are due at once and it sends them one by one: together they waited for much longer than it took."""
+    report = run_load(load_settings(server, clients=1, num_images=60, rate=1e6, timeout=60.0), IMAGES)
+    assert report.ok, report.failures
+    assert report.latency is not None
+    assert report.latency.count * report.latency.average > 5 * 1000 * report.seconds
 
 
 def test_the_benchmark_finds_each_latency_of_the_first_client(
@@ -146,9 +166,9 @@ def test_a_killed_client_is_a_failure_and_not_waited_for(server: RunningServer, 
 
 def test_wrong_settings_are_named(server: RunningServer) -> None:
     with pytest.raises(UserError, match="did you mean 'grpc'"):
-        load_settings(server, protocol="grpcc").check()
+        checked(load_settings(server, protocol="grpcc"))
     with pytest.raises(UserError, match="--clients"):
-        load_settings(server, clients=0).check()
+        checked(load_settings(server, clients=0))
 
 
 @pytest.mark.parametrize("batch_size", [8, 3])
@@ -202,10 +222,10 @@ def test_request_from_the_command_line(
     [
         (("http://127.0.0.1:99999",), "no address"),
         (("{url}", "--name", "typo"), r"refuses \(404\): there is no model 'typo' here"),
-        (("{url}", "--data", "rael"), "did you mean 'real'"),
+        (("{url}", "--data", "rael"), "did you mean real"),
         (("nowhere", "--protocol", "htp"), "did you mean 'http'"),
-        (("nowhere", "--timeout", "-1"), "--timeout must be more than 0"),
-        (("nowhere", "--clients", "0"), "--clients must be at least 1"),
+        (("nowhere", "--timeout", "-1"), "--timeout is -1; give a number above 0"),
+        (("nowhere", "--clients", "0"), "--clients is 0; the smallest value is 1"),
     ],
 )
 def test_mistakes_of_the_command_line_are_one_sentence(
@@ -249,7 +269,7 @@ def test_a_server_of_another_kind_is_told_apart(conveyor: Callable[..., tuple[in
 def test_names_with_special_letters_can_be_asked_for(model_folder: Path, protocol: str) -> None:
     with running_server(settings_for(model_folder, name="my run: 50 %?")) as named:
         port = named.port if protocol.startswith("http") else named.grpc_port
-        with make_caller(protocol, "127.0.0.1", port or 0, "my run: 50 %?") as call:
+        with make_caller(Target(protocol, "127.0.0.1", port or 0, "my run: 50 %?")) as call:
             assert call(IMAGES, 30).shape == (len(IMAGES), 10)
 
 

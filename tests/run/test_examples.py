@@ -72,6 +72,14 @@ def test_a_run_leaves_images_and_heat_maps(tmp_path: Path) -> None:
     assert sum(images for images, _, _ in bins) == 40
 
 
+def test_a_run_that_had_come_to_its_end_keeps_them(tmp_path: Path) -> None:
+    """Started once more, as an engine does that was told of its end too late, it validates nothing."""
+    folder = trained(tmp_path / "run")
+    shown = {path: path.read_bytes() for name in ("mistakes", "right") for path in (folder / name).iterdir()}
+    trained(folder, resume="auto")
+    assert shown == {path: path.read_bytes() for name in ("mistakes", "right") for path in (folder / name).iterdir()}
+
+
 def test_without_a_report_no_model_is_run_for_it_and_the_weights_are_the_same(tmp_path: Path) -> None:
     plain, shown = trained(tmp_path / "plain", report=False), trained(tmp_path / "shown")
     assert not (plain / "augmented").exists()

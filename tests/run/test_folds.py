@@ -47,6 +47,19 @@ def test_groups_of_equal_size_balance_the_classes() -> None:
     assert set(Counter(zip(numbers, labels, strict=True)).values()) == {10}
 
 
+@given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 30)), min_size=10, max_size=150), st.integers(2, 5))
+def test_the_folds_of_groups_are_those_of_the_whole_table(rows: list[tuple[int, int]], count: int) -> None:
+    """Groups x classes shares in one table, as the rule is written; the program makes a row at a time."""
+    labels, groups = [label for label, _ in rows], [f"g{group}" for _, group in rows]
+    named, names = sorted(set(labels)), sorted(set(groups))
+    table = np.array([[sum(r == (c, int(g[1:])) for r in rows) for c in named] for g in names], np.float64)
+    shares, held, homes = table / table.sum(axis=0), np.zeros((count, len(named))), {}
+    for one in np.argsort(-table.sum(axis=1), kind="stable"):
+        homes[names[one]] = int(np.argmin((shares[one] * (2 * held + shares[one])).sum(axis=1)))
+        held[homes[names[one]]] += shares[one]
+    assert fold_numbers(labels, groups, count) == [homes[group] for group in groups]
+
+
 def test_groups_are_read_from_names_and_held_out_whole(tmp_path: Path) -> None:
     files = tuple((f"cat/p{number % 10}_{number}.jpg", 0) for number in range(100))
     found = Listing(tmp_path, ("cat",), {"train": files}).grouped(r"/(p\d+)_").divided(0.1)

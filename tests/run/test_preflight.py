@@ -81,9 +81,16 @@ def test_a_kind_or_a_shipped_configuration_may_mean_nothing_in_a_model(
         (["--layout", "1x2", "--stages", "2", "--split-include", "nowhere"], ["--split-include"]),
         (["--weights", "absent.safetensors"], ["no weights file absent.safetensors"]),
         (["--checkpoint-path", "absent"], ["nothing at absent"]),
+        (["--stages", "99"], ["99 stages need 98 places to split", "at most"]),
+        (["--optimizer", "os:system"], ["--optimizer os:system", "no class"]),
+        (["--optimizer", "torch.optim:Nope"], ["--optimizer torch.optim:Nope", "no class"]),
+        (["--image-size", "1000000"], ["32 images of 1000000 pixels", "choose a smaller --image-size"]),
     ],
 )
-def test_a_dry_run_looks_splits_and_weights_up(conveyor: Command, words: list[str], parts: list[str]) -> None:
+def test_a_dry_run_looks_splits_and_weights_up(
+    conveyor: Command, monkeypatch: pytest.MonkeyPatch, words: list[str], parts: list[str]
+) -> None:
+    monkeypatch.setenv("CONVEYOR_MODELS", "")
     code, out, error = conveyor("train", "--model", "resnet8", *words, "--dry-run")
     assert (code, out, len(error.splitlines())) == (2, "", 1)
     for part in parts:

@@ -141,3 +141,21 @@ def test_requests_ahead_of_their_answers_and_a_close_are_no_error(impatient: Run
     words = impatient.log.read_text()
     assert "Traceback" not in words
     assert "ASGI callable" not in words
+
+
+@pytest.mark.parametrize("requests", [[POST], [POST, POST], [GET]], ids=["post", "2", "get"])
+def test_a_client_that_ends_its_sending_gets_its_answers(impatient: RunningServer, requests: list[bytes]) -> None:
+    with socket.create_connection(("127.0.0.1", impatient.port), timeout=5) as connection:
+        connection.sendall(b"".join(requests))
+        connection.shutdown(socket.SHUT_WR)
+        received = b""
+        while part := connection.recv(65536):
+            received += part
+        assert received.count(b"HTTP/1.1 ") == len(requests)
+
+
+def test_half_a_request_and_an_end_are_no_request(impatient: RunningServer) -> None:
+    with socket.create_connection(("127.0.0.1", impatient.port), timeout=5) as connection:
+        connection.sendall(POST[:-3])
+        connection.shutdown(socket.SHUT_WR)
+        assert connection.recv(65536) == b""

@@ -12,7 +12,7 @@ from conveyor.serve.hosts import Hosts
 from conveyor.serve.launcher import RunningServer
 from conveyor.serve.settings import ServeSettings
 
-NAMED = ServeSettings(path="x", host_names=("models.example.org", "*.svc.cluster.local"))
+NAMED = ServeSettings(path="x", host_name=("models.example.org", "*.svc.cluster.local"))
 
 
 def status(settings: ServeSettings, *headers: tuple[str, str], method: str = "POST") -> int:

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from conveyor.errors import UserError
-from conveyor.infer.asked_precision import AskedPrecision
 from conveyor.serve.pool import Pool, Worker, WorkerDied
+from conveyor.serve.settings import ServeSettings
 
 
 class Pretended:
@@ -31,7 +31,7 @@ def test_workers_are_ended_when_another_does_not_start(monkeypatch: pytest.Monke
         return worker, {"engine": "torch", "fitted": {}}
 
     monkeypatch.setattr(Worker, "start", start)
-    pool = Pool("x", engine="torch", wanted=AskedPrecision(), sizes=(1,), workers=4, threads=1, run_timeout=1.0)
+    pool = Pool("x", ServeSettings(path="x", engine="torch", batch_sizes=(1,), workers=4, threads=1, timeout=1.0))
     with pytest.raises(UserError, match="killed"):
         asyncio.run(pool.start())
     assert len(started) == 4

@@ -147,10 +147,10 @@ def test_files_that_cannot_be_trusted_are_one_sentence(
         ({"tls_cert": "a.pem"}, "both files"),
         ({"tls_cert": "a.pem", "tls_key": "b.pem"}, "does not exist"),
         ({"queue": 4, "max_batch": 16}, "cannot hold one batch of 16"),
-        ({"workers": 0}, "at least 1"),
-        ({"port": 70_000}, "does not exist"),
+        ({"workers": 0}, "--workers is 0; the smallest value is 1"),
+        ({"port": 70_000}, "--port is 70000; the largest value is 65535"),
         ({"token": "  "}, "empty"),
-        ({"batch_sizes": (0,)}, "at least 1"),
+        ({"batch_sizes": (0,)}, "--batch-sizes is 0; the smallest value is 1"),
     ],
 )
 def test_settings_that_cannot_work(changes: dict[str, object], reason: str) -> None:

@@ -1,10 +1,12 @@
 """The arithmetic of a run, without torch."""
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.data.photos import make_folder
 
 from conveyor.errors import UserError
 from conveyor.layout import Machine
@@ -150,7 +152,41 @@ def test_device_ids_are_noted_on_a_cpu_and_must_exist_elsewhere(monkeypatch: pyt
         spec_of(device_ids=[0, 3])
 
 
+def test_odd_data_are_noted(tmp_path: Path) -> None:
+    make_folder(tmp_path, 3, 2)
+    assert "has no effect: the digits are embedded" in notes_of(data="digits", data_dir=str(tmp_path))
+    assert "answers will be numbers without names" in notes_of(data_dir=str(tmp_path), num_classes=5)
+    (tmp_path / "validation").rename(tmp_path / "test")
+    assert "test is the validation set, so the best checkpoint is chosen by it" in notes_of(data_dir=str(tmp_path))
+    shutil.rmtree(tmp_path / "test" / "bee")
+    assert "test has no images of bee" in notes_of(data_dir=str(tmp_path))
+    shutil.rmtree(tmp_path / "train" / "bee")
+    assert "one class alone" in notes_of(data_dir=str(tmp_path))
+
+
+def notes_of(**changes: Any) -> str:
+    return "; ".join(spec_of(**changes, micro_batch_size=1).notes)
+
+
 def test_a_folder_without_images_is_called_so(tmp_path: Path) -> None:
     (tmp_path / "train" / "cats").mkdir(parents=True)
     with pytest.raises(UserError, match="no image to train on"):
         spec_of(data="folder", data_dir=str(tmp_path))
+
+
+@pytest.mark.parametrize(
+    ("changes", "note"),
+    [
+        ({"updates": 3, "progressive_image_size": ["0:8", "5:32"]}, "--progressive-image-size 5:32 has no effect"),
+        ({"updates": 3, "warmup": "200%"}, "--warmup 200% is longer than the run of 3 updates"),
+        ({"epochs": 0.001}, "--epochs 0.001 is less than one update: nothing is trained"),
+        ({"freeze": "backbone"}, "--freeze backbone leaves random weights"),
+    ],
+)
+def test_what_has_no_effect_in_this_run_is_noted(changes: dict[str, Any], note: str) -> None:
+    assert [note in said for said in spec_of(**changes).notes].count(True) == 1
+
+
+def test_what_comes_to_its_turn_is_not_noted() -> None:
+    spec = spec_of(epochs=6, progressive_image_size=["0:8", "5:32"], warmup="5ep", freeze="backbone", weights="w.pth")
+    assert not any(flag in note for note in spec.notes for flag in ("--progressive", "--warmup", "--freeze"))

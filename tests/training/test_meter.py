@@ -62,3 +62,18 @@ def test_the_times_of_a_device_are_read_at_log_points_only() -> None:
     assert (timing.seconds["data"], timing.seconds["forward"], timing.seconds["backward"]) == (1, 2, 1)
     timing.settle()
     assert timing.seconds["forward"] == 2
+
+
+def test_the_mean_rate_is_that_of_all_periods_but_the_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(meter.time, "perf_counter", lambda: now[0])
+    one = meter.Meter(torch.device("cpu"), World(), meter.Timing(), deal(1, 1, 1))
+    assert one.mean_rate() == 0.0
+    rates = []
+    for seconds in (8.0, 1.0, 3.0):
+        for _ in range(2):
+            one.add(torch.zeros(1, meter.TALLY, dtype=torch.float64))
+        now[0] += seconds
+        one.read(4)
+        rates.append(one.mean_rate())
+    assert rates == [1.0, 8.0, 4.0]

@@ -19,6 +19,7 @@ from conveyor.run import assemble
 from conveyor.spec import resolve
 from conveyor.training import build_model, stage_lane, update
 from conveyor.training.meter import Meter, Timing
+from conveyor.training.whole_model_lane import LaneWork
 from conveyor.tree import Dealt
 from conveyor.world.exchange import Exchange
 from conveyor.world.gradients import GradientSum
@@ -79,9 +80,8 @@ def two_updates(world: World | None = None, **options: Any) -> Tensor:
     model = build_model.outline(spec.options, spec.subject)
     model = build_model.place_model(model, spec, world.device)
     prepare = assemble.make_prepare(spec, world)
-    lane, updater = assemble.lane_and_updater(
-        spec, world, model, prepare, timing, (assemble.make_loss(spec, world, assemble.UserObjects()), None)
-    )
+    loss = assemble.make_loss(spec, world, assemble.UserObjects())
+    lane, updater = assemble.lane_and_updater(LaneWork(spec, world, prepare, timing, loss), model)
     meter = Meter(world.device, world, timing, spec.dealt(world.lanes))
     with assemble.make_feed(spec, world, assemble.UserObjects(), prepare, 0) as batches:
         for number in range(2):

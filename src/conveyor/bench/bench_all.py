@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conveyor.bench import inference_peers, runner, training_peers
-from conveyor.bench.budget import Budget
+from conveyor.bench.budget import PARTS, Budget
 from conveyor.bench.limits import measure as measure_limits
 from conveyor.bench.page import LEFT_OUT
 from conveyor.bench.peer_programs import environment
@@ -27,7 +27,7 @@ from conveyor.processes import of_module
 SETTING_SECONDS = 45.0
 """The least seconds for which the programs of a setting are started."""
 CASE_SECONDS = 25.0
-SCALING = Path(__file__).parent / "specs" / "scaling.yml"
+SCALING, LARGE = (Path(__file__).parent / "specs" / f"{name}.yml" for name in ("scaling", "scaling_large"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +42,8 @@ class Plan:
     """Tiny networks and images, to test that the benchmarks run, not how fast."""
     parts: Sequence[str] = ()
     """Those to run; all, if empty."""
+    large: bool = False
+    """The cases of growth that take long too."""
 
     @property
     def records(self) -> Path:
@@ -50,14 +52,14 @@ class Plan:
 
 def measure(plan: Plan, minutes: float) -> list[str]:
     """Run the parts; returns sentences about what was left out or failed."""
-    shares = {name: share for name, (share, _) in PARTS.items() if name in (plan.parts or PARTS)}
+    shares = {name: share for name, share in PARTS.items() if name in (plan.parts or PARTS)}
     budget, started = Budget(60 * minutes, shares), time.monotonic()
     troubles: list[str] = []
     for name in shares:
         seconds = budget.begin(name)
         plan.say(f"{name}: up to {seconds / 60:.1f} min")
         try:
-            PARTS[name][1](plan, budget)
+            RUN[name](plan, budget)
         except Exception as error:  # a part must not end the others
             plan.say("".join(traceback.format_exception(error)))
             troubles.append(f"{name}: failed with {type(error).__name__}: {error}")
@@ -118,7 +120,8 @@ def growth(plan: Plan, budget: Budget) -> None:
         plan.say(f"  {outcome.case.name}: {outcome.failure or 'ok'} ({outcome.seconds:.1f} s)")
 
     with tempfile.TemporaryDirectory() as place:
-        benchmarks = list(read_spec(SCALING, Path(place)).values())
+        paths = [SCALING, LARGE] if plan.large else [SCALING]
+        benchmarks = [one for path in paths for one in read_spec(path, Path(place)).values()]
         series = runner.all_series(benchmarks[:1] if plan.small else benchmarks, small=True)
         with runner.recorded(series, plan.records, small=True):
             for one in series:
@@ -192,10 +195,11 @@ def serving(plan: Plan, budget: Budget) -> None:
         _succeed([*conveyor, "export", run, "--format", "onnx", "--out", str(onnx)], budget.left())
         # Ours and perhaps a plain server take a turn each; a minute for starting them and the direct engine.
         turn = 2.0 if plan.small else max(5.0, min(60.0, (budget.left() - 60) / 2))
-        record = servers.measure(
-            str(path), clients=4 if plan.small else 32, seconds=turn, direct_seconds=min(15.0, turn), rounds=1,
-            onnx=str(onnx / "model.onnx"), report=plan.say,
+        wanted = servers.Wanted(
+            clients=4 if plan.small else 32, seconds=turn, direct_seconds=min(15.0, turn), rounds=1,
+            onnx=str(onnx / "model.onnx"),
         )  # fmt: skip
+        record = servers.measure(str(path), wanted, plan.say)
     record.save(plan.records)
 
 
@@ -222,8 +226,4 @@ def lanes(plan: Plan, budget: Budget) -> None:
     measure_layouts(work, usable_cores(), rounds=rounds, updates=1).save(plan.records)
 
 
-PARTS: dict[str, tuple[float, Callable[[Plan, Budget], None]]] = {
-    "limits": (1.0, limits), "training": (13.0, training), "inference": (15.0, inference), "data": (2.0, data),
-    "serving": (4.0, serving), "lanes": (2.0, lanes), "growth": (6.0, growth),
-}  # fmt: skip
-"""The weight of each part in the time, and what runs it."""
+RUN = {part.__name__: part for part in (limits, training, inference, data, serving, lanes, growth)}

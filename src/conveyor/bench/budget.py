@@ -3,6 +3,11 @@
 import time
 from collections.abc import Callable, Mapping
 
+PARTS = {
+    "limits": 1.0, "training": 13.0, "inference": 15.0, "data": 2.0, "serving": 4.0, "lanes": 2.0, "growth": 10.0
+}  # fmt: skip
+"""The parts of `conveyor bench all`, each with its weight in the time."""
+
 
 class Budget:
     """`seconds` for the parts of `shares` (name -> weight), in their order.

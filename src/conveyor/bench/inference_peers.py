@@ -19,7 +19,18 @@ import psutil
 
 from conveyor.bench import limits
 from conveyor.bench.peer_programs import peer_program
-from conveyor.bench.records import OURS, Record, Sample, fastest, is_ours, make_record, precision_of, ratio
+from conveyor.bench.records import (
+    OURS,
+    Record,
+    Sample,
+    alike,
+    fastest,
+    is_ours,
+    make_record,
+    precision_of,
+    ratio,
+    sides,
+)
 from conveyor.errors import UserError
 from conveyor.infer import PRECISIONS
 from conveyor.infer.engines.auto import REST
@@ -91,8 +102,8 @@ class Rates:
         Once it could not, it never runs again: round i of one program is compared with round i of another, so no round
         may be skipped in between. A peer is compared with the peers of its own precision.
         """
-        alike = [peer for peer in self.wall if not is_ours(peer) and precision_of(peer) == precision_of(name)]
-        if not is_ours(name) and not worth_another_round(self.wall, name, alike):
+        same = [peer for peer in self.wall if not is_ours(peer) and precision_of(peer) == precision_of(name)]
+        if not is_ours(name) and not worth_another_round(self.wall, name, same):
             self.dropped.add(name)
         return name not in self.dropped
 
@@ -100,8 +111,7 @@ class Rates:
         wall, cpu = (
             {name: Sample("img/s", tuple(rates)) for name, rates in found.items()} for found in (self.wall, self.cpu)
         )
-        ours = {name: sample for name, sample in wall.items() if is_ours(name)}
-        peers = {name: sample for name, sample in wall.items() if name not in ours}
+        ours, peers = sides(wall)
         best = fastest(ours)
         found = {f"{name} rate": sample for name, sample in wall.items()}
         found[f"{OURS} rate"] = wall[best]
@@ -110,9 +120,8 @@ class Rates:
             other = fastest(peers)
             found[BEST], found[BEST_CPU] = ratio(wall[best], wall[other]), ratio(cpu[best], cpu[other])
         for name, sample in ours.items():
-            alike = {peer: one for peer, one in peers.items() if precision_of(peer) == precision_of(name)}
-            if alike and name != OURS:
-                found[f"{AT} {precision_of(name)}"] = ratio(sample, alike[fastest(alike)])
+            if name != OURS and (same := alike(peers, name)):
+                found[f"{AT} {precision_of(name)}"] = ratio(sample, same[fastest(same)])
         found |= {name: Sample(limits.UNITS[name], tuple(rates)) for name, rates in self.limit_rates.items()}
         plain = f"{OURS} float32" if f"{OURS} float32" in wall else best
         return found | needs.shares(OURS, self.wall[plain], self.limit_rates)

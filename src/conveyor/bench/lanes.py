@@ -22,15 +22,18 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from conveyor.bench.records import Record, Sample, make_record, ratios
 from conveyor.errors import UserError
-from conveyor.measure.rounds import Program, run_rounds
+from conveyor.measure.rounds import Measured, Program, run_rounds
 from conveyor.options import Options
+from conveyor.options.field import option
 from conveyor.processes import of_module
 from conveyor.spec import RunSpec
-from conveyor.world.world import World
+
+if TYPE_CHECKING:
+    from conveyor.world.world import World
 
 WEIGHT_DECAY = 1e-4
 """As in the loops of `peers/` that our lanes are compared with."""
@@ -42,25 +45,25 @@ Report = Callable[[str, int, float], None]
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The update that every layout runs: `slots` micro-batches of `batch` images."""
+    """The update that every layout runs: `slots` micro-batches of `micro_batch_size` images."""
 
-    model: str = "resnet50"
-    image_size: int = 96
-    batch: int = 8
-    slots: int = 8
-    schedule: str = "1f1b"
-    splits: tuple[str, ...] = ("auto",)
+    model: str = option("resnet50", "Network.")
+    image_size: int = option(96, "Height and width of the images.", minimum=1)
+    micro_batch_size: int = option(8, "Images of a slot.", minimum=1)
+    slots: int = option(8, "Micro-batches of an update.", minimum=1)
+    schedule: str = option("1f1b", "Of the pipeline.", choices=("gpipe", "1f1b"))
+    splits: tuple[str, ...] = option(("auto",), "Of the pipeline [auto].", metavar="LAYER")
 
     @property
     def label(self) -> str:
-        return f"lanes-{self.model}-{self.image_size}px-{self.slots}x{self.batch}"
+        return f"lanes-{self.model}-{self.image_size}px-{self.slots}x{self.micro_batch_size}"
 
     def options(self, layout: str, threads: int) -> Options:
         """The run that has this update; only the layout differs between programs."""
         depth = int(layout.partition("x")[2])
         return Options().replace(
             model=self.model, data="imagenet" if self.image_size > 64 else "cifar10", image_size=self.image_size,
-            generated_data=True, micro_batch_size=self.batch, accumulation=self.slots, learning_rate=0.01,
+            generated_data=True, micro_batch_size=self.micro_batch_size, accumulation=self.slots, learning_rate=0.01,
             l2_regularization=WEIGHT_DECAY, lr_schedule="constant", updates=1_000_000, updates_per_log=1_000_000, checkpoints_per_epoch=0,
             validation=False, layout=layout, threads=threads, device="cpu", quiet=True, max_restarts=0, report=False, tensorboard=False,
             stages=depth if depth > 1 else None, splits=self.splits if depth > 1 else (), pipeline_schedule=self.schedule,
@@ -82,12 +85,12 @@ def measure(
     measured = run_rounds(programs, rounds=rounds, steps=updates, threads=None, report=report, alone=True)
     if measured.absent:
         raise UserError(f"a layout could not be measured: {next(iter(measured.absent.values()))}")
-    return _record(work, cores, {layout: measured.answers[layout] for layout in threads}, updates)
+    return _record(work, cores, measured, updates)
 
 
-def _record(work: Work, cores: int, answers: dict[str, list[dict[str, Any]]], updates: int) -> Record:
-    whole, lanes, pipeline = answers
-    rates = {name: [one["images"] / one["seconds"] for one in rounds] for name, rounds in answers.items()}
+def _record(work: Work, cores: int, measured: Measured, updates: int) -> Record:
+    rates, answers = measured.rates, measured.answers
+    whole, lanes, pipeline = rates
     results = {f"{name} rate": Sample("img/s", tuple(values)) for name, values in rates.items()}
     results[f"{lanes} / {whole}"] = ratios(rates[lanes], rates[whole])
     results[f"{pipeline} / {whole}"] = ratios(rates[pipeline], rates[whole])
@@ -103,7 +106,7 @@ def _record(work: Work, cores: int, answers: dict[str, list[dict[str, Any]]], up
     for stage in range(cores):
         results[f"stage {stage}"] = Sample("ms", tuple(1000 * sum(one["alone"][stage]) for one in answers[pipeline]))
     return make_record(
-        work.label, results, model=work.model, image_size=work.image_size, batch=work.batch, slots=work.slots, cores=cores,
+        work.label, results, model=work.model, image_size=work.image_size, batch=work.micro_batch_size, slots=work.slots, cores=cores,
         threads=cores, schedule=work.schedule, updates=updates, splits=answers[pipeline][0]["splits"], rounds=len(together),
     )  # fmt: skip
 
@@ -123,10 +126,11 @@ def ideal_seconds(stages: Sequence[Sequence[float]], micro_batches: int, schedul
 # --- inside the workers of a layout ---
 
 
-def serve(spec: RunSpec, world: World) -> None:
+def serve(spec: RunSpec, world: "World") -> None:
     """Answer the requests of `measure.rounds.Session` until there are none; the main worker reads and answers."""
     from conveyor.numerics.threads import using_threads
     from conveyor.run.assemble import UserObjects, make_feed, make_prepare, make_session
+    from conveyor.world.world import World
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(using_threads(spec.layout.threads))
@@ -162,7 +166,7 @@ def serve(spec: RunSpec, world: World) -> None:
                 print(json.dumps(answer), flush=True)
 
 
-def _requests(world: World) -> Iterator[tuple[int, bool]]:
+def _requests(world: "World") -> Iterator[tuple[int, bool]]:
     """How many updates are requested, and whether the workers' own times are; two updates first as a warm-up."""
     yield 2, False
     while True:
@@ -219,7 +223,7 @@ def _stage_seconds(spec: RunSpec, lane: Any, repeats: int) -> list[float]:
     return list(medians(found))
 
 
-def _gathered(world: World, own: Any) -> list[Any]:
+def _gathered(world: "World", own: Any) -> list[Any]:
     """Every worker's value, by rank, on all of them."""
     import torch
 

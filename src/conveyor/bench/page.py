@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conveyor.bench import scaling, time_to_accuracy
-from conveyor.bench.records import OURS, Record, Sample, fastest, is_ours, ratio
+from conveyor.bench.records import OURS, Record, Sample, fastest, ratio, sides
 from conveyor.bench.tables import OUR_RATE, PEER_TITLES, markdown, newest_records, peers_rows, rates, shown
 from conveyor.errors import UserError
 from conveyor.files import write_atomically
@@ -63,7 +63,7 @@ def write_page(folder: Path, readme: Path | None = None) -> Path:
     for name, members in varied.items():
         title = name.replace("_", " ")
         parts += [f"### {title}", "", f"![{title}](growth-{name}.svg)", ""]
-        parts += [markdown([scaling.axis(members), *scaling.TITLES], scaling.rows(members)), ""]
+        parts += [markdown(scaling.titles(members), scaling.rows(members)), ""]
         write_atomically(folder / f"growth-{name}.svg", scaling.chart(members))
     if others:
         parts += ["## Limits and other records", ""]
@@ -85,13 +85,12 @@ def peers_chart(records: Sequence[Record]) -> str:
     """Each program's rate relative to our fastest."""
     rows = []
     for record in records:
-        found = rates(record)
-        ours = {name: sample for name, sample in found.items() if is_ours(name)}
+        ours, others = sides(rates(record))
         best = fastest(ours)
         rows += [
-            (record.name, OURS if name == best else name, sample.median / found[best].median)
-            for name, sample in found.items()
-            if name == best or name not in ours
+            (record.name, OURS if name == best else name, sample.median / ours[best].median)
+            for name, sample in rates(record).items()
+            if name == best or name in others
         ]
     return svg.standalone(svg.bars(rows, OURS, label="rates beside the peers"))
 
@@ -100,9 +99,7 @@ def head_rows(records: Sequence[Record]) -> list[list[str]]:
     """One row for each setting: our fastest, the fastest of the others, the ratio; all of the rounds that both ran."""
     rows = []
     for record in records:
-        found = rates(record)
-        ours = {name: sample for name, sample in found.items() if is_ours(name)}
-        others = {name: sample for name, sample in found.items() if name not in ours}
+        ours, others = sides(rates(record))
         if not others:
             continue
         mine, theirs = fastest(ours), fastest(others)

@@ -211,6 +211,17 @@ def is_ours(name: str) -> bool:
     return name == OURS or name.startswith((f"{OURS} ", f"{OURS}, "))
 
 
+def sides(found: Mapping[str, Sample]) -> tuple[dict[str, Sample], dict[str, Sample]]:
+    """Our own programs, and the others."""
+    ours = {name: sample for name, sample in found.items() if is_ours(name)}
+    return ours, {name: sample for name, sample in found.items() if name not in ours}
+
+
+def alike(found: Mapping[str, Sample], name: str) -> dict[str, Sample]:
+    """The programs of the precision that the program called `name` has."""
+    return {other: sample for other, sample in found.items() if precision_of(other) == precision_of(name)}
+
+
 def precision_of(name: str) -> str:
     """Of a program, from its name; a name without one is float32."""
     return next((precision for precision in ("bfloat16", "int8") if precision in name), "float32")

@@ -19,7 +19,7 @@ from conveyor.files import make_parent, write_atomically
 from conveyor.layout import parse_layout, usable_cores
 from conveyor.measure.rounds import in_turn
 from conveyor.monitor.observers import METRICS_FILE_VARIABLE
-from conveyor.processes import of_module
+from conveyor.processes import this_program
 
 RATE = "images_per_second"
 NOT_FINITE = ("nan", "inf", "-inf")
@@ -154,13 +154,6 @@ def run_case(benchmark: Benchmark, case: Case, folder: Path) -> Outcome:
     if outcome.missing and not outcome.metrics:
         outcome.failure = f"it ran, but {', '.join(outcome.missing)} was not found in its output"
     return outcome
-
-
-def this_program(command: Sequence[str]) -> list[str]:
-    """`conveyor ...` is the program that is running, whatever the search path finds under that name, or nothing."""
-    if command and command[0] == "conveyor":
-        return of_module(*command)
-    return list(command)
 
 
 def _execute(case: Case, env: dict[str, str], timeout: float | None) -> tuple[int | None, str]:

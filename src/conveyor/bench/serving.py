@@ -21,8 +21,10 @@ import psutil
 from conveyor.bench.peer_programs import peer_program, peer_python
 from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
 from conveyor.errors import UserError
+from conveyor.infer import ENGINES
 from conveyor.layout import usable_cores
 from conveyor.measure.rounds import Session, UnavailableError, in_turn
+from conveyor.options.field import option
 from conveyor.processes import of_module
 from conveyor.serve import launcher
 
@@ -73,14 +75,23 @@ def server(command: Sequence[str], ready: Path) -> Iterator[tuple[dict[str, Any]
         launcher.stop(process)
 
 
-def run_clients(address: dict[str, Any], process: psutil.Process, protocol: str, clients: int, seconds: float) -> Load:
-    """`conveyor request` against a running server, with its processes watched."""
+def run_clients(
+    address: dict[str, Any],
+    process: psutil.Process,
+    protocol: str,
+    clients: int,
+    seconds: float,
+    rate: float | None = None,
+) -> Load:
+    """`conveyor request` against a running server, with its processes watched; `rate` requests a second, or as many as go."""
     command = of_module(
         "conveyor", "request", address["url"], "--name", address["name"], "--protocol", protocol,
         "--clients", str(clients), "--seconds", str(seconds), "--timeout", "60", "--json",
     )  # fmt: skip
     if address.get("grpc_port"):
         command += ["--grpc-port", str(address["grpc_port"])]
+    if rate is not None:
+        command += ["--rate", str(rate)]
     memory: list[float] = []
     done = threading.Event()
 
@@ -118,28 +129,29 @@ def _cpu(process: psutil.Process) -> tuple[float, float]:
     return own.user + own.system, sum(each.user + each.system for each in children)
 
 
-def measure(
-    path: str,
-    *,
-    engine: str = "auto",
-    batch: int = 8,
-    clients: int = 32,
-    seconds: float = 60.0,
-    direct_seconds: float = 15.0,
-    rounds: int = 2,
-    protocol: str = "http",
-    workers: int | None = None,
-    onnx: str | None = None,
-    report: Callable[[str], None] = lambda text: None,
-) -> Record:
-    """Alternate the direct engine, the loaded server and, where its environment is installed, the plain server.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """How a server is loaded."""
 
-    The plain server gets the ONNX file of `path`, or `onnx` if that is in another format.
-    """
-    cores = usable_cores()
-    workers = workers or min(cores, 8)
+    onnx: str | None = option(
+        None, "For the plain server of `make peers`, where EXPORT has no model.onnx.", metavar="FILE"
+    )
+    engine: str = option("auto", "Of the server and called directly.", choices=ENGINES)
+    batch: int = option(8, "Of the direct engine, and the server's largest.", minimum=1)
+    clients: int = option(32, "Client processes.", minimum=1)
+    seconds: float = option(60.0, "Of load in a round.", minimum=0)
+    direct_seconds: float = option(15.0, "Of the direct engine, around a round.", minimum=0)
+    rounds: int = option(2, "Alternating rounds.", minimum=1)
+    protocol: str = option("http", "Of our server.", choices=("grpc", "http"))
+    workers: int | None = option(None, "Engine processes; default: one for each core, 8 at most.", minimum=1)
+
+
+def measure(path: str, wanted: Wanted, report: Callable[[str], None] = lambda text: None) -> Record:
+    """Alternate the direct engine, the loaded server and, where its environment is installed, the plain server."""
+    cores, direct_turn = usable_cores(), {"seconds": wanted.direct_seconds}
+    workers = wanted.workers or min(cores, 8)
     threads = max(1, cores // workers)
-    asked = {"path": path, "engine": engine, "batch": batch, "threads": threads, "workers": workers}
+    asked = {"path": path, "engine": wanted.engine, "batch": wanted.batch, "threads": threads, "workers": workers}
     direct: list[float] = []
     loads: dict[str, list[Load]] = {OURS: []}
     with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as stack:
@@ -150,26 +162,27 @@ def measure(
             raise UserError(f"{path} cannot be served: {why}") from None
         stack.callback(session.close)
         command = of_module(
-            "conveyor", "serve", path, "--port", "0", "--grpc-port", "0", "--engine", engine,
-            "--workers", str(workers), "--threads", str(threads), "--max-batch", str(batch), "--poll", "0",
+            "conveyor", "serve", path, "--port", "0", "--grpc-port", "0", "--engine", wanted.engine,
+            "--workers", str(workers), "--threads", str(threads), "--max-batch", str(wanted.batch), "--poll", "0",
             "--ready-file", f"{folder}/server.json",
         )  # fmt: skip
         servers = {OURS: stack.enter_context(server(command, Path(folder) / "server.json"))}
         if peer_python("fastapi"):
-            order = {"onnx": onnx or str(Path(path) / "model.onnx"), "ready_file": f"{folder}/plain.json"}
+            order = {"onnx": wanted.onnx or str(Path(path) / "model.onnx"), "ready_file": f"{folder}/plain.json"}
             plain = peer_program(PLAIN, "plain_server", order, "fastapi")
             servers[PLAIN] = stack.enter_context(server(plain.command, Path(folder) / "plain.json"))
             loads[PLAIN] = []
-        direct.append(session.rate({"seconds": direct_seconds}))
-        for number in range(rounds):
+        direct.append(session.rate(direct_turn))
+        for number in range(wanted.rounds):
             for name in in_turn(servers, number):
                 address, process = servers[name]
-                spoken = protocol if name == OURS else "http"
-                loads[name].append(run_clients(address, process, spoken, clients, seconds))
+                spoken = wanted.protocol if name == OURS else "http"
+                loads[name].append(run_clients(address, process, spoken, wanted.clients, wanted.seconds))
                 report(f"round {number + 1}: {name}: {describe(loads[name][-1])}")
-            direct.append(session.rate({"seconds": direct_seconds}))
+            direct.append(session.rate(direct_turn))
             report(f"round {number + 1}: direct {direct[-2]:.2f} before, {direct[-1]:.2f} img/s after")
-    conditions = {**asked, "path": Path(path).name, "clients": clients, "protocol": protocol, "seconds": seconds}
+    told = {name: getattr(wanted, name) for name in ("clients", "protocol", "seconds")}
+    conditions = {**asked, "path": Path(path).name, **told}
     return _record(Path(path).name, direct, loads, conditions)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from conveyor.bench.records import OURS, Record, Sample, fastest, is_ours, load_record, precision_of, ratio, share_of
+from conveyor.bench.records import OURS, Record, Sample, alike, fastest, load_record, ratio, share_of, sides
 
 OUR_RATE = f"{OURS} rate"
 LIMITS = ("GEMM", "memory bandwidth")
@@ -29,21 +29,18 @@ def peers_rows(records: Iterable[Record]) -> list[list[str]]:
     """One row for each program of each setting: its rate, and the ratio to it of ours in its precision and of our fastest."""
     rows = []
     for record in records:
-        found = rates(record)
-        ours = {name: sample for name, sample in found.items() if is_ours(name)}
+        ours, others = sides(rates(record))
         if not ours:
             continue
         mine = [["", f"**{name}**", _spread(sample), "", "", _share(record, name)] for name, sample in ours.items()]
         mine[0][0] = record.name
         rows += mine
-        for peer, sample in found.items():
-            if peer in ours:
-                continue
-            alike = {name: one for name, one in ours.items() if precision_of(name) == precision_of(peer)}
+        for peer, sample in others.items():
+            own = alike(ours, peer)
             best = ratio(ours[fastest(ours)], sample)
             verdict = "ahead" if best.low > 1 else "behind" if best.high < 1 else "even"
             verdict += " in the only round" if best.n == 1 else ""
-            same = shown(ratio(alike[fastest(alike)], sample)) if alike else ""
+            same = shown(ratio(own[fastest(own)], sample)) if own else ""
             rows.append(["", peer, _spread(sample), same, shown(best), verdict])
         rows += [
             ["", peer, "-", "-", "-", f"could not run: {why}"]

@@ -7,7 +7,7 @@ from typing import Any
 from conveyor.bench import limits
 from conveyor.bench.lanes import Work
 from conveyor.bench.peer_programs import peer_program
-from conveyor.bench.records import BEST_RATIO, OURS, Record, Sample, fastest, is_ours, make_record, ratio
+from conveyor.bench.records import BEST_RATIO, OURS, Record, Sample, fastest, make_record, ratio, sides
 from conveyor.errors import UserError
 from conveyor.measure.rounds import Program, run_rounds
 from conveyor.processes import of_module
@@ -144,8 +144,8 @@ def measure(
 
 def _best(samples: Mapping[str, Sample]) -> dict[str, Sample]:
     """Our fastest program and the fastest of the others, each in its fastest precision, in the rounds that both ran."""
-    others = {name: sample for name, sample in samples.items() if not is_ours(name)}
+    ours, others = sides(samples)
     if not others:
         return {}
-    best, other = fastest({name: samples[name] for name in samples if name not in others}), fastest(others)
+    best, other = fastest(ours), fastest(others)
     return {f"{BEST_RATIO} ({best} / {other})": ratio(samples[best], samples[other])}

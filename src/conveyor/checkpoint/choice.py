@@ -9,7 +9,7 @@ from conveyor.monitor.csvfile import CsvFile
 
 CHECKPOINTS = "checkpoints"
 MANIFEST, STATE, MODEL = "manifest", "state.json", "model.safetensors"
-BEST_FILE = "best.json"
+BEST_FILE, EXPORT = "best.json", "export.json"
 BEST, LAST = "best", "last"
 DEFAULT = LAST
 """What `serve`, `load`, `export`, `request` take, and the report shows, by default."""
@@ -100,8 +100,9 @@ def listing(parent: Path | str) -> list[Path]:
 
 
 def is_checkpoint(folder: Path) -> bool:
-    """Whether `folder` looks like a checkpoint, complete or not."""
-    return folder.is_dir() and any((folder / name).exists() for name in (MANIFEST, STATE, MODEL))
+    """Whether `folder` looks like a checkpoint, complete or not; an export for PyTorch has a file of the same name."""
+    there = folder.is_dir() and not (folder / EXPORT).exists()
+    return there and any((folder / name).exists() for name in (MANIFEST, STATE, MODEL))
 
 
 def is_numbered(checkpoint: Path) -> bool:

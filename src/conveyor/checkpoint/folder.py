@@ -40,6 +40,10 @@ class DamagedError(UserError):
     """A checkpoint that must not be used; says which file and why."""
 
 
+def _damaged(folder: Path, what: str) -> DamagedError:
+    return DamagedError(f"checkpoint {folder} is damaged: {what}; use the one before it")
+
+
 def save(folder: Path | str, state: State) -> Path:
     """Write `state` as `folder`, replacing one that is there; complete or absent at any moment."""
     folder = Path(folder)
@@ -171,21 +175,15 @@ def _checked_files(folder: Path, wanted: Collection[str] = FILES) -> dict[str, b
         for name, (digest, size) in _manifest(folder).items():
             data, found = _read(folder / name, size if name in wanted else 0)
             if found != size or (name in wanted and len(data) != size):
-                raise DamagedError(
-                    f"checkpoint {folder} is damaged: {name} has {found} bytes instead of {size}; use the one before it"
-                )
+                raise _damaged(folder, f"{name} has {found} bytes instead of {size}")
             if name not in wanted:
                 continue
             if hashlib.sha256(data).hexdigest() != digest:
-                raise DamagedError(
-                    f"checkpoint {folder} is damaged: the checksum of {name} is wrong; use the one before it"
-                )
+                raise _damaged(folder, f"the checksum of {name} is wrong")
             content[name] = data
         return content
     except OSError as problem:
-        raise DamagedError(
-            f"checkpoint {folder} is damaged: {problem.strerror or problem} ({problem.filename}); use the one before it"
-        ) from None
+        raise _damaged(folder, f"{problem.strerror or problem} ({problem.filename})") from None
 
 
 def _manifest(folder: Path) -> dict[str, tuple[str, int]]:
@@ -193,13 +191,11 @@ def _manifest(folder: Path) -> dict[str, tuple[str, int]]:
     *lines, last = data.decode("ascii", errors="replace").splitlines(keepends=True) or [""]
     body = "".join(lines)
     if not lines or last != f"{hashlib.sha256(body.encode()).hexdigest()}\n":
-        raise DamagedError(
-            f"checkpoint {folder} is damaged: its manifest is not as it was written; use the one before it"
-        )
+        raise _damaged(folder, "its manifest is not as it was written")
     entries = [_ENTRY.fullmatch(line) for line in lines]
     names = {entry["name"]: (entry["digest"], int(entry["size"])) for entry in entries if entry is not None}
     if len(names) != len(lines) or not {STATE, MODEL} <= names.keys() or not names.keys() <= FILES:
-        raise DamagedError(f"checkpoint {folder} is damaged: its manifest does not list the files of a checkpoint")
+        raise _damaged(folder, "its manifest does not list the files of a checkpoint")
     return names
 
 

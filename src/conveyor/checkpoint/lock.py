@@ -6,8 +6,7 @@ import socket
 from pathlib import Path
 
 from conveyor.errors import UserError
-
-LOCK = ".lock"
+from conveyor.monitor.run_files import LOCK
 
 
 def is_held(run: Path) -> bool:
@@ -57,7 +56,7 @@ class RunLock:
         if self._descriptor is None:
             return True
         try:
-            return os.path.samestat((self._run / LOCK).stat(), os.fstat(self._descriptor))
+            return os.path.samestat(os.stat(f"{self._run}/{LOCK}"), os.fstat(self._descriptor))  # noqa: PTH116 - each update
         except FileNotFoundError:
             return False
         except OSError:

@@ -7,11 +7,12 @@ from pathlib import Path
 
 from conveyor.checkpoint import folder as one
 from conveyor.checkpoint.choice import CHECKPOINTS as CHECKPOINTS
-from conveyor.checkpoint.choice import DEFAULT, MANIFEST, MODEL, STATE, find, is_checkpoint, read_best, run_of
+from conveyor.checkpoint.choice import DEFAULT, EXPORT, MANIFEST, MODEL, STATE, find, is_checkpoint, read_best, run_of
 from conveyor.checkpoint.choice import is_numbered as is_numbered
 from conveyor.checkpoint.choice import listing as listing
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
+from conveyor.monitor.run_files import OPTIONS
 
 AVERAGED = "average-"
 SHOWN = 4
@@ -45,6 +46,10 @@ def locate(path: Path | str) -> Found:
     if is_checkpoint(path):
         return Found([path], run_of(path), single=True)
     found = listing(path)
+    if (path / EXPORT).exists():
+        raise UserError(
+            f"{path} is an export, for conveyor predict and conveyor serve: give the run that it was made from"
+        )
     if not path.exists():
         raise UserError(f"there is nothing at {given}: give a run folder or a checkpoint in its {CHECKPOINTS}/ folder")
     return Found(found, run_of(found[0]) if found else (path if path.is_dir() else None), single=False)
@@ -73,10 +78,6 @@ def existing(path: Path | str) -> Found:
         raise UserError(
             f"{path} holds a run that has saved no checkpoint yet: wait for its first one, or start it again"
         )
-    if "export.json" in there:
-        raise UserError(
-            f"{path} is an export, for conveyor predict and conveyor serve: give the run that it was made from"
-        )
     more = f" and {len(there) - SHOWN} more" if len(there) > SHOWN else ""
     what = f"holds {', '.join(there[:SHOWN])}{more}" if there else "is empty" if folder.is_dir() else "is a file"
     raise UserError(
@@ -104,6 +105,8 @@ def load_newest(path: Path | str, load: Callable[[Path], State] = one.load) -> t
         raise UserError(
             f"no complete checkpoint in {path}: {len(damaged)} found, all damaged; the newest: {damaged[0]}"
         )
+    if not (Path(path) / OPTIONS).exists():
+        raise UserError(f"no checkpoint in {path}, which is no run: give a run folder, a checkpoint or an export")
     raise UserError(f"no checkpoint in {path}: the run ended before its first one; start it again")
 
 

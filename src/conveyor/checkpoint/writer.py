@@ -1,14 +1,15 @@
 """Checkpoints written in the background while training goes on; at most one in flight."""
 
-import errno
 import logging
 import threading
 from collections.abc import Callable
 from pathlib import Path
 
 from conveyor.checkpoint import folder as one
+from conveyor.checkpoint.choice import listing, run_of
 from conveyor.checkpoint.state import Buffers, State
 from conveyor.errors import UserError
+from conveyor.files import why
 
 _logger = logging.getLogger(__name__)
 
@@ -50,21 +51,10 @@ class BackgroundWriter:
             # The run folder was removed: the train loop detects that at its next update and reports it once.
             self.problem = f"checkpoint {folder} was not written: the run folder was removed"
         except OSError as problem:
-            self.problem = explain(folder, problem)
-            _logger.error("%s", self.problem)
+            kept = "earlier checkpoints are intact" if listing(folder.parent) else "there is no earlier one"
+            what = f"checkpoint {folder} was not written: {why(problem)}; {kept}"
+            self.problem = f"{what}: make room, then conveyor restore {run_of(folder) or folder.parent}"
+            _logger.error("%s: make room, and a run that goes on saves the next one", what)
         except UserError as problem:
             self.problem = str(problem)
             _logger.error("%s", self.problem)
-
-
-def explain(folder: Path, problem: OSError) -> str:
-    """One sentence: what could not be saved, why, and what is safe."""
-    reasons = {
-        errno.ENOSPC: "the disk is full",
-        errno.EDQUOT: "the disk quota is used up",
-        errno.EFBIG: "the file would exceed the file size limit",
-        errno.EROFS: "the disk is read-only",
-        errno.EACCES: "there is no permission to write there",
-    }
-    reason = reasons.get(problem.errno or 0, problem.strerror or str(problem))
-    return f"checkpoint {folder} was not written: {reason}; earlier checkpoints are intact, make room and the next one is saved"

@@ -4,7 +4,8 @@ import argparse
 from pathlib import Path
 
 from conveyor.errors import UserError
-from conveyor.monitor.records import many
+from conveyor.options.parser import count
+from conveyor.options.units import many
 
 HELP = "Average checkpoints: the mean of the last ones, or exponential."
 
@@ -13,7 +14,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("run", nargs="?", metavar="RUN", help="A run, or a folder of checkpoints.")
     parser.add_argument("--checkpoint-path", metavar="RUN", help="The same.")
     parser.add_argument("--mode", choices=("mean", "exponential"), default="mean", help="How to average [mean].")
-    parser.add_argument("--last", type=int, metavar="N", help="Only the last N checkpoints; default: all.")
+    parser.add_argument("--last", type=count, metavar="N", help="Only the last N checkpoints; default: all.")
     parser.add_argument(
         "--decay", type=float, default=0.99, help="V = decay V + (1 - decay) next, oldest first [0.99]."
     )
@@ -43,8 +44,6 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError("say whose checkpoints to average: conveyor average RUN")
     if not 0 <= arguments.decay < 1:
         raise UserError(f"--decay {arguments.decay:g} is not between 0 and 1")
-    if arguments.last is not None and arguments.last < 1:
-        raise UserError(f"--last {arguments.last}: give at least 1")
     written, names = average_folder(
         Path(path),
         decay=arguments.decay if arguments.mode == "exponential" else None,

@@ -5,9 +5,8 @@ import dataclasses
 import json
 
 from conveyor.errors import UserError
-from conveyor.monitor.records import many
 from conveyor.options.parser import add, add_config, add_options, options_from
-from conveyor.options.units import size_in_bytes
+from conveyor.options.units import many, size_in_bytes
 
 HELP = "Find the micro-batch that memory holds and the fastest one, by short runs here."
 FREE_SHARE = 0.8

@@ -2,33 +2,39 @@
 
 import argparse
 import contextlib
+import dataclasses
 import math
+import signal
 import tempfile
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING
 
-from conveyor.bench.stopping import stops_cleanly
+from conveyor.bench.budget import PARTS
 from conveyor.errors import UserError, did_you_mean
-from conveyor.infer import ENGINES
+from conveyor.options.coerce import checked
+from conveyor.options.parser import add_settings, count, settings_from
+from conveyor.processes import handling
 
 if TYPE_CHECKING:
     from conveyor.bench.records import Record
 
 HELP = "Run benchmarks, measure beside other programs, compare records."
 
-# Copied from `bench.bench_all`, which is not imported for the help text because it imports torch.
-PARTS = ("limits", "training", "inference", "data", "serving", "lanes", "growth")
 SPECS = Path(__file__).parent.parent / "bench" / "specs"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from conveyor.bench.lanes import Work
+    from conveyor.bench.serving import Wanted
+
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
 
     run = actions.add_parser("run", help="run the benchmarks of a specification")
     run.add_argument("--spec", required=True, help="a file, or the name of a shipped one (see `bench list`)")
     run.add_argument("--benchmark", nargs="+", default=[], metavar="NAME", help="only these")
     run.add_argument("--small", action="store_true", help="the size that a laptop finishes")
-    run.add_argument("--repeats", type=_count, default=1, help="runs of each case [1]")
+    run.add_argument("--repeats", type=count, default=1, help="runs of each case [1]")
     _add_out(run)
 
     actions.add_parser("list", help="list the shipped specifications and their benchmarks")
@@ -40,45 +46,30 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     peers = actions.add_parser("peers", help="measure beside other programs, in alternating rounds")
     peers.add_argument("kind", choices=("training", "inference"))
     peers.add_argument("--model", nargs="+", default=[], help="only these models")
-    peers.add_argument("--batch", nargs="+", type=_count, default=[], help="only these batch sizes")
-    peers.add_argument("--image-size", type=_count, help="another image size")
+    peers.add_argument("--batch", nargs="+", type=count, default=[], help="only these batch sizes")
+    peers.add_argument("--image-size", type=count, help="another image size")
     peers.add_argument("--only", nargs="+", default=[], metavar="PEER", help="only these peers, by their names")
-    peers.add_argument("--rounds", type=_count, default=5, help="alternating rounds [5]; of inference: at least")
-    peers.add_argument("--steps", type=_count, help="of training: steps of a round; default: a few seconds")
+    peers.add_argument("--rounds", type=count, default=5, help="alternating rounds [5]; of inference: at least")
+    peers.add_argument("--steps", type=count, help="of training: steps of a round; default: a few seconds")
     peers.add_argument(
         "--turn", type=_amount, default=0.1, help="of inference: seconds of a turn, one batch at least [0.1]"
     )
     peers.add_argument(
         "--minutes", type=_amount, default=1.0, help="of inference: for each batch size, filled with rounds [1]"
     )
-    peers.add_argument("--threads", type=_count, help="threads of each program; default: all cores")
+    peers.add_argument("--threads", type=count, help="threads of each program; default: all cores")
     _add_out(peers)
 
     serving = actions.add_parser("serving", help="a server under load beside its engine called directly")
     serving.add_argument("path", metavar="RUN|EXPORT", help="what is served")
-    serving.add_argument("--onnx", metavar="FILE", help="for the plain server of `make peers` [EXPORT/model.onnx]")
-    serving.add_argument("--engine", default="auto", metavar=f"{{{','.join(ENGINES)}}}")
-    serving.add_argument("--batch", type=_count, default=8, help="of the direct engine, and the server's largest [8]")
-    serving.add_argument("--clients", type=_count, default=32, help="[32]")
-    serving.add_argument("--seconds", type=_amount, default=60.0, help="of load in a round [60]")
-    serving.add_argument(
-        "--direct-seconds", type=_amount, default=15.0, help="of the direct engine, around a round [15]"
-    )
-    serving.add_argument("--rounds", type=_count, default=2, help="[2]")
-    serving.add_argument("--protocol", choices=("grpc", "http"), default="http", help="of our server [http]")
-    serving.add_argument("--workers", type=_count, help="engine processes; default: one for each core, 8 at most")
+    add_settings(serving, Wanted, *(field.name for field in dataclasses.fields(Wanted)))
     _add_out(serving)
 
     lanes = actions.add_parser("lanes", help="the same update as one process, as lanes, as a pipeline")
-    lanes.add_argument("--model", default="resnet50")
-    lanes.add_argument("--image-size", type=_count, default=96)
-    lanes.add_argument("--micro-batch-size", type=_count, default=8)
-    lanes.add_argument("--slots", type=_count, default=8, help="micro-batches of an update [8]")
-    lanes.add_argument("--schedule", choices=("gpipe", "1f1b"), default="1f1b", help="of the pipeline [1f1b]")
-    lanes.add_argument("--splits", nargs="+", default=["auto"], metavar="LAYER", help="of the pipeline [auto]")
-    lanes.add_argument("--workers", type=_count, metavar="N", help="lanes, or stages; default: all cores")
-    lanes.add_argument("--rounds", type=_count, default=5, help="alternating rounds [5]")
-    lanes.add_argument("--updates", type=_count, default=2, help="updates of a round [2]")
+    add_settings(lanes, Work, "model", "image_size", "micro_batch_size", "slots", "schedule", "splits")
+    lanes.add_argument("--workers", type=count, metavar="N", help="lanes, or stages; default: all cores")
+    lanes.add_argument("--rounds", type=count, default=5, help="alternating rounds [5]")
+    lanes.add_argument("--updates", type=count, default=2, help="updates of a round [2]")
     _add_out(lanes)
 
     accuracy = actions.add_parser(
@@ -89,8 +80,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     _add_out(accuracy)
 
     limits = actions.add_parser("limits", help="measure the float32 GEMM rate and the memory bandwidth")
-    limits.add_argument("--threads", type=_count, help="default: all cores")
+    limits.add_argument("--threads", type=count, help="default: all cores")
     _add_out(limits)
+
+    grow = actions.add_parser("grow", help="one case of how cost grows, for the specification `scaling`")
+    grow.add_argument("what", help="files, classes, checkpoints or requests (a second)")
+    grow.add_argument("count", type=count)
 
     page = actions.add_parser("page", help="write README.md and the plots from the records")
     _add_out(page)
@@ -99,11 +94,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "all", help="limits, peers and the growth of cost in a fixed time, then the page (`make bench`)"
     )
     everything.add_argument("--minutes", type=_amount, default=40.0, help="time for all of it [40]")
-    everything.add_argument("--rounds", type=_count, default=5, help="alternating rounds at most [5]")
-    everything.add_argument("--threads", type=_count, help="threads of each program; default: all cores")
+    everything.add_argument("--rounds", type=count, default=5, help="alternating rounds at most [5]")
+    everything.add_argument("--threads", type=count, help="threads of each program; default: all cores")
     everything.add_argument(
-        "--only", nargs="+", default=list(PARTS), choices=PARTS, metavar="PART", help=f"of {', '.join(PARTS)}"
+        "--only", nargs="+", default=list(PARTS), choices=list(PARTS), metavar="PART", help=f"of {', '.join(PARTS)}"
     )
+    everything.add_argument("--large", action="store_true", help="of growth also what takes minutes: a million files")
     everything.add_argument("--small", action="store_true", help="tiny sizes: tries the way, measures nothing")
     _add_out(everything)
 
@@ -111,16 +107,16 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     actions = {
         "run": _run, "list": _list, "compare": _compare, "peers": _peers, "lanes": _lanes, "limits": _limits, "page": _page,
-        "all": _all, "accuracy": _accuracy, "serving": _serving,
+        "all": _all, "accuracy": _accuracy, "serving": _serving, "grow": _grow,
     }  # fmt: skip
-    with stops_cleanly():
+    # By default these signals kill Python at once and leave commands, servers and other programs running.
+    with handling(dict.fromkeys((signal.SIGTERM, signal.SIGHUP), _leave)):
         return actions[arguments.action](arguments)
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"should be a whole number above 0, not {text!r}")
-    return int(text)
+def _leave(number: int, frame: FrameType | None) -> None:
+    """The end of the terminal or a job manager's signal unwinds like Ctrl-C."""
+    raise SystemExit(128 + number)
 
 
 def _amount(text: str) -> float:
@@ -222,8 +218,6 @@ def _peers(arguments: argparse.Namespace) -> int:
 
 
 def _training_peers(arguments: argparse.Namespace) -> int:
-    import dataclasses
-
     from conveyor.bench import training_peers
     from conveyor.bench.tables import PEER_TITLES, peers_rows
     from conveyor.monitor import progress
@@ -274,11 +268,8 @@ def _serving(arguments: argparse.Namespace) -> int:
     from conveyor.bench import serving
     from conveyor.monitor import progress
 
-    record = serving.measure(
-        arguments.path, engine=arguments.engine, batch=arguments.batch, clients=arguments.clients,
-        seconds=arguments.seconds, direct_seconds=arguments.direct_seconds, rounds=arguments.rounds,
-        protocol=arguments.protocol, workers=arguments.workers, onnx=arguments.onnx, report=progress.say,
-    )  # fmt: skip
+    wanted = checked(settings_from(serving.Wanted, arguments))
+    record = serving.measure(arguments.path, wanted, progress.say)
     return _saved(arguments, record)
 
 
@@ -301,10 +292,7 @@ def _lanes(arguments: argparse.Namespace) -> int:
     from conveyor.bench.lanes import Work, measure
     from conveyor.layout import usable_cores
 
-    work = Work(
-        arguments.model, arguments.image_size, arguments.micro_batch_size, arguments.slots, arguments.schedule,
-        tuple(arguments.splits),
-    )  # fmt: skip
+    work = checked(settings_from(Work, arguments))
     cores = arguments.workers or usable_cores()
     return _saved(arguments, measure(work, cores, rounds=arguments.rounds, updates=arguments.updates, report=_say_rate))
 
@@ -331,6 +319,13 @@ def _limits(arguments: argparse.Namespace) -> int:
     return _saved(arguments, measure(arguments.threads or usable_cores()))
 
 
+def _grow(arguments: argparse.Namespace) -> int:
+    from conveyor.bench.growing import measure
+
+    print(_metrics(measure(arguments.what, arguments.count)))
+    return 0
+
+
 def _page(arguments: argparse.Namespace) -> int:
     from conveyor.bench.page import write_page
 
@@ -352,7 +347,8 @@ def _all(arguments: argparse.Namespace) -> int:
     from conveyor.monitor import progress
 
     plan = Plan(
-        arguments.out, arguments.threads or usable_cores(), arguments.rounds, progress.say, arguments.small, arguments.only
+        arguments.out, arguments.threads or usable_cores(), arguments.rounds, progress.say, arguments.small, arguments.only,
+        arguments.large,
     )  # fmt: skip
     for line in measure(plan, arguments.minutes):
         print(f"left out: {line}")

@@ -44,13 +44,12 @@ def listing(names: list[str]) -> str:
 
 def summary(name: str) -> str:
     """Model, data, the parts of one update, and the devices it was made for."""
-    from conveyor.spec.run_spec import devices
     from conveyor.topology import Topology
 
     options = Options().updated(shipped().resolve(name), name)
     topology, _ = Topology.from_options(options.batch)
     batch = f"{topology.micro_batch} x {topology.accumulation} x {topology.replicas} = {topology.global_batch}"
-    return f"{options.model.model or '':<18} {options.data.data or '':<9} batch {batch}, {devices(options, topology)} devices"
+    return f"{options.model.model or '':<18} {options.data.data or '':<9} batch {batch}, {topology.devices} devices"
 
 
 def show(name: str) -> str:

@@ -5,10 +5,12 @@ import dataclasses
 from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from conveyor.errors import UserError
-from conveyor.infer.asked_precision import add_infer_precision, asked_precision
+from conveyor.errors import UserError, did_you_mean
+from conveyor.infer.asked_precision import AskedPrecision, add_infer_precision, asked_precision
+from conveyor.infer.metadata import FORMATS
 from conveyor.layout import usable_cores
-from conveyor.options.parser import add, add_checkpoint
+from conveyor.monitor.progress import say
+from conveyor.options.parser import add, add_checkpoint, add_settings
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -28,14 +30,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="Name of the model; default: that of the run.")
     add_infer_precision(parser, default="float32")
     parser.add_argument("--int8", action="store_true", help="The same as --infer-precision int8.")
-    add(parser, "--calibration-images", 256, "N", "Images that set the ranges of int8.")
-    add(parser, "--check-images", 1000, "N", "Validation images that --max-drop is about.")
-    parser.add_argument(
-        "--weight-bits",
-        type=int,
-        metavar="{8,7}",
-        help="Bits of int8 weights: 8 need VNNI, AMX or ARM's dot product where they run. [8 if this processor has them]",
-    )
+    add_settings(parser, AskedPrecision, "calibration_images", "check_images", "weight_bits")
     parser.add_argument(
         "--calibrate",
         action="store_true",
@@ -54,6 +49,8 @@ def run(arguments: argparse.Namespace) -> int:
     from conveyor.infer.target import check_target
 
     check_target(arguments.out)  # before the model is loaded: a mistake should cost no time
+    if arguments.format not in FORMATS:
+        raise UserError(f"--format cannot be {arguments.format!r}{did_you_mean(arguments.format, FORMATS)}")
     if arguments.format != "torch" and find_spec("onnxscript") is None:
         raise UserError(f"exporting as {arguments.format} needs more packages: pip install 'conveyor[export]'")
     batch = _batch(arguments.batch)
@@ -65,21 +62,22 @@ def run(arguments: argparse.Namespace) -> int:
     from conveyor.infer.precision import fit
 
     loaded = load(arguments.model, arguments.checkpoint)
-    print(loaded.spec.get("chosen", ""), flush=True)
+    if chosen := loaded.spec.get("chosen"):
+        say(chosen)
     if arguments.name:
         loaded = dataclasses.replace(loaded, spec={**loaded.spec, "name": arguments.name})
     if arguments.calibrate or arguments.abstain is not None:
         loaded = _calibrated(loaded, arguments)
     fitted = None
-    if wanted.precision not in (None, "float32"):
-        if wanted.precision != "bfloat16" and arguments.format not in ("onnx", "openvino"):
+    if wanted.infer_precision not in (None, "float32"):
+        if wanted.infer_precision != "bfloat16" and arguments.format not in ("onnx", "openvino"):
             raise UserError("8-bit models are written as onnx or openvino: add --format onnx or --format openvino")
-        print("trying out what other precisions cost and gain", flush=True)
-        fitted = fit(loaded, wanted, batch=batch or 8, threads=usable_cores(), fixed=batch, say=print)
+        say("trying out what other precisions cost and gain")
+        fitted = fit(loaded, wanted, batch=batch or 8, threads=usable_cores(), fixed=batch, say=say)
     exported = export(loaded, arguments.out, arguments.format, batch=batch, fitted=fitted)
     for note in exported.notes:
-        print(note)
-    print(exported.text())
+        say(note)
+    say(exported.text())
     return 0
 
 
@@ -104,13 +102,13 @@ def _calibrated(loaded: "Loaded", arguments: argparse.Namespace) -> "Loaded":
     if arguments.calibrate:
         before, after = (100 * _error(logits / t, labels) for t in (1.0, temperature))
         found |= {"temperature": temperature, "ece_before": before, "ece": after}
-        print(f"temperature {temperature:.4f}: calibration error {before:.2f} -> {after:.2f} % on {len(labels)} images")
+        say(f"temperature {temperature:.4f}: calibration error {before:.2f} -> {after:.2f} % on {len(labels)} images")
     if wanted is not None:
         chosen = calibration.abstain_threshold(logits / temperature, labels, wanted / 100)
         if chosen is None:
             raise UserError(f"--abstain {wanted:g}: not even the surest answers are right so often; give less")
         found |= {"abstain_below": chosen[0], "abstain_accuracy": wanted, "abstain_coverage": 100 * chosen[1]}
-        print(f"abstains below a confidence of {chosen[0]:.4f}: {100 * chosen[1]:.1f} % of the images are answered")
+        say(f"abstains below a confidence of {chosen[0]:.4f}: {100 * chosen[1]:.1f} % of the images are answered")
     return dataclasses.replace(loaded, spec={**loaded.spec, **found})
 
 

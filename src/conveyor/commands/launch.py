@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from conveyor import commands
 from conveyor.errors import UserError
+from conveyor.monitor.progress import say_aside
 from conveyor.options.parser import add, add_settings, settings_from
 
 if TYPE_CHECKING:
@@ -20,32 +21,21 @@ HELP = "Start any program as several workers: here, on many machines, or as a SL
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    from conveyor.launch.cluster import Cluster
     from conveyor.launch.job import LaunchPlan
 
     job = parser.add_argument_group("Job")
     job.add_argument("--instances", type=int, metavar="N", help="Worker processes in all; default: --replicas, or 1.")
     job.add_argument("--workers", type=int, metavar="N", help=argparse.SUPPRESS)
-    add_settings(job, LaunchPlan, "replicas")
-    job.add_argument("--devices-per-replica", type=int, default=1, metavar="N", help="Devices (stages) of each copy.")
-    job.add_argument("--job", default="conveyor", metavar="NAME", help="Name of the job.")
+    add_settings(job, LaunchPlan, "replicas", "devices_per_replica", "job", "max_restarts")
     job.add_argument("--env", action="append", default=[], metavar="NAME[=VALUE]", help="Variable for every worker.")
-    job.add_argument("--max-restarts", type=int, default=0, metavar="N", help="Starts again after a worker was killed.")
     job.add_argument("--tag-output", action="store_true", help="Begin each line with the worker's number.")
     machine = parser.add_argument_group("Machines")
     machine.add_argument(
         "--hosts", default="", metavar="A,B,...", help="Machines (also node[01-04]); default: this one."
     )
     add(machine, "--host-index", int, "I", "Start only the share of host I of --hosts.")
-    add_settings(machine, LaunchPlan, "min_hosts")
-    machine.add_argument("--port", type=int, default=0, metavar="P", help="Port of the first host's rendezvous.")
-    add_settings(machine, LaunchPlan, "interface")
-    machine.add_argument(
-        "--secret-file",
-        metavar="FILE",
-        help="Secret of a job on several machines, the same on each (- reads it from standard input); default: the user's "
-        "own, or through ssh a new one for each job.",
-    )
-    add_settings(machine, LaunchPlan, "numa", "threads")
+    add_settings(machine, LaunchPlan, "min_hosts", "port", "interface", "secret_file", "numa", "threads")
     machine.add_argument("--print", action="store_true", dest="show", help="Print the command of each host and stop.")
     cluster = parser.add_argument_group("Clusters")
     cluster.add_argument(
@@ -54,8 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Print a batch script or manifest and stop: SLURM; Kubeflow v1 (PyTorchJob) or v2 (TrainJob); JobSet; SkyPilot.",
     )
     add(cluster, "--nodes", int, "N", "Machines of the emitted job; default: those of --hosts.")
-    cluster.add_argument("--image", default="conveyor:latest", help="Container image.")
-    cluster.add_argument("--namespace", default="default", help="Kubernetes namespace.")
+    add_settings(cluster, Cluster, "image", "namespace")
     cluster.add_argument(
         "--volume",
         action="append",
@@ -63,17 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="SOURCE:PATH",
         help="For data and run folder: a claim (Kubernetes) or bucket (SkyPilot), and where the workers see it.",
     )
-    cluster.add_argument("--cpus", type=int, default=1, metavar="N", help="Cores of each worker.")
-    cluster.add_argument("--memory", default="4Gi", help="Memory of each worker.")
-    cluster.add_argument("--gpus", type=int, default=0, metavar="N", help="GPUs of each worker.")
-    cluster.add_argument("--gpu-type", metavar="NAME", help="For SkyPilot: which GPU, such as A100.")
-    cluster.add_argument("--time", help="Time limit of the SLURM job.")
-    cluster.add_argument("--partition", help="Partition of SLURM.")
-    cluster.add_argument(
-        "--array",
-        metavar="0-3",
-        help="Job array of SLURM; write $SLURM_ARRAY_TASK_ID into the command, in single quotes.",
-    )
+    add_settings(cluster, Cluster, "cpus", "memory", "gpus", "gpu_type", "time", "partition", "array")
     parser.add_argument("program", nargs=argparse.REMAINDER, help="-- and the command of a worker.")
 
 
@@ -114,7 +93,7 @@ def run(arguments: argparse.Namespace) -> int:
         for host, command in hosts.commands(argv, plan):
             print(f"{host}: {shlex.join(command)}")
         return 0
-    print(f"launch: {describe(plan.budgets())}", file=sys.stderr)
+    say_aside(f"launch: {describe(plan.budgets())}")
     # Read when torch is loaded: without this its store prints a stack trace whenever a machine leaves.
     os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
     return run_job(argv, plan)
@@ -128,10 +107,10 @@ def run_job(argv: list[str], plan: "LaunchPlan") -> int:
     try:
         hosts.run(argv, plan)
     except JobFailedError as error:
-        print(f"conveyor: error: {error}", file=sys.stderr)
+        say_aside(f"conveyor: error: {error}")
         return error.failure.exit_code if error.failure.exit_code > 0 else 128 - error.failure.exit_code
     except JobInterruptedError as stopped:
-        print(f"conveyor: {stopped}", file=sys.stderr)
+        say_aside(f"conveyor: {stopped}")
         return 128 + stopped.number
     return 0
 

@@ -9,8 +9,8 @@ from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.options import Options
-from conveyor.options.parser import add, add_config, add_options, options_from
-from conveyor.options.units import size_in_bytes
+from conveyor.options.parser import add, add_config, add_options, count, options_from
+from conveyor.options.units import many, size_in_bytes
 
 HELP = "Propose splits, micro-batch, recomputation and layout; forecast throughput, also for clusters."
 PICTURE_SLOTS = 16
@@ -33,7 +33,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.epilog = EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     asked = parser.add_argument_group("Plan")
-    add(asked, "--devices", int, "N", "Workers to plan for; default: those of this machine.")
+    add(asked, "--devices", int, "N", "Workers to plan for; default: those of this machine.", count)
     there = "Memory of each device, such as 900MiB; default: what there is, shared by the workers of a CPU."
     add(asked, "--memory", str, "SIZE", there)
     asked.add_argument("--measure", action="store_true", help="Measure the units here instead of estimating them.")
@@ -43,8 +43,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         metavar="LAYOUT",
         help="Measure, predict some layouts (all, or these), run them, and compare.",
     )
-    add(asked, "--rounds", 3, "N", "With --check: how often each is run.")
-    add(asked, "--top", 5, "N", "Proposals to show.")
+    add(asked, "--rounds", 3, "N", "With --check: how often each is run.", count)
+    add(asked, "--top", 5, "N", "Proposals to show.", count)
     asked.add_argument("--picture", "--out", metavar="FILE.svg", help="Draw the best proposal's timetable.")
     asked.add_argument("--json", action="store_true", help="One JSON object on standard output.")
     asked.add_argument(
@@ -57,7 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"As --simulate, for {', '.join(f'{count:,}' for count in CLUSTER)} devices unless --scaling says others.",
     )  # fmt: skip
     asked.add_argument(
-        "--scaling", nargs="+", type=int, metavar="N", help="With --simulate: forecast for these numbers of devices."
+        "--scaling", nargs="+", type=count, metavar="N", help="With --simulate: forecast for these numbers of devices."
     )
     add_config(parser)
     add_options(parser, ("model", "batch", "layout", "data", "precision", "optimizer", "length"))
@@ -65,15 +65,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     options = options_from(arguments)
-    if arguments.devices is not None and arguments.devices < 1:
-        raise UserError(f"--devices {arguments.devices}: a plan needs at least one")
-    for name, numbers in (
-        ("rounds", [arguments.rounds]),
-        ("top", [arguments.top]),
-        ("scaling", arguments.scaling or []),
-    ):
-        if min(numbers, default=1) < 1:
-            raise UserError(f"--{name} {min(numbers)}: should be at least 1")
     if arguments.cluster is not None:
         if arguments.simulate:
             raise UserError("--cluster and --simulate describe the same thing: give one of them")
@@ -174,7 +165,7 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     where = f"{cluster.hosts} hosts x {cluster.devices} devices, {cluster.flops / 1e12:g} Tflop/s each, {cluster.link * 8 / 1e9:g} Gbit/s between hosts"
     lines = [
         (
-            f"{about.name}, {about.image_size} px: {len(case.stages)} stage{'s' if len(case.stages) > 1 else ''}, micro-batch {case.micro_batch}, "
+            f"{about.name}, {about.image_size} px: {many(len(case.stages), 'stage')}, micro-batch {case.micro_batch}, "
             f"global batch {case.global_batch}, {case.schedule} (simulated: {where})"
         ),
         *(f"note: {note}" for note in case.notes),
@@ -204,7 +195,7 @@ def check(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     """Predictions beside measurements."""
     import os
 
-    # Read once when torch is loaded, which is not yet the case: as in the runs that follow (see `check.environment`).
+    # Read once when torch is loaded, which is not yet the case: as in the runs that follow (see `plan.check.measure`).
     os.environ["OMP_WAIT_POLICY"] = "passive"
     from conveyor.data.subject import planned
     from conveyor.layout import Machine

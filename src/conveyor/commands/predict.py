@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from conveyor.errors import UserError, did_you_mean
 from conveyor.infer import ENGINES
 from conveyor.infer.asked_precision import AskedPrecision, add_infer_precision, asked_precision
-from conveyor.options.parser import add, add_checkpoint
+from conveyor.monitor.progress import printable, say, say_aside, track
+from conveyor.options.parser import add, add_checkpoint, count
 
 if TYPE_CHECKING:
     from conveyor.infer.loaded import Loaded
@@ -32,50 +33,53 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="Image files, folders, patterns such as '*.jpg', or - for standard input: an image, or names of files.",
     )
     add_checkpoint(parser)
-    add(parser, "--top", 5, "N", "Most probable classes to tell.")
+    add(parser, "--top", 5, "N", "Most probable classes to tell.", count)
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="A JSON list on standard output instead of a table.")
-    form.add_argument("--csv", metavar="FILE", help="Write a CSV file instead of a table.")
+    form.add_argument("--csv", metavar="FILE", help="Write a CSV file instead of a table; - for standard output.")
     fewer = f"auto: PyTorch for fewer than {MEASURED_FROM} images, else the fastest of all."
     add(parser, "--engine", "auto", f"{{{','.join(ENGINES)}}}", fewer)
     add_infer_precision(parser)
     add(parser, "--data-dir", str, "DIR", "Images for --infer-precision, when not where the run had them.")
-    parser.add_argument("--quiet", action="store_true", help="No progress bar.")
+    parser.add_argument("--quiet", action="store_true", help="No progress bar, no word on the checkpoint.")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """0: every image was answered; 1: some could not be read, and were named."""
-    if arguments.top < 1:
-        raise UserError(f"--top {arguments.top}: give at least 1")
     if arguments.engine not in ENGINES:
         raise UserError(f"there is no engine {arguments.engine!r}{did_you_mean(arguments.engine, ENGINES)}")
     pictures = _pictures(arguments.paths)  # before the model is loaded: a mistake should cost no time
     from conveyor.infer.load import load
 
     loaded = load(arguments.model, arguments.checkpoint)
+    if (chosen := loaded.spec.get("chosen")) and not arguments.quiet:
+        say_aside(chosen)
     found = _answers(loaded, pictures, arguments.engine, asked_precision(arguments), quiet=arguments.quiet)
     if not arguments.json and arguments.csv is None:
         found = _printed(found, loaded, [name for name, _ in pictures], arguments.top)
     kept: list[dict[str, Any]] = []
-    bad = 0
+    bad, keeps = 0, arguments.json or arguments.csv is not None
+    several = loaded.thresholds is not None
     for one in found:
-        kept.append(one.to_json(arguments.top))
+        kept += [one.to_json(arguments.top)] if keeps else []
         if one.error:
             bad += 1
-            print(f"conveyor: cannot read {one.file}: {one.error}", file=sys.stderr, flush=True)
+            say_aside(f"conveyor: cannot read {one.file}: {one.error}")
     if arguments.json:
         print(json.dumps(kept, indent=1))
-    if arguments.csv is not None:
+    table = _csv(kept, min(arguments.top, loaded.num_classes), several=several) if arguments.csv is not None else ""
+    if arguments.csv == "-":
+        print(table, end="")
+    elif arguments.csv is not None:
         from conveyor.files import write_atomically
 
         try:
-            several = loaded.thresholds is not None
-            write_atomically(Path(arguments.csv), _csv(kept, min(arguments.top, loaded.num_classes), several=several))
+            write_atomically(Path(arguments.csv), table)
         except OSError as error:
             raise UserError(f"cannot write {arguments.csv}: {error.strerror}") from None
-        print(f"written to {arguments.csv}")
+        say(f"written to {arguments.csv}")
     if bad:
-        print(f"conveyor: {bad} of {len(pictures)} could not be read", file=sys.stderr)
+        say_aside(f"conveyor: {bad} of {len(pictures)} could not be read")
     return SOME_UNREADABLE if bad else 0
 
 
@@ -118,17 +122,16 @@ def _answers(
     from conveyor.infer.precision import fit
     from conveyor.infer.predict import BATCH, predictions
     from conveyor.layout import usable_cores
-    from conveyor.monitor.progress import track
 
     batch, threads = loaded.batch or min(BATCH, len(pictures)), usable_cores()
-    if precision.precision is None:
+    if precision.infer_precision is None:
         if engine == "auto" and loaded.module is not None and len(pictures) < MEASURED_FROM:
             engine = "torch"
         opened = open_engine(loaded, engine, batch)
     else:
-        fitted = fit(loaded, precision, batch=batch, threads=threads, engine=engine, say=_print_note)
+        fitted = fit(loaded, precision, batch=batch, threads=threads, engine=engine, say=say_aside)
         for note in fitted.notes:
-            _print_note(note)
+            say_aside(note)
         opened = fitted.open(batch=batch, threads=threads)
     try:
         with track(len(pictures), "Predict", quiet=quiet) as bar:
@@ -139,34 +142,37 @@ def _answers(
         opened.close()
 
 
-def _print_note(line: str) -> None:
-    """Print on standard error: standard output holds the answers."""
-    print(line, file=sys.stderr, flush=True)
-
-
 def _printed(found: "Iterator[Prediction]", loaded: "Loaded", names: list[str], top: int) -> "Iterator[Prediction]":
-    """Print each result as a table row as soon as it is there, cut to the terminal's width; yields them unchanged."""
-    from conveyor.monitor.progress import say
+    """Print each result as a table row as soon as it is there; yields them unchanged.
 
+    Of the less probable classes a row holds those that fit the terminal (80 columns without one); --json has all.
+    """
     file_width = max(len("file"), *(len(name) for name in names))
     label_width = max(len("label"), *(len(loaded.label(index)) for index in range(loaded.num_classes)))
-    columns = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
+    columns = shutil.get_terminal_size().columns
+    title = f"{'file':<{file_width}}  {'label':<{label_width}}  {'%':>6}"
+    title += "  next" if top > 1 and len(title) + 6 <= columns else ""
     if loaded.thresholds is not None:
-        say(f"{'file':<{file_width}}  labels above their thresholds, %"[:columns])
-    else:
-        say(f"{'file':<{file_width}}  {'label':<{label_width}}  {'%':>6}{'  next' if top > 1 else ''}"[:columns])
+        title = f"{'file':<{file_width}}  labels above their thresholds, %"
     for one in found:
         if not one.error:
-            others = ", ".join(f"{label} {100 * probability:.1f}" for label, probability in one.top(top)[1:])
+            if title:  # with the first row: of unreadable files there is none
+                say(title, whole=True)
+                title = ""
             label = f"({one.label}?)" if one.abstains else one.label
             if one.labels is not None:
                 known = one.probabilities
                 named = ", ".join(f"{label} {100 * known[label]:.1f}" for label in one.labels)
-                say(f"{one.file:<{file_width}}  {named or '(none)'}"[:columns])
+                say(printable(f"{one.file:<{file_width}}  {named or '(none)'}"), whole=True)
                 yield one
                 continue
-            line = f"{one.file:<{file_width}}  {label:<{label_width}}  {100 * one.probability:>6.2f}  {others}"
-            say(line.rstrip()[:columns])
+            line = printable(f"{one.file:<{file_width}}  {label:<{label_width}}  {100 * one.probability:>6.2f}")
+            for place, (other, probability) in enumerate(one.top(top)[1:]):
+                longer = f"{line}{', ' if place else '  '}{other} {100 * probability:.1f}"
+                if len(longer) > columns:
+                    break
+                line = longer
+            say(line, whole=True)
         yield one
 
 

@@ -3,6 +3,7 @@
 import argparse
 
 from conveyor.errors import UserError
+from conveyor.files import nearby
 from conveyor.options.parser import add_checkpoint
 
 HELP = "Write one self-contained HTML page about a run, or a comparison of several."
@@ -41,5 +42,5 @@ def run(arguments: argparse.Namespace) -> int:
 
     path = write_report(arguments.runs, arguments.output, arguments.checkpoint)
     if not arguments.quiet:
-        print(f"{path} ({path.stat().st_size / 1000:.0f} kB)")
+        print(f"{nearby(path)} ({path.stat().st_size / 1000:.0f} kB)")
     return 0

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from conveyor.errors import UserError, did_you_mean
+from conveyor.errors import UserError
 from conveyor.infer import ENGINES
 from conveyor.infer.asked_precision import add_infer_precision
+from conveyor.options.coerce import checked
 from conveyor.options.parser import add, add_checkpoint, add_settings, settings_from
 
 DATA = ("random", "real")
@@ -33,8 +34,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--name", help="Name of the model at URL; default: asked of the server (Conveyor's tell it).")
     add_settings(parser, LoadSettings, "protocol")
     add(parser, "--grpc-port", int, "N", "gRPC port of the server at URL; default: the one after its HTTP port.")
-    add_settings(parser, LoadSettings, "tls_ca", "batch_size", "clients", "num_images", "seconds", "use_async")
-    add(parser, "--data", "random", "{random,real}", "Random images, or those of the model's data set.")
+    add_settings(parser, LoadSettings, "tls_ca", "batch_size", "clients", "num_images", "seconds", "rate", "use_async")
+    parser.add_argument(
+        "--data", choices=DATA, default=DATA[0], help="Random images, or those of the model's data set. [random]"
+    )
     add_settings(parser, LoadSettings, "timeout", "verbose")
     parser.add_argument("--json", action="store_true", help="One JSON object instead of text.")
     add(parser, "--engine", "auto", f"{{{','.join(ENGINES)}}}", "Engine, when a model is served for the occasion.")
@@ -44,12 +47,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from conveyor.request.client import engine_processes
+    from conveyor.request.client import LoadSettings, engine_processes
     from conveyor.serve import versions
     from conveyor.serve.launcher import running_server
     from conveyor.serve.settings import ServeSettings
 
-    _check(arguments)
+    checked(settings_from(LoadSettings, arguments, port=0, name=""))  # before a server is started
     trusted = _trusted(arguments)
     if _is_address(arguments.target):
         if arguments.infer_precision is not None:
@@ -78,15 +81,6 @@ def run(arguments: argparse.Namespace) -> int:
         print(f"starting a server for {arguments.target}{chosen and f': {chosen}'}", file=sys.stderr, flush=True)
     with running_server(settings) as server:
         return _ask(arguments, server.url, trusted, "127.0.0.1", server.port, server.grpc_port or 0)
-
-
-def _check(arguments: argparse.Namespace) -> None:
-    """Refuse what cannot work before a server is started for it."""
-    from conveyor.request.client import LoadSettings
-
-    if arguments.data not in DATA:
-        raise UserError(f"--data cannot be {arguments.data!r}{did_you_mean(arguments.data, DATA)}")
-    settings_from(LoadSettings, arguments, port=0, name="").check()
 
 
 def _trusted(arguments: argparse.Namespace) -> ssl.SSLContext | bool:

@@ -2,17 +2,15 @@
 
 import argparse
 import json
-import shutil
 import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from conveyor.errors import UserError, did_you_mean
+from conveyor.errors import UserError
 from conveyor.files import read_object
-from conveyor.monitor.records import readable_time
+from conveyor.monitor.records import many, readable_time
 from conveyor.monitor.table import format_table
-from conveyor.options.parser import add
 
 HELP = "List the runs in a folder; sort, filter and delete them."
 SORTS = ("time", "accuracy", "name", "seconds")
@@ -37,7 +35,7 @@ class Row:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folders", nargs="*", default=["runs"], metavar="DIR", help="Folders of runs, or runs. [runs]")
-    add(parser, "--sort", "time", f"{{{','.join(SORTS)}}}", "Order, best or newest last.")
+    parser.add_argument("--sort", choices=SORTS, default=SORTS[0], help="Order, best or newest last. [time]")
     parser.add_argument(
         "--filter", nargs="+", default=[], metavar="WORD", help="Only runs whose line holds all of these words."
     )
@@ -47,8 +45,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    if arguments.sort not in SORTS:
-        raise UserError(f"--sort cannot be {arguments.sort!r}{did_you_mean(arguments.sort, SORTS)}")
     rows = [row for folder in arguments.folders for row in rows_below(Path(folder).expanduser())]
     rows = [row for row in rows if all(word.lower() in " ".join(_cells(row)).lower() for word in arguments.filter)]
     rows.sort(key=lambda row: (getattr(row, arguments.sort) or 0) if arguments.sort != "name" else row.name)
@@ -73,11 +69,11 @@ def rows_below(folder: Path) -> list[Row]:
 
 def _row(folder: Path) -> Row:
     from conveyor.checkpoint.lock import is_held
-    from conveyor.report.inputs import read_rows
+    from conveyor.report.inputs import read_last_row, read_rows
 
     spec, result = read_object(folder / "spec.json"), read_object(folder / "result.json")
-    metrics, validations = read_rows(folder / "metrics.csv"), read_rows(folder / "validation.csv")
-    seconds = result.get("seconds") or (metrics[-1].get("seconds") if metrics else None)
+    validations = read_rows(folder / "validation.csv")
+    seconds = result.get("seconds") or read_last_row(folder / "metrics.csv").get("seconds")
     written = [path.stat().st_mtime for path in (folder / "metrics.csv", folder / "options.yml") if path.exists()]
     state = "running" if is_held(folder) else str(result.get("reason", "stopped"))
     return Row(
@@ -99,15 +95,15 @@ def _cells(row: Row) -> list[str]:
 
 
 def _delete(rows: list[Row], *, sure: bool) -> int:
-    """Delete run folders, after a confirmation unless `sure`; never one that is running."""
-    from conveyor.checkpoint.lock import RunLock
+    """Delete what the runs wrote, after a confirmation unless `sure`; never one that is running."""
+    from conveyor.run.folder import delete
 
     running = [row.name for row in rows if row.state == "running"]
     if running:
         raise UserError(f"{running[0]} is running: stop it first, or choose other runs with --filter")
     if not sure:
         if not sys.stdin.isatty():
-            raise UserError(f"deleting {len(rows)} runs needs an answer: add --yes")
+            raise UserError(f"deleting {many(len(rows), 'run')} needs an answer: add --yes")
         if (
             input(f"delete {'this run' if len(rows) == 1 else f'these {len(rows)} runs'} for ever? [y/N] ").lower()
             != "y"
@@ -115,7 +111,5 @@ def _delete(rows: list[Row], *, sure: bool) -> int:
             print("nothing was deleted")
             return 0
     for row in rows:
-        with RunLock(Path(row.folder)):
-            shutil.rmtree(row.folder)
-        print(f"deleted {row.folder}")
+        print(delete(Path(row.folder)))
     return 0

@@ -6,6 +6,7 @@ from pathlib import Path
 
 from conveyor.errors import UserError
 from conveyor.infer.asked_precision import add_infer_precision
+from conveyor.monitor.progress import say
 from conveyor.options.parser import add, add_checkpoint, add_settings, settings_from
 from conveyor.options.units import size_in_bytes
 from conveyor.serve.settings import NO_GRPC, ServeSettings
@@ -22,16 +23,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add_checkpoint(parser)
     add_settings(parser, ServeSettings, "name")
     where = parser.add_argument_group("Where")
-    where.add_argument("--host", default="127.0.0.1", help="Address to listen on. [127.0.0.1: this machine only]")
-    where.add_argument(
-        "--host-name",
-        nargs="+",
-        default=[],
-        metavar="NAME",
-        help="Further names by which callers reach this server, such as *.example.org: without a token, requests to other "
-        "names than those, localhost and this machine's are refused. [none]",
-    )
-    add_settings(where, ServeSettings, "port", "grpc_port")
+    add_settings(where, ServeSettings, "host", "host_name", "port", "grpc_port")
     where.add_argument("--no-grpc", action="store_true", help="HTTP only.")
     add(
         where,
@@ -44,16 +36,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     speed = parser.add_argument_group("Engines and batches")
     add_settings(speed, ServeSettings, "engine")
     add_infer_precision(speed)
-    add_settings(speed, ServeSettings, "data_dir", "workers", "threads", "max_batch")
-    speed.add_argument(
-        "--batch-sizes",
-        type=int,
-        nargs="+",
-        default=[],
-        metavar="N",
-        help="Allowed batches, short ones are padded; default: powers of two.",
+    add_settings(
+        speed, ServeSettings, "data_dir", "workers", "threads", "max_batch", "batch_sizes", "delay_us", "queue"
     )
-    add_settings(speed, ServeSettings, "delay_us", "queue")
     limits = parser.add_argument_group("Limits")
     add(limits, "--max-body", "32MiB", "SIZE", "Largest request.")
     add_settings(limits, ServeSettings, "max_pixels")
@@ -71,9 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         ServeSettings,
         arguments,
         path=arguments.model,
-        host_names=tuple(arguments.host_name),
         grpc_port=NO_GRPC if arguments.no_grpc else arguments.grpc_port,
-        batch_sizes=tuple(arguments.batch_sizes),
         max_body=size_in_bytes(arguments.max_body),
         max_inflight=size_in_bytes(arguments.max_inflight),
         token=None if arguments.emit else _token(arguments.token_file),
@@ -88,8 +71,8 @@ def run(arguments: argparse.Namespace) -> int:
 
     if not Path(settings.path).exists():
         raise UserError(f"there is nothing at {settings.path}: give a run or an export")
-    print(f"loading {settings.path}; the first time this takes a while, since engines are tried out", flush=True)
-    return serve(settings, say=lambda line: print(line, flush=True))
+    say(f"loading {settings.path}; the first time this takes a while, since engines are tried out")
+    return serve(settings, say=say)
 
 
 def _token(file: str | None) -> str | None:

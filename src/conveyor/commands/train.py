@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from conveyor.errors import UserError
+from conveyor.files import nearby
 from conveyor.options import Options
 from conveyor.options.parser import add_config, add_options, named_by_user, options_from
 
@@ -72,7 +73,7 @@ def dry_run(
         print(json.dumps(spec.to_json(command), indent=1))
         return 0
     for line in describe(spec).splitlines():
-        (print if line.startswith("command ") else say)(line)  # a command is copied: it stays in one piece
+        say(line, whole=line.startswith("command "))  # which is copied
     return 0
 
 
@@ -100,11 +101,11 @@ def execute(options: Options, named: Collection[str] = (), after: Sequence[Optio
         if options.run.report:
             _write_report(folder)
         if not options.run.json_logs:
-            _say(folder, f"run folder: {folder}")
+            _say(folder, f"run folder: {nearby(folder)}")
     if not options.run.json_logs and not options.run.quiet and result["reason"] == Reason.DONE:
-        folder = result["folder"]
-        looked = [f"next: look at {folder}/report.html"] if options.run.report else []
-        _say(folder, *looked, f"next: conveyor predict {folder} PHOTO", f"next: conveyor serve {folder}")
+        folder, typed = result["folder"], nearby(result["folder"])
+        looked = [f"next: look at {typed}/report.html"] if options.run.report else []
+        _say(folder, *looked, f"next: conveyor predict {typed} PHOTO", f"next: conveyor serve {typed}")
     return 128 + int(result["signal"]) if result["signal"] is not None and result["reason"] == Reason.INTERRUPTED else 0
 
 

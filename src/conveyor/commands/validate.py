@@ -3,13 +3,13 @@
 import argparse
 import json
 import os
-import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.infer.asked_precision import AskedPrecision, add_infer_precision, asked_precision
+from conveyor.monitor.progress import say, say_aside
 from conveyor.monitor.table import format_table
 from conveyor.options import Options
 from conveyor.options.parser import add_checkpoint, add_config, add_options, add_run, options_from
@@ -40,7 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
         from conveyor.evaluate.answers import check_target
 
         check_target(str(given["answers"]))
-        if asked_precision(arguments).precision is not None:
+        if asked_precision(arguments).infer_precision is not None:
             raise UserError("--answers has those of the run's own precision: leave out --infer-precision")
     if arguments.checkpoint is not None or (given.get("answers") is not None and path is not None):
         # A file of answers has those of one model.
@@ -49,11 +49,11 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.dry_run and not getattr(arguments, "told", False):
         say_random(options, as_json=arguments.json)
     for note in notes_about((typed_flag(name, value), (name,)) for name, value in given.items()):
-        print(f"note: {note}", file=sys.stderr)
+        say_aside(f"note: {note}")
     if arguments.dry_run:
         return dry_run(with_plain_weights(options), as_json=arguments.json, plot=arguments.plot, command="validate")
     wanted = asked_precision(arguments)
-    return execute(options, as_json=arguments.json, wanted=None if wanted.precision is None else wanted)
+    return execute(options, as_json=arguments.json, wanted=None if wanted.infer_precision is None else wanted)
 
 
 def _chosen(path: str | None, which: str | None) -> Path:
@@ -63,7 +63,7 @@ def _chosen(path: str | None, which: str | None) -> Path:
     if path is None:
         raise UserError(f"--checkpoint {which} chooses one of a run: name the run with --checkpoint-path")
     found = choice.find(Path(path), which)
-    print(choice.text(found), file=sys.stderr, flush=True)
+    say_aside(choice.text(found))
     return found
 
 
@@ -83,7 +83,7 @@ def say_random(options: Options, *, as_json: bool = False) -> None:
     place = detect(os.environ)
     sentence = random_weights(options)
     if sentence is not None and not measure_speed.applies(options) and (place is None or place.rank == 0):
-        print(sentence, file=sys.stderr if as_json or options.run.json_logs else sys.stdout, flush=True)
+        (say_aside if as_json or options.run.json_logs else say)(sentence)
 
 
 def execute(options: Options, *, as_json: bool = False, wanted: AskedPrecision | None = None) -> int:
@@ -103,7 +103,7 @@ def execute(options: Options, *, as_json: bool = False, wanted: AskedPrecision |
     if wanted is not None:
         from conveyor.infer import validated
 
-        records = validated.records(options, wanted, say=lambda line: print(line, file=sys.stderr, flush=True))
+        records = validated.records(options, wanted, say=say_aside)
     else:
         # Weights that do not fit are refused before any worker is started and any image is looked for.
         records = start(options, run=RUN, check=check_start if options.model.weights is not None else None)
@@ -116,12 +116,12 @@ def execute(options: Options, *, as_json: bool = False, wanted: AskedPrecision |
     else:
         print(table(records))
         if options.events.answers is not None:
-            print(f"answers written to {options.events.answers}")
-        print(f"written to {written}")
+            say(f"answers written to {options.events.answers}")
+        say(f"written to {written}")
         if len({record["name"] for record in records}) > 1 and options.run.checkpoint_path is not None:
             from conveyor.checkpoint import choice
 
-            print(f"note: serve, load and export take {choice.text(choice.find(Path(options.run.checkpoint_path)))}")
+            say(f"note: serve, load and export take {choice.text(choice.find(Path(options.run.checkpoint_path)))}")
     return 0
 
 
@@ -132,15 +132,15 @@ def _speed_only(options: Options, *, as_json: bool, wanted: AskedPrecision | Non
     quiet = as_json or options.run.quiet
     measured, records = measure_options(
         options,
-        precision=None if wanted is None else wanted.precision,
-        say=lambda line: None if quiet else print(line, flush=True),
+        precision=None if wanted is None else wanted.infer_precision,
+        say=lambda line: None if quiet else say(line),
     )
     write_csv(options, records)
     _write_for_benchmarks(records, measured.latency.fields())
     if as_json:
         print(json.dumps(records))
         return 0
-    print(measured.note)
+    say(measured.note)
     print("\n".join(measured.lines()))
     return 0
 

@@ -133,12 +133,14 @@ def difference_hash(pixels: Pixels) -> int:
     return int.from_bytes(np.packbits(grey[:, :-1].astype(int) < grey[:, 1:]).tobytes(), "big")
 
 
-def near_pairs(hashes: Sequence[int]) -> set[tuple[int, int]]:
-    """Pairs (i, j), i < j, whose hashes differ in at most `NEAR` bits.
+def near_pairs(hashes: Sequence[int], splits: Sequence[str]) -> set[tuple[int, int]]:
+    """Pairs (i, j), i < j, whose hashes differ in at most `NEAR` bits: of each i the first such j of every split.
 
-    Of four bands of 16 bits, at least one is then equal: only images that share a band are compared.
+    All pairs would be half the square of the frames of one film. Of four bands of 16 bits, at least one is equal in such a
+    pair: only images that share a band are compared.
     """
-    values, found = np.array(hashes, np.uint64), set()
+    values, first = np.array(hashes, np.uint64), dict[tuple[int, int], int]()
+    names, kinds = np.unique(np.array(splits, dtype=np.str_), return_inverse=True)
     for band in range(4):
         keys = (values >> np.uint64(16 * band)) & np.uint64(0xFFFF)
         order = np.argsort(keys, kind="stable")
@@ -146,8 +148,12 @@ def near_pairs(hashes: Sequence[int]) -> set[tuple[int, int]]:
             for place, one in enumerate(members[:-1]):
                 rest = members[place + 1 :]
                 close = rest[np.bitwise_count(values[rest] ^ values[one]) <= NEAR]
-                found |= {(int(one), int(other)) for other in close}
-    return found
+                for kind in range(len(names)) if len(close) else ():
+                    of_kind = close[kinds[close] == kind]
+                    if len(of_kind):
+                        place_of = (int(one), kind)
+                        first[place_of] = min(first.get(place_of, len(values)), int(of_kind[0]))
+    return {(one, other) for (one, _), other in first.items()}
 
 
 def audit(pictures: Pictures, answers: Iterable[Path] = (), threads: int = 4) -> list[Finding]:
@@ -175,7 +181,7 @@ def audit(pictures: Pictures, answers: Iterable[Path] = (), threads: int = 4) ->
             found.append(finding(*_kind("duplicate", one, kept), kept.path, exclude=one.path != kept.path))
     # Flat pictures are all alike to the hash; exact copies are told already.
     distinct = [one for one in good if first[one.path] is one and "colour" not in one.odd]
-    for i, j in sorted(near_pairs([one.hash for one in distinct])):
+    for i, j in sorted(near_pairs([one.hash for one in distinct], [one.split for one in distinct])):
         found.append(
             finding(*_kind("near duplicate", distinct[i], distinct[j]), distinct[j].path,
                     exclude=distinct[i].split != distinct[j].split)
@@ -194,7 +200,7 @@ def doubtful(files: Iterable[Path], known: dict[str, str]) -> list[Finding]:
     """Labels that a trained model doubts, the surest first, from files of `conveyor validate --answers`."""
     found = []
     for file in files:
-        rows = lists.columns(file)
+        rows = lists.columns(file, "surrogateescape")
         if not {"path", "label", "answer", "confidence", "right"} <= rows.keys():
             raise UserError(f"{file} is no file of answers: make one with conveyor validate RUN --answers FILE")
         wanted = [rows[name] for name in ("path", "label", "answer", "confidence", "right")]

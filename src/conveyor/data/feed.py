@@ -1,17 +1,15 @@
 """The two streams of a run: training slots in the order of (update, slot), and validation with every image once."""
 
+import functools
 import itertools
-from collections.abc import Callable, Iterator, Sequence
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Unpack
 
 from conveyor.data import order
 from conveyor.data.batch import Dataset
 from conveyor.data.labels import labels_of
-from conveyor.data.loader import Job, Loader, Transform
+from conveyor.data.loader import Job, Loader, Loading
 from conveyor.data.order import Indices, SlotShape
-from conveyor.layout import usable_cores
-
-T = TypeVar("T")
 
 
 class TrainingFeed(Loader):
@@ -36,10 +34,7 @@ class TrainingFeed(Loader):
         shuffle: str = "full",
         repeats: int = 1,
         balanced: bool = False,
-        prefetch: int = 4,
-        threads: int | None = None,
-        transform: Transform | None = None,
-        pin: bool = False,
+        **how: Unpack[Loading],
     ) -> None:
         mine = list(range(topology.slots)) if slots is None else list(slots)
         if any(not 0 <= slot < topology.slots for slot in mine):
@@ -54,7 +49,7 @@ class TrainingFeed(Loader):
             return order.repeated(found, repeats, topology.slots * topology.micro_batch) if repeats > 1 else found
 
         def jobs() -> Iterator[Job]:
-            orders = _newest(epoch_order)
+            orders = functools.lru_cache(maxsize=1)(epoch_order)
             updates = itertools.count(start_update) if stop_update is None else range(start_update, stop_update)
             for update in updates:
                 epoch, update_in_epoch = divmod(update, updates_per_epoch)
@@ -62,14 +57,7 @@ class TrainingFeed(Loader):
                     indices = order.slot_indices(orders(epoch), update_in_epoch, slot, topology)
                     yield Job(indices, len(indices), update, slot, epoch)
 
-        super().__init__(
-            dataset,
-            jobs(),
-            prefetch=prefetch,
-            threads=threads or default_threads(dataset),
-            transform=transform,
-            pin=pin,
-        )
+        super().__init__(dataset, jobs(), **how)
 
 
 class ValidationFeed(Loader):
@@ -79,45 +67,14 @@ class ValidationFeed(Loader):
     lanes and divide once by the number of images: `len(feed)` is the number of this lane's batches.
     """
 
-    def __init__(
-        self,
-        dataset: Dataset,
-        batch: int,
-        lane: int = 0,
-        lanes: int = 1,
-        *,
-        prefetch: int = 4,
-        threads: int | None = None,
-        transform: Transform | None = None,
-        pin: bool = False,
-    ) -> None:
+    def __init__(self, dataset: Dataset, batch: int, lane: int = 0, lanes: int = 1, **how: Unpack[Loading]) -> None:
         if not 0 <= lane < lanes:
             raise ValueError(f"lane {lane} is not one of {lanes}")
         stored = order.epoch_order(len(dataset), 0, 0, "none")
         starts = range(lane * batch, len(dataset), lanes * batch)
         self._length = len(starts)
         jobs = (Job(stored[start : start + batch], batch, -1, start // batch, 0) for start in starts)
-        super().__init__(
-            dataset, jobs, prefetch=prefetch, threads=threads or default_threads(dataset), transform=transform, pin=pin
-        )
+        super().__init__(dataset, jobs, **how)
 
     def __len__(self) -> int:
         return self._length
-
-
-def default_threads(dataset: Dataset) -> int:
-    """One thread copies from memory fast enough; decoding takes as many as this process may use cores."""
-    return usable_cores() if dataset.chunk else 1
-
-
-def _newest(make: Callable[[int], T]) -> Callable[[int], T]:
-    """`make`, remembering its latest result: the order of an epoch is computed once."""
-    latest: tuple[int, T] | None = None
-
-    def get(key: int) -> T:
-        nonlocal latest
-        if latest is None or latest[0] != key:
-            latest = (key, make(key))
-        return latest[1]
-
-    return get

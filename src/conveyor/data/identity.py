@@ -38,7 +38,10 @@ class Identity:
         return cls(info.name, info.class_names, info.train_images, info.validation_images, fingerprint)
 
     def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self) | {"class_names": list(self.class_names)}
+        # Not `asdict`, which copies every name by itself: jobs of several workers call this after each update.
+        return {one.name: getattr(self, one.name) for one in dataclasses.fields(self)} | {
+            "class_names": list(self.class_names)
+        }
 
     def check(self, stored: Mapping[str, Any]) -> None:
         """Refuse to resume with data other than `stored`, the output of `to_json`."""

@@ -11,14 +11,25 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
+from typing import TypedDict
 
 import numpy as np
 import torch
 
 from conveyor.data.batch import PADDING_LABEL, Batch, Dataset
 from conveyor.data.order import Indices
+from conveyor.layout import usable_cores
 
 Transform = Callable[[Batch], Batch]
+
+
+class Loading(TypedDict, total=False):
+    """How batches are prepared: the named arguments of `Loader`, which every feed takes."""
+
+    prefetch: int
+    threads: int | None
+    transform: Transform | None
+    pin: bool
 
 
 class Loader:
@@ -29,11 +40,13 @@ class Loader:
         dataset: Dataset,
         jobs: Iterator["Job"],
         *,
-        prefetch: int,
-        threads: int,
-        transform: Transform | None,
-        pin: bool,
+        prefetch: int = 4,
+        threads: int | None = None,
+        transform: Transform | None = None,
+        pin: bool = False,
     ) -> None:
+        """`threads` by default: one copies from memory fast enough, decoding takes as many as there are usable cores."""
+        threads = threads or (usable_cores() if dataset.chunk else 1)
         self.dataset = dataset
         self._jobs = jobs
         self._prefetch = max(1, prefetch)

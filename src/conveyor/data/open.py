@@ -1,6 +1,5 @@
 """From options to a data set that can be read."""
 
-import functools
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,7 +8,7 @@ import numpy as np
 from conveyor.data import catalogue
 from conveyor.data.batch import Dataset
 from conveyor.data.catalogue import DatasetInfo
-from conveyor.data.formats import cifar, divide, tfds, tfrecord_dataset
+from conveyor.data.formats import cifar, divide, locate, tfds, tfrecord_dataset
 from conveyor.data.formats.acquire import obtain
 from conveyor.data.formats.boxes import CSV_NAME, read_boxes
 from conveyor.data.formats.idx import read_idx
@@ -47,7 +46,7 @@ def open_dataset(options: Options, split: str, image_size: int | None = None, ch
     about = subject(options, info)
     size, depth = image_size or about.image_size, channels or about.channels
     if options.data.synthetic_data:
-        return SyntheticDataset(info, count, info.channels)
+        return SyntheticDataset(info, count)
     if options.data.generated_data:
         return GeneratedDataset(
             info, count, size if info.kind == "files" else info.image_size, info.channels, options.run.seed
@@ -68,17 +67,21 @@ def open_dataset(options: Options, split: str, image_size: int | None = None, ch
 
 
 def _open_memory(info: DatasetInfo, options: Options, split: str) -> MemoryDataset:
+    stated = catalogue.whole_counts(options.data)
+    picks = divide.in_memory(stated, options.data)
+    source, numbers = (split, None) if picks is None else picks[split]
     if info.name == "digits":
-        folder, read = None, embedded_digits
+        (images, labels), names = embedded_digits(source), info.class_names
     else:
         copy = obtain(info.name, options.data)
-        folder, read = copy.folder, functools.partial(read_copy, copy)
-    picks = divide.in_memory(catalogue.whole_counts(options.data), options.data)
-    source, numbers = (split, None) if picks is None else picks[split]
-    images, labels = read(source)
+        images, labels = read_copy(copy, source)
+        names = info.class_names or cifar.class_names(copy.folder)
+        if len(images) != stated[source] and locate.count_images(copy) is None:
+            raise UserError(
+                f"{copy.folder} has {len(images)} images for {source} instead of {stated[source]}: fetch {info.name} again"
+            )
     if numbers is not None:
         images, labels = images[np.array([*numbers], np.int64)], labels[np.array([*numbers], np.int64)]
-    names = info.class_names or (() if folder is None else cifar.class_names(folder))
     found = MemoryDataset(images, labels, info.num_classes, names)
     found.source = source, None if numbers is None else [*numbers]
     return found

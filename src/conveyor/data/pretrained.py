@@ -126,7 +126,8 @@ def find(name: str, weights_dir: str | None = None, *, download: bool = True) ->
         if isinstance(error, urllib.error.HTTPError) and error.code in (401, 404):
             reason = "there are none of that name"
             by_hand = f"give a name with its tag, such as resnet50.a1_in1k, or {by_hand}"
-        raise UserError(f"cannot fetch the weights {name} from {_addresses(name)[0]} ({reason}): {by_hand}") from None
+        where = getattr(error, "url", None) or _addresses(name)[0]  # what describes weights may be missing alone
+        raise UserError(f"cannot fetch the weights {name} from {where} ({reason}): {by_hand}") from None
 
 
 def _local_copies(name: str, weights_dir: str | None) -> Iterator[Path]:

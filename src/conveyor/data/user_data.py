@@ -14,7 +14,7 @@ from conveyor.data.batch import Dataset, RawBatch
 from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.formats.memory import MemoryDataset
 from conveyor.data.order import Indices
-from conveyor.errors import UserError
+from conveyor.errors import UserError, first_line
 from conveyor.models import user_module
 
 OwnData: TypeAlias = Any
@@ -60,7 +60,7 @@ def from_code(name: str, multi_label: bool = False) -> tuple[DatasetInfo, Datase
     if found is None:
         source, _, wanted = name.rpartition(":")
         raise UserError(
-            f"there is no {wanted} in {source}: give FILE.py:NAME with (training, validation) or a function of them"
+            f"there is no {wanted!r} in {source}: give FILE.py:NAME with (training, validation) or a function of them"
         )
     if callable(found) and not hasattr(found, "__getitem__"):
         found = found()
@@ -110,7 +110,13 @@ def _opened(part: Any, num_classes: int | None) -> Dataset:
         count = labels.shape[1] if labels.ndim == 2 else num_classes or int(labels.max()) + 1
         return MemoryDataset(images, labels, count)
     if hasattr(part, "__len__") and hasattr(part, "__getitem__"):
-        return MapDataset(part, num_classes)
+        try:
+            return MapDataset(part, num_classes)
+        except (TypeError, ValueError, IndexError) as error:
+            raise UserError(
+                f"a data set of type {type(part).__name__} has no samples (image, label) ({first_line(error)}): give (images, "
+                "labels) as arrays, or an object with len() and [i] -> (image, label)"
+            ) from error
     raise UserError(
         f"a data set of type {type(part).__name__} cannot be read: give (images, labels) arrays or an object with "
         "len() and [i] -> (image, label)"

@@ -126,6 +126,8 @@ def _verify_listing(name: str, folder: Path, read: Callable[[], Listing], decode
             raise
         return Report(name, folder, problems=[str(error)])
     report = Report(name, folder, classes=len(listing.classes))
+    if len(listing.classes) == 1 and not listing.label_sets:
+        report.problems.append(f"{folder}: {listing.classes[0]} is its only class, so nothing can be learnt")
     kind = PackedStore if listing.packs else FolderStore
     for split in listing.files:
         store = kind(listing, split) if listing.count(split) else None

@@ -21,7 +21,7 @@ from conveyor.dialects.mpi_options import read_options, split_options
 from conveyor.dialects.running import exit_code, run, run_command
 from conveyor.dialects.translation import Launcher
 from conveyor.errors import UserError, did_you_mean
-from conveyor.launch.job import local_host_index
+from conveyor.launch.job import LaunchPlan, local_host_index
 
 COUNTS = ("--num-instances", "--num-replicas", "--ipus-per-replica")
 TEXTS = ("--host", "--numa-aware", "--mpi-global-args", "--mpi-local-args", "--executable-cache-path")
@@ -132,12 +132,7 @@ def _launcher(given: Mapping[str, str]) -> Launcher:
         numbers[name] = int(text) if text else 0
     instances, replicas = numbers["--num-instances"] or 1, numbers["--num-replicas"] or numbers["--num-instances"] or 1
     hosts = tuple(host.strip() for host in given.get("--host", "").split(",") if host.strip())
-    if instances > replicas:
-        raise UserError(f"{instances} instances for {replicas} replicas: an instance holds at least one replica")
-    if replicas % instances:
-        raise UserError(f"{replicas} replicas cannot be divided evenly among {instances} instances")
-    if hosts and instances % len(hosts):
-        raise UserError(f"{instances} instances cannot be spread evenly over {len(hosts)} hosts")
+    LaunchPlan(instances=instances, replicas=replicas, hosts=hosts)  # refuses numbers that do not go together
     return Launcher(replicas, instances, numbers["--ipus-per-replica"], hosts)
 
 

@@ -11,8 +11,9 @@ from conveyor.dialects.pytorch import translate as pytorch
 from conveyor.dialects.reader import Values
 from conveyor.dialects.tensorflow1 import translate as tensorflow1
 from conveyor.dialects.tensorflow2 import translate as tensorflow2
-from conveyor.dialects.translation import Draft, Launcher, Translation, positive
+from conveyor.dialects.translation import Draft, Launcher, Translation
 from conveyor.errors import UserError
+from conveyor.infer.target import check_target
 from conveyor.run.stored_options import is_weights_file
 
 Rules = Callable[[str, Values, Launcher, Mapping[str, str]], Translation]
@@ -74,7 +75,6 @@ def tensorflow1_average(script: str, values: Values, launcher: Launcher, environ
     path, output = _path(values, "restore_path"), _path(values, "filename")
     if values["mode"] is None:
         raise UserError("--mode is required: mean or exponential")
-    positive(values, "N")
     if values["discard_last"] not in (0, 1):
         raise UserError(f"--discard-last {values['discard_last']}: only the newest checkpoint can be left out (1)")
     more = ["--discard-last"] if values["discard_last"] else []
@@ -92,14 +92,7 @@ def pytorch_average(script: str, values: Values, launcher: Launcher, environment
 
 def tensorflow2_export(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
     """export_for_serving.py: the model of a configuration, with weights if a checkpoint is given."""
-    folder = values["export_dir"]
-    if not folder:
-        raise UserError("--export-dir is required: a folder for the exported model")
-    target = Path(folder)
-    if target.exists() and not target.is_dir():
-        raise UserError(f"--export-dir {folder} is a file: give a new or an empty folder")
-    if target.is_dir() and any(target.iterdir()):
-        raise UserError(f"--export-dir {folder} is not empty: give a new or an empty folder")
+    folder = str(check_target(values["export_dir"], "--export-dir"))
     checkpoint = checkpoint_path(values["checkpoint_input_path"] or "") or None
     if checkpoint and not Path(checkpoint).exists():
         raise UserError(f"--checkpoint-input-path {checkpoint} does not exist")
@@ -136,7 +129,6 @@ def _serving_form(notes: list[str]) -> str:
 
 def tensorflow2_request(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
     """send_request.py: export, serve, and send requests from several clients."""
-    positive(values, "request_batch_size", "num_threads", "num_images")
     if not 0 < values["port"] < 65536:
         raise UserError(f"--port {values['port']}: give a number from 1 to 65535")
     base, notes = tensorflow2.translate(script, values, launcher, environment), list[str]()

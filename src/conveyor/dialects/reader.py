@@ -117,9 +117,9 @@ def find_prefix(key: str, keys: Mapping[str, Row]) -> str | None:
     return rows.pop() if len(rows) == 1 else None
 
 
-def file_beside(folder: Path, name: str = "configs.yml") -> dict[str, str]:
-    """The text of a file beside a script, if there is one."""
-    path = folder / name
+def file_beside(folder: Path) -> dict[str, str]:
+    """The text of configs.yml beside a script, if there is one."""
+    path = folder / "configs.yml"
     return {str(path): path.read_text(encoding="utf-8")} if path.is_file() else {}
 
 

@@ -24,9 +24,10 @@ from conveyor.dialects.tensorflow1 import table as tensorflow1_table
 from conveyor.dialects.tensorflow1 import translate as tensorflow1
 from conveyor.dialects.tensorflow2 import table as tensorflow2_table
 from conveyor.dialects.tensorflow2 import translate as tensorflow2
-from conveyor.dialects.translation import Launcher, Translation, environment_number
+from conveyor.dialects.translation import Launcher, Translation
 from conveyor.dialects.words import in_their_words
 from conveyor.errors import UserError, did_you_mean
+from conveyor.launch.rank import number
 
 
 class Dialect(NamedTuple):
@@ -132,10 +133,10 @@ def word_after(flag: str, words: Sequence[str]) -> str | None:
 
 def launcher_of(environment: Mapping[str, str]) -> Launcher:
     """What a launcher left in the environment for its workers."""
-    devices = environment_number(environment, "CONVEYOR_DEVICES_PER_REPLICA")
+    devices = number(environment, "CONVEYOR_DEVICES_PER_REPLICA", 0)
     return Launcher(
-        replicas=environment_number(environment, "CONVEYOR_REPLICAS"),
-        instances=environment_number(environment, "CONVEYOR_INSTANCES"),
+        replicas=number(environment, "CONVEYOR_REPLICAS", 0),
+        instances=number(environment, "CONVEYOR_INSTANCES", 0),
         devices_per_replica=devices if devices > 1 else 0,  # 1 may also be the default of a number that was not given
     )
 

@@ -36,6 +36,8 @@ class Row:
     scripts: tuple[str, ...] = ()
     """Declared only by these scripts; () is the training options, which every script of the dialect shares."""
     nargs: str = "+"
+    least: float | None = None
+    """The smallest number that the option takes."""
 
     @property
     def flag(self) -> str:

@@ -178,14 +178,6 @@ def share(kept: float) -> float:
     return float(1 - exact(kept))
 
 
-def positive(values: Values, *keys: str) -> None:
-    """Refuse counts below one."""
-    for key in keys:
-        value = values[key]
-        if value is not None and value < 1:
-            raise UserError(f"{values.spelling(key)} is {value}, but must be at least 1")
-
-
 def check_proportions(given: Sequence[float], number: int, wanted: str, most: int = 1) -> None:
     """Refuse memory proportions of another count than 1 or `number` (said as `wanted`), or out of range."""
     if given and len(given) not in (1, number):
@@ -193,12 +185,3 @@ def check_proportions(given: Sequence[float], number: int, wanted: str, most: in
     if not all(0 < proportion <= most for proportion in given):
         what = "fractions" if most == 1 else "percentages"
         raise UserError(f"--available-memory-proportion takes {what} above 0 and up to {most}")
-
-
-def environment_number(environment: Mapping[str, str], name: str) -> int:
-    text = environment.get(name, "")
-    if not text:
-        return 0
-    if not text.isdigit():
-        raise UserError(f"the environment variable {name} is {text!r}: it must be a whole number")
-    return int(text)

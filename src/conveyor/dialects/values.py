@@ -43,6 +43,8 @@ def _one(row: Row, kind: str, value: Any, place: str) -> Any:
         result = _convert(kind, value)
     except (ValueError, TypeError, ZeroDivisionError):
         raise UserError(f"{place}{row.flag} is {value!r}, but should be {_WORDS.get(kind, 'text')}") from None
+    if row.least is not None and result < row.least:
+        raise UserError(f"{place}{row.flag} is {value}, but must be at least {row.least:g}")
     if not row.choices or result in row.choices:
         return result
     folded = {str(choice).lower(): choice for choice in row.choices}
@@ -106,7 +108,7 @@ def _mapping(value: Any) -> dict[str, Any]:
 
 
 def number(row_flag: str, mapping: dict[str, Any], key: str, default: float | None = None) -> float:
-    """A number out of a mapping option; YAML reads 1e-5 as text, so texts are converted."""
+    """A number out of a mapping option; YAML reads 1e-5 as text, so texts are converted. Only exponents are below 0."""
     if key not in mapping:
         if default is not None:
             return default
@@ -114,6 +116,9 @@ def number(row_flag: str, mapping: dict[str, Any], key: str, default: float | No
     try:
         if isinstance(mapping[key], bool):
             raise ValueError
-        return float(mapping[key])
+        found = float(mapping[key])
     except (TypeError, ValueError):
         raise UserError(f"{row_flag}: {key} is {mapping[key]!r}, but should be a number") from None
+    if found < 0 and not key.endswith("exponent"):
+        raise UserError(f"{row_flag}: {key} is {mapping[key]!r}, but must be at least 0")
+    return found

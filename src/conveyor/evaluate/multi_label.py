@@ -14,6 +14,8 @@ from torch import Tensor
 
 from conveyor.files import write_atomically
 
+_AT_ONCE = 1 << 23
+"""Logits that are looked at at a time: a dozen tables of 8 bytes for each are made of them, and classes do not depend on each other."""
 USUAL = 0.5
 """The threshold of a class without images."""
 
@@ -59,6 +61,20 @@ def measured(logits: Tensor, labels: Tensor) -> MultiLabel:
     F1_k = 2 right_k / (k + images), the first of several.
     """
     logits, labels = logits.cpu(), labels.cpu()
+    step = max(1, _AT_ONCE // max(1, len(logits)))
+    parts = [
+        _measured(*(one[:, first : first + step] for one in (logits, labels)))
+        for first in range(0, logits.shape[1], step)
+    ]
+    return MultiLabel(
+        tuple(value for part in parts for value in part.thresholds),
+        tuple(value for part in parts for value in part.average_precision),
+        torch.cat([part.counts for part in parts], dim=1),
+    )
+
+
+def _measured(logits: Tensor, labels: Tensor) -> MultiLabel:
+    """`measured` of some classes."""
     count = len(logits)
     ordered, order = logits.sort(dim=0, descending=True, stable=True)
     present = labels.gather(0, order)

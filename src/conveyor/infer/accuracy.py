@@ -88,11 +88,6 @@ def _read(dataset: "Dataset", chosen: NDArray[np.int64], preprocessing: Preproce
     return Sample(np.ascontiguousarray(images.numpy()), raw.labels.numpy())
 
 
-def batches(images: NDArray[np.uint8], size: int) -> Iterator[NDArray[np.uint8]]:
-    for start in range(0, len(images), size):
-        yield images[start : start + size]
-
-
 def answers(engine: Engine, parts: Iterable[Sample]) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
     """Logits [N, K] and labels [N] of all parts."""
     found = [(engine(part.images), part.labels) for part in parts]
@@ -101,9 +96,8 @@ def answers(engine: Engine, parts: Iterable[Sample]) -> tuple[NDArray[np.float32
 
 def top1(engine: Engine, data: Sample, batch: int = 32) -> float:
     """Percent of the images whose largest logit is the label's, or one of the labels'."""
-    right = 0
-    for number, images in enumerate(batches(data.images, batch)):
-        labels = data.labels[number * batch : number * batch + len(images)]
-        best = engine(images).argmax(axis=1)
-        right += int((best == labels).sum() if labels.ndim == 1 else labels[np.arange(len(labels)), best].sum())
-    return 100 * right / len(data)
+    parts = (slice(start, start + batch) for start in range(0, len(data), batch))
+    logits, labels = answers(engine, (Sample(data.images[part], data.labels[part]) for part in parts))
+    best = logits.argmax(axis=1)
+    right = best == labels if labels.ndim == 1 else labels[np.arange(len(labels)), best]
+    return 100 * int(right.sum()) / len(data)

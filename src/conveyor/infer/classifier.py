@@ -13,6 +13,7 @@ from conveyor.errors import UserError
 from conveyor.infer.graph import ServingGraph
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.predict import Picture, Prediction, find_files, images_of, predictions
+from conveyor.numerics.threads import check_fork
 
 
 class Classifier(nn.Module):
@@ -57,6 +58,7 @@ class Classifier(nn.Module):
         resized and cropped as in validation. A list, a folder or an array [N, H, W, C] gives a list of results, where a
         file that cannot be read is one with an `error`; alone it is a `UserError`.
         """
+        check_fork()
         single, pictures = _pictures(images)
         found = list(predictions(pictures, self._loaded, self._logits))
         if not single:

@@ -222,16 +222,12 @@ def _stored(loaded: Loaded, file: Path, form: str, batch: int | None, precision:
         from conveyor.infer.saved_model import SavedModelEngine
 
         return SavedModelEngine(file.parent, loaded.preprocessing.image_shape, batch)
-    source = _stored_source(loaded, file, form, batch, precision)
-    return open_named(source, source.engines()[0], batch=batch or 5, threads=1)
-
-
-def _stored_source(loaded: Loaded, file: Path, form: str, batch: int | None, precision: str) -> Source:
-    """The written file as the source of an engine."""
     if form == "torch":
         again = copy.deepcopy(loaded.module)
         assert again is not None
         again.load_state_dict(load_file(str(file)))
         graph = serving_graph(again, loaded.preprocessing, loaded.temperature)
-        return Source(loaded.preprocessing, graph=graph, precision=precision)
-    return Source.of_file(loaded.preprocessing, file, batch, precision)
+        source = Source(loaded.preprocessing, graph=graph, precision=precision)
+    else:
+        source = Source.of_file(loaded.preprocessing, file, batch, precision)
+    return open_named(source, source.engines()[0], batch=batch or 5, threads=1)

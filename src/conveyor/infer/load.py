@@ -35,13 +35,9 @@ def load(path: str | Path, checkpoint: str | int | None = None, own: "nn.Module 
         raise UserError(f"there is nothing at {path}: give a run, a checkpoint or an export")
     if path.name == metadata.METADATA:
         path = path.parent
-    numbered = versions(path)
-    if which is not None and (metadata.is_export(path) or numbered):
-        raise UserError(f"{path} is an export, which has no checkpoints: leave out --checkpoint {which}")
-    if metadata.is_export(path):
-        return _load_export(path)
-    if numbered:
-        return _load_export(path / numbered[-1], name=path.resolve().name)
+    export = metadata.newest(path, which)
+    if export is not None:
+        return _load_export(export, name=None if export == path else path.resolve().name)
     from conveyor.checkpoint import choice, store  # imports torch, which an ONNX or OpenVINO file does not need
 
     found, state = store.load_chosen(path, which)
@@ -66,14 +62,6 @@ def load(path: str | Path, checkpoint: str | int | None = None, own: "nn.Module 
         spec["thresholds"] = thresholds
     loaded = from_weights(options, tensors, spec, known, own)
     return dataclasses.replace(loaded, data_dir=options.data.data_dir)
-
-
-def versions(path: Path) -> list[str]:
-    """The numbered exports in a folder, as other model servers keep them (`1`, `002`, ...), by ascending number."""
-    if not path.is_dir():
-        return []
-    found = [entry.name for entry in path.iterdir() if entry.name.isdecimal() and metadata.is_export(entry)]
-    return sorted(found, key=lambda name: (int(name), name))
 
 
 def from_options(options: Options, name: str) -> Loaded:
@@ -158,7 +146,7 @@ def _load_export(path: Path, name: str | None = None) -> Loaded:
     form = document["format"]
     file = path / metadata.MODEL_FILES[form]
     version = str(int(path.name)) if path.name.isdecimal() else str(document.get("version", "1"))
-    spec = {key: value for key, value in document.items() if key not in ("files", "labels", "preprocessing")}
+    spec = {key: value for key, value in document.items() if key not in ("files", "labels", "preprocessing", "chosen")}
     spec |= {"name": name or document.get("name") or path.resolve().name, "version": version}
     _check_precision(document, path)
     preprocessing = Preprocessing.from_json(document["preprocessing"])

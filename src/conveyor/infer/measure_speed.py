@@ -45,10 +45,10 @@ def measure_options(
     Replicas become engines side by side, as many as there are cores. Accuracy and loss in the records are against
     random labels: they are there because every validation record has them.
     """
-    loaded = _model(options)
+    path = options.run.checkpoint_path
+    loaded = from_options(options, "random") if path is None else load(path)
     batch = options.events.validation_batch_size or options.batch.micro_batch_size
-    stages = options.batch.stages or len(options.batch.splits) + 1
-    asked = options.events.validation_replicas or options.batch.replicas * stages
+    asked = options.events.validation_replicas or options.batch.replicas * options.batch.devices_per_replica
     cores = usable_cores() if options.layout.threads is None else min(usable_cores(), options.layout.threads * asked)
     replicas = min(asked, cores)
     if replicas < asked:
@@ -85,13 +85,6 @@ def in_precision(source: Source, precision: str | None, say: Callable[[str], Non
     images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     file = int8_file(source, images, source.batch, weight_bits())
     return Source.of_file(source.preprocessing, file, source.batch, "int8")
-
-
-def _model(options: Options) -> Loaded:
-    path = options.run.checkpoint_path
-    if path is not None:
-        return load(path)
-    return from_options(options, "random")
 
 
 def _against_random_labels(loaded: Loaded, batch: int) -> dict[str, float]:

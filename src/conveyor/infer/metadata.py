@@ -28,6 +28,19 @@ def is_export(path: Path) -> bool:
     return (path / METADATA).is_file()
 
 
+def newest(path: Path, checkpoint: str | None = None) -> Path | None:
+    """The export that `path` means: itself, or of numbered ones in it (`1`, `002`, ...) the highest; None: there is none.
+
+    So other model servers keep versions. A `checkpoint` can be chosen of a run only.
+    """
+    entries = path.iterdir() if path.is_dir() and not is_export(path) else ()
+    numbered = [entry for entry in entries if entry.name.isdecimal() and is_export(entry)]
+    found = path if is_export(path) else max(numbered, key=lambda entry: (int(entry.name), entry.name), default=None)
+    if found is not None and checkpoint is not None:
+        raise UserError(f"{path} is an export, which has no checkpoints: leave out --checkpoint {checkpoint}")
+    return found
+
+
 def write(folder: Path, document: dict[str, Any]) -> None:
     """Write the metadata with the checksum of every other file in `folder`."""
     found = sorted(file for file in folder.rglob("*") if file.is_file() and file != folder / METADATA)

@@ -70,7 +70,7 @@ def fit(
     Raises `UserError` when a precision that was asked for by name costs more than `max_drop`.
     """
     source = loaded.source
-    asked = wanted.precision or source.precision
+    asked = wanted.infer_precision or source.precision
     if source.precision == "int8" and asked in ("float32", "bfloat16"):
         raise UserError(f"{loaded.name} is an int8 export, its float32 numbers are gone: use the run it came from")
     if asked in ("float32", source.precision):

@@ -33,13 +33,19 @@ class Prediction:
     """Empty for what was no file."""
     label: str = ""
     probability: float = 0.0
-    ranked: tuple[tuple[str, float], ...] = dataclasses.field(default=(), repr=False)
-    """(class, probability) of all classes, most probable first."""
     error: str = ""
     abstains: bool = False
     """The model is less sure than `abstain_below` of its export: the label is its guess, not its answer."""
     labels: tuple[str, ...] | None = None
     """Of a multi-label model: all classes above their thresholds, the most probable first."""
+    _row: NDArray[np.float64] | None = dataclasses.field(default=None, repr=False, compare=False)
+    """The probability of every class [K]: an array, as a tuple for each of 21,000 classes takes twenty times the memory."""
+    _label: Callable[[int], str] = dataclasses.field(default=str, repr=False, compare=False)
+
+    @property
+    def ranked(self) -> tuple[tuple[str, float], ...]:
+        """(class, probability) of all classes, most probable first."""
+        return tuple(self.top(0 if self._row is None else len(self._row)))
 
     @property
     def probabilities(self) -> dict[str, float]:
@@ -48,7 +54,10 @@ class Prediction:
 
     def top(self, count: int = 5) -> list[tuple[str, float]]:
         """The `count` most probable classes and their probabilities."""
-        return list(self.ranked[:count])
+        row = self._row
+        if row is None:
+            return []
+        return [(self._label(int(index)), float(row[index])) for index in np.argsort(-row, kind="stable")[:count]]
 
     def to_json(self, count: int = 5) -> dict[str, Any]:
         if self.error:
@@ -68,7 +77,7 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
     for given in paths:
         path = Path(given).expanduser()
         if path.is_dir():
-            inside = sorted(str(file) for file in path.rglob("*") if file.suffix.lower() in IMAGE_SUFFIXES)
+            inside = sorted(_images_below(path))
             if not inside:
                 raise UserError(
                     f"there is no image in {path}: files ending in {', '.join(IMAGE_SUFFIXES)} are looked for"
@@ -82,6 +91,13 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
                 raise UserError(f"there is no file {path}: give image files, folders or patterns such as '*.jpg'")
             found |= dict.fromkeys(find_files(matched))
     return list(found)
+
+
+def _images_below(folder: Path) -> Iterator[str]:
+    """As text: path objects for a million files take seconds."""
+    for current, _, names in os.walk(folder):
+        prefix = str(Path(current) / "_")[:-1]
+        yield from (f"{prefix}{name}" for name in names if name[1:].lower().endswith(IMAGE_SUFFIXES))
 
 
 def predictions(
@@ -160,8 +176,10 @@ def above(row: NDArray[np.floating[Any]], thresholds: Sequence[float]) -> list[i
 
 
 def _named(name: str, row: NDArray[np.float64], model: Loaded) -> Prediction:
-    order = np.argsort(-row, kind="stable")
-    ranked = tuple((model.label(int(index)), float(row[index])) for index in order)
-    thresholds = model.thresholds
+    best = int(np.argsort(-row, kind="stable")[0])
+    probability, thresholds = float(row[best]), model.thresholds
     labels = None if thresholds is None else tuple(model.label(index) for index in above(row, thresholds))
-    return Prediction(name, *ranked[0], ranked, abstains=ranked[0][1] < model.abstain_below, labels=labels)
+    abstains = probability < model.abstain_below
+    return Prediction(
+        name, model.label(best), probability, abstains=abstains, labels=labels, _row=row, _label=model.label
+    )

@@ -24,6 +24,8 @@ from conveyor.processes import of_module
 MOST_KEPT = 8
 """8-bit models in the cache folder; beyond, those that were used longest ago are removed."""
 FILE = "model.onnx"
+RECIPE = 2
+"""Raised when the same order gives another file, so that older files are not taken for it."""
 _digests: "weakref.WeakKeyDictionary[Any, str]" = weakref.WeakKeyDictionary()
 
 
@@ -31,9 +33,8 @@ def int8_file(
     source: Source, images: NDArray[np.uint8], batch: int | None, bits: int, kept: Sequence[str] = ()
 ) -> Path:
     """The 8-bit ONNX file of a float32 source, made now unless it is known; the nodes `kept` stay in float."""
-    key = key_of(
-        digest(source), digest_of(images), batch, bits, list(kept), [version(name) for name in ("torch", "onnxruntime")]
-    )
+    versions = [version(name) for name in ("torch", "onnxruntime")]
+    key = key_of(RECIPE, digest(source), digest_of(images), batch, bits, list(kept), versions)
     folder = cache_folder() / "int8" / key
     if not (folder / FILE).is_file():
         _remove_oldest(folder.parent)

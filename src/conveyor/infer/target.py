@@ -11,16 +11,16 @@ from conveyor.errors import UserError
 from conveyor.files import raise_if_full, sync_folder
 
 
-def check_target(target: str | Path | None) -> Path:
+def check_target(target: str | Path | None, flag: str = "--out") -> Path:
     """The folder to write, absent or empty; a file or a folder with something in it is never overwritten."""
     if target is None or not str(target):
-        raise UserError("no folder was given to write to: add --out DIR")
+        raise UserError(f"no folder was given to write to: add {flag} DIR")
     path = Path(target)
     if path.exists() and not path.is_dir():
-        raise UserError(f"{path} exists and is not a folder: give another one with --out")
+        raise UserError(f"{path} exists and is not a folder: give another one with {flag}")
     try:
         if path.is_dir() and any(path.iterdir()):
-            raise UserError(f"the folder {path} is not empty: give a new or an empty one with --out")
+            raise UserError(f"the folder {path} is not empty: give a new or an empty one with {flag}")
     except OSError as error:
         raise _cannot_write(path, error) from None
     return path

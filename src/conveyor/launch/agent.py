@@ -12,7 +12,6 @@ import logging
 import os
 import signal
 import sys
-import threading
 import time
 import uuid
 import warnings
@@ -38,11 +37,11 @@ from conveyor.errors import UserError
 from conveyor.launch import failure as failures
 from conveyor.launch import rendezvous, secret
 from conveyor.launch.failure import Failure
-from conveyor.launch.interface import interface_of
+from conveyor.launch.interface import address_of, interface_with, own_address, use_interface
 from conveyor.launch.job import LaunchPlan
 from conveyor.launch.rendezvous_state import JsonBackend
 from conveyor.launch.store import UNIX, Server, Store
-from conveyor.processes import of_module
+from conveyor.processes import handling, of_module
 from conveyor.training import handover
 from conveyor.world import restarts
 
@@ -150,7 +149,8 @@ def run(argv: Sequence[str], plan: LaunchPlan) -> None:
     with (
         _environment(plan.worker_environment()),
         _without_agent_log(),
-        _signals(),
+        # The agent replaces signal handlers and never restores them; a caller from Python wants its own back.
+        handling({number: signal.getsignal(number) or signal.SIG_DFL for number in _handled_signals()}),
         scratch.folder("launch") as folder,
         scratch.folder("handover", in_memory=True) as memory,
     ):
@@ -183,15 +183,12 @@ def _server(plan: LaunchPlan, known: bytes, folder: Path) -> Server | None:
     mine = others.pop(plan.this_host or 0)
     if plan.interface is None:
         with contextlib.suppress(UserError):
-            interface = rendezvous.interface_of(rendezvous.own_address(mine, others))
-            if interface:
-                os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = interface
+            if interface := interface_with(own_address(mine, others)):
+                use_interface(os.environ, interface)
     if plan.this_host:
         return None
-    return Server(
-        f"{rendezvous.own_address(mine, others, interface_of(plan.interface) if plan.interface else None)}:{plan.port}",
-        known,
-    )
+    here = address_of(plan.interface) if plan.interface else own_address(mine, others)
+    return Server(f"{here}:{plan.port}", known)
 
 
 def _run(argv: Sequence[str], plan: LaunchPlan, store: Store, folder: Path) -> None:
@@ -308,17 +305,3 @@ def _without_agent_log() -> Iterator[None]:
         finally:
             for name, level in levels.items():
                 logging.getLogger(name).setLevel(level)
-
-
-@contextlib.contextmanager
-def _signals() -> Iterator[None]:
-    """The agent replaces signal handlers and never restores them; a caller from Python wants its own back."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = {number: signal.getsignal(number) for number in _handled_signals()}
-    try:
-        yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler if handler is not None else signal.SIG_DFL)

@@ -1,10 +1,13 @@
 """What every kind of batch script and manifest needs: the machines of a job, its name, the variables of its workers."""
 
+import dataclasses
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conveyor.errors import UserError
-from conveyor.launch.job import LaunchPlan
+from conveyor.launch.job import LaunchPlan, host_command
+from conveyor.options.field import option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -14,23 +17,33 @@ class Cluster:
     num_hosts: int = 1
     min_hosts: int | None = None
     """Elastic: the job goes on with so many machines; default: all."""
-    image: str = "conveyor:latest"
-    namespace: str = "default"
+    image: str = option("conveyor:latest", "Container image.")
+    namespace: str = option("default", "Kubernetes namespace.")
     volumes: tuple[str, ...] = ()
     """`SOURCE:PATH`: a claim of Kubernetes or a bucket of SkyPilot, and where the workers see it."""
-    cpus: int = 1
-    """Cores of each worker."""
-    memory: str = "4Gi"
-    """Memory of each worker."""
-    gpus: int = 0
-    """GPUs of each worker."""
-    gpu_type: str | None = None
-    """Name of the GPU, such as A100, which SkyPilot asks for."""
-    time: str | None = None
-    """Time limit of SLURM."""
-    partition: str | None = None
-    array: str | None = None
-    """Indices of a job array of SLURM."""
+    cpus: int = option(1, "Cores of each worker.", metavar="N")
+    memory: str = option("4Gi", "Memory of each worker.")
+    gpus: int = option(0, "GPUs of each worker.", metavar="N")
+    gpu_type: str | None = option(None, "For SkyPilot: which GPU, such as A100.", metavar="NAME")
+    time: str | None = option(None, "Time limit of the SLURM job.")
+    partition: str | None = option(None, "Partition of SLURM.")
+    array: str | None = option(
+        None, "Job array of SLURM; write $SLURM_ARRAY_TASK_ID into the command, in single quotes.", metavar="0-3"
+    )
+
+    def workers(self, plan: LaunchPlan) -> int:
+        """Worker processes on each machine."""
+        return plan.num_workers // self.num_hosts
+
+    def cores(self, plan: LaunchPlan) -> int:
+        """Cores of each machine."""
+        return self.workers(plan) * (plan.threads or self.cpus)
+
+    def command(self, argv: Sequence[str], plan: LaunchPlan, hosts: Sequence[str], index: str) -> list[str]:
+        """What each machine runs; `hosts` are their names, `index` the scheduler's word for the number of one."""
+        if self.num_hosts == 1:
+            return host_command(dataclasses.replace(plan, hosts=()), 0, argv)
+        return host_command(dataclasses.replace(plan, hosts=tuple(hosts), min_hosts=self.min_hosts), index, argv)
 
     def mounts(self) -> list[tuple[str, str]]:
         """(source, absolute path) of each volume."""
@@ -40,12 +53,12 @@ class Cluster:
                 raise UserError(f"--volume {text!r} is not SOURCE:PATH, such as images:/data.")
         return found
 
-    def memory_of(self, workers: int) -> tuple[float, str]:
-        """(number, unit) of the memory of `workers` workers."""
+    def memory_of(self, plan: LaunchPlan) -> tuple[float, str]:
+        """(number, unit) of the memory of each machine."""
         match = re.fullmatch(r"(\d+(?:\.\d+)?)(Ki|Mi|Gi|Ti|K|M|G|T)?", self.memory)
         if match is None:
             raise UserError(f"--memory {self.memory!r} is not an amount such as 4Gi or 512Mi.")
-        return workers * float(match[1]), match[2] or ""
+        return self.workers(plan) * float(match[1]), match[2] or ""
 
 
 def name(text: str) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from conveyor.layout import others_want_cores
-from conveyor.monitor.records import many
+from conveyor.options.units import many
 
 NODES = Path("/sys/devices/system/node")
 

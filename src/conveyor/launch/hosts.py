@@ -14,7 +14,7 @@ from pathlib import Path
 from conveyor.errors import UserError
 from conveyor.launch import secret
 from conveyor.launch.job import DEFAULT_PORT, LaunchPlan, host_command, local_host_index, ssh_command
-from conveyor.processes import of_module
+from conveyor.processes import this_program
 
 log = logging.getLogger(__name__)
 
@@ -38,6 +38,7 @@ def run(argv: Sequence[str], plan: LaunchPlan) -> None:
     """
     if not argv:
         raise UserError("there is nothing to start: give the command of a worker after --.")
+    argv = this_program(argv)
     from conveyor.launch.agent import JobInterruptedError
     from conveyor.launch.agent import run as run_here
 
@@ -90,15 +91,12 @@ def _start_others(
     ended.
     """
     plan = dataclasses.replace(plan, secret_file="-")
-    program = of_module("conveyor")
-    if argv[0] == "conveyor":
-        # A shell behind ssh does not have this environment on its path.
-        argv = [*program, *argv[1:]]
     started: list[tuple[str, subprocess.Popen[bytes]]] = []
     for index, host in enumerate(plan.hosts):
         if index == here:
             continue
-        command = host_command(plan, index, argv, program=program)
+        # A shell behind ssh does not have this environment on its path.
+        command = this_program(host_command(plan, index, argv))
         if local_host_index([host]) is None:
             command = ssh_command(host, command, str(Path.cwd()))
         try:

@@ -7,11 +7,16 @@ from dataclasses import dataclass, field
 
 from conveyor.errors import UserError
 from conveyor.launch.cores import Budget, available_cores, deal_cores, numa_nodes
-from conveyor.launch.interface import addresses, interface_of
+from conveyor.launch.interface import addresses, chosen_interface, use_interface
 from conveyor.launch.rank import LOOPBACK, loopback
 from conveyor.options.field import option
 
 DEFAULT_PORT = 29400
+PASSED_ON = (
+    "instances", "workers", "job", "replicas", "devices_per_replica", "min_hosts", "interface", "secret_file", "threads",
+    "max_restarts",
+)  # fmt: skip
+"""Of a plan: what the command of each host says besides the hosts."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,31 +31,35 @@ class LaunchPlan:
     """Worker processes; default: one per instance."""
     replicas: int | None = option(None, "Data-parallel copies over all instances.", metavar="N")
     """Default: as the started program says."""
-    devices_per_replica: int = 1
+    devices_per_replica: int = option(1, "Devices (stages) of each copy.", metavar="N")
     hosts: tuple[str, ...] = ()
     """Machines; empty: this one. Instances are spread over them evenly, in order."""
     this_host: int | None = None
     """Start only this host's share; default: the whole job, through ssh when there are several hosts."""
     min_hosts: int | None = option(None, "Elastic: go on with at least N machines.", metavar="N")
-    port: int = 0
-    """Where the first host's rendezvous listens; 0 lets the system choose (one host only)."""
+    port: int = option(0, "Port of the first host's rendezvous.", metavar="P")
+    """0 lets the system choose (one host only)."""
     interface: str | None = option(
         None, "Network interface of the workers' traffic, or its network (10.1.3.0/24).", metavar="NAME|NETWORK"
     )
-    secret_file: str | None = None
-    """The secret of a job on several machines; default: the user's own, see `launch.secret`."""
+    secret_file: str | None = option(
+        None,
+        "Secret of a job on several machines, the same on each (- reads it from standard input); default: the user's own, "
+        "or through ssh a new one for each job.",
+        metavar="FILE",
+    )
     secret: str = field(default="", repr=False)
     """The secret itself, where the launcher of the whole job has handed it over."""
     numa: bool = option(False, "No worker crosses a NUMA node.")
     threads: int | None = option(None, "Threads of each worker; default: its share of cores.", metavar="N")
-    max_restarts: int = 0
+    max_restarts: int = option(0, "Starts again after a worker was killed.", metavar="N")
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables handed to every worker on every host."""
     tagged: bool = False
     """Prefix each line with the worker's number."""
     all_output: bool = True
     """Whether the workers after the first may write to the terminal."""
-    job: str = "conveyor"
+    job: str = option("conveyor", "Name of the job.", metavar="NAME")
     timeout: float = 300.0
     """Seconds to wait for the other hosts."""
     grace: int = 30
@@ -103,9 +112,9 @@ class LaunchPlan:
         """The address where the rendezvous listens."""
         return self.hosts[0].rpartition("@")[2] if self.num_hosts > 1 else LOOPBACK
 
-    def budgets(self, cores: Sequence[int] | None = None) -> list[Budget]:
+    def budgets(self) -> list[Budget]:
         """The cores of each local worker."""
-        mine = tuple(cores if cores is not None else available_cores())
+        mine = available_cores()
         return deal_cores(self.workers_per_host, mine, self.threads, numa_nodes(mine) if self.numa else None)
 
     def worker_environment(self) -> dict[str, str]:
@@ -120,10 +129,8 @@ class LaunchPlan:
         if self.replicas is not None:
             variables["CONVEYOR_REPLICAS"] = str(self.replicas)
             variables["CONVEYOR_DEVICES_PER_REPLICA"] = str(self.devices_per_replica)
-        interface = interface_of(self.interface) if self.interface else loopback() if self.num_hosts == 1 else None
-        if interface:
-            variables["GLOO_SOCKET_IFNAME"] = interface
-            variables["NCCL_SOCKET_IFNAME"] = interface
+        if self.interface or self.num_hosts == 1:
+            use_interface(variables, chosen_interface(self.interface) if self.interface else loopback())
         return variables
 
 
@@ -137,27 +144,14 @@ def local_host_index(hosts: Sequence[str]) -> int | None:
     return None
 
 
-def host_command(
-    plan: LaunchPlan, index: int, argv: Sequence[str], *, program: Sequence[str] = ("conveyor",)
-) -> list[str]:
+def host_command(plan: LaunchPlan, index: int | str, argv: Sequence[str]) -> list[str]:
     """The command that starts host number `index`'s share of the job, to be run on that host."""
-    command = [*program, "launch"]
+    command = ["conveyor", "launch"]
     if plan.hosts:
         command += ["--hosts", ",".join(plan.hosts), "--host-index", str(index), "--port", str(plan.port)]
-    valued = {
-        "--instances": plan.instances,
-        "--workers": plan.workers,
-        "--job": plan.job,
-        "--replicas": plan.replicas,
-        "--devices-per-replica": plan.devices_per_replica if plan.replicas is not None else None,
-        "--min-hosts": plan.min_hosts,
-        "--interface": plan.interface,
-        "--secret-file": plan.secret_file,
-        "--threads": plan.threads,
-        "--max-restarts": plan.max_restarts,
-    }
-    for flag, value in valued.items():
-        command += [flag, str(value)] if value not in (None, 0) else []
+    for name in PASSED_ON:
+        value = getattr(plan, name) if name != "devices_per_replica" or plan.replicas is not None else None
+        command += [f"--{name.replace('_', '-')}", str(value)] if value not in (None, 0) else []
     command += ["--numa"] * plan.numa + ["--tag-output"] * plan.tagged
     for name, value in sorted(plan.environment.items()):
         command += ["--env", f"{name}={value}"]

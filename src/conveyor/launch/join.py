@@ -7,8 +7,9 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+from conveyor.launch.interface import interface_to, use_interface
 from conveyor.launch.rank import GROUP, Place, loopback
-from conveyor.launch.rendezvous import Meeting, interface_to
+from conveyor.launch.rendezvous import Meeting
 from conveyor.world.distributed import ProcessWorld
 
 TIMEOUT = timedelta(minutes=30)
@@ -35,7 +36,7 @@ def join(
     if place.launcher == GROUP:
         return ProcessWorld(lanes, depth, chosen, lanes_per_span, backend=backend)
     if place.local_size == place.size:
-        os.environ["GLOO_SOCKET_IFNAME"] = os.environ["NCCL_SOCKET_IFNAME"] = loopback()
+        use_interface(os.environ, loopback())
     elif "GLOO_SOCKET_IFNAME" not in os.environ and (found := interface_to(place)):
         # gloo would listen at the address of this machine's own name, which need not be one that others reach.
         os.environ["GLOO_SOCKET_IFNAME"] = found

@@ -5,14 +5,13 @@ the workers by the launcher (the others keep the state in memory) and as many re
 that they find (CONVEYOR_ELASTIC).
 """
 
-import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.launch import secret
 from conveyor.launch.cluster import Cluster, name, variables
-from conveyor.launch.job import DEFAULT_PORT, LaunchPlan, host_command
+from conveyor.launch.job import DEFAULT_PORT, LaunchPlan
 
 END_SECONDS = 30
 """What a pod gets besides the time in which its workers save and end."""
@@ -39,9 +38,8 @@ def manifests(kind: str, argv: Sequence[str], plan: LaunchPlan, cluster: Cluster
 
 def pytorch_job(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> list[Manifest]:
     """A PyTorchJob of the Kubeflow training operator (v1): elastic between min and max hosts."""
-    per_host = plan.num_workers // cluster.num_hosts
     hosts = [f"{name(plan.job)}-worker-{index}" for index in range(cluster.num_hosts)]
-    pod = _pod("pytorch", _command(argv, plan, cluster, hosts, "$(REPLICA_INDEX)"), plan, cluster)
+    pod = _pod("pytorch", cluster.command(argv, plan, hosts, "$(REPLICA_INDEX)"), plan, cluster)
     # The operator labels each pod with its number.
     label = "metadata.labels['training.kubeflow.org/replica-index']"
     pod["spec"]["containers"][0]["env"] += [{"name": "REPLICA_INDEX", "valueFrom": {"fieldRef": {"fieldPath": label}}}]
@@ -58,7 +56,7 @@ def pytorch_job(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> list
         "maxReplicas": cluster.num_hosts,
         "maxRestarts": plan.max_restarts,
     }
-    spec: Manifest = {"nprocPerNode": str(per_host), "elasticPolicy": elastic}
+    spec: Manifest = {"nprocPerNode": str(cluster.workers(plan)), "elasticPolicy": elastic}
     if plan.max_restarts:
         spec["runPolicy"] = {"backoffLimit": plan.max_restarts}
     spec["pytorchReplicaSpecs"] = {"Worker": worker}
@@ -67,7 +65,7 @@ def pytorch_job(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> list
 
 def job_set(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> list[Manifest]:
     """A JobSet: one indexed job whose pods find each other by name."""
-    pod = _pod("worker", _command(argv, plan, cluster, _indexed_hosts(plan, cluster, "workers"), INDEX), plan, cluster)
+    pod = _pod("worker", cluster.command(argv, plan, _indexed_hosts(plan, cluster, "workers"), INDEX), plan, cluster)
     return [
         _document("jobset.x-k8s.io/v1alpha2", "JobSet", plan, cluster, _job_set_spec("workers", pod, plan, cluster))
     ]
@@ -81,7 +79,7 @@ def train_job(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> list[M
     """
     if not name(plan.job)[0].isalpha():
         raise UserError(f"the name {plan.job!r} of a TrainJob must begin with a letter.")
-    command = _command(argv, plan, cluster, _indexed_hosts(plan, cluster, TRAINER_JOB), INDEX)
+    command = cluster.command(argv, plan, _indexed_hosts(plan, cluster, TRAINER_JOB), INDEX)
     pod = _pod(TRAINER_JOB, command, plan, cluster)["spec"]
     container = pod["containers"][0]
     patch = {
@@ -101,7 +99,7 @@ def train_job(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> list[M
         "command": container["command"],
         "env": container["env"],
         "numNodes": cluster.num_hosts,
-        "numProcPerNode": plan.num_workers // cluster.num_hosts,
+        "numProcPerNode": cluster.workers(plan),
         "resourcesPerNode": container["resources"],
     }
     runtime = [] if not plan.max_restarts else [_training_runtime(plan, cluster)]
@@ -147,23 +145,11 @@ def _indexed_hosts(plan: LaunchPlan, cluster: Cluster, job: str) -> list[str]:
     return [f"{whole}-{job}-0-{index}.{whole}" for index in range(cluster.num_hosts)]
 
 
-def _command(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster, hosts: Sequence[str], index: str) -> list[str]:
-    """What each pod runs."""
-    if cluster.num_hosts == 1:
-        return host_command(dataclasses.replace(plan, hosts=()), 0, argv)
-    port = plan.port or DEFAULT_PORT
-    shared = dataclasses.replace(plan, hosts=tuple(hosts), port=port, min_hosts=cluster.min_hosts)
-    command = host_command(shared, 0, argv)
-    command[command.index("--host-index") + 1] = index
-    return command
-
-
 def _pod(container: str, command: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> Manifest:
-    per_host = plan.num_workers // cluster.num_hosts
-    number, unit = cluster.memory_of(per_host)
-    amounts: Manifest = {"cpu": str(per_host * (plan.threads or cluster.cpus)), "memory": f"{number:g}{unit}"}
+    number, unit = cluster.memory_of(plan)
+    amounts: Manifest = {"cpu": str(cluster.cores(plan)), "memory": f"{number:g}{unit}"}
     if cluster.gpus:
-        amounts["nvidia.com/gpu"] = str(per_host * cluster.gpus)
+        amounts["nvidia.com/gpu"] = str(cluster.workers(plan) * cluster.gpus)
     found = variables(plan) | {"CONVEYOR_ELASTIC": "1"}
     env: list[Manifest] = [{"name": key, "value": value} for key, value in sorted(found.items())]
     if cluster.num_hosts > 1:
@@ -197,10 +183,6 @@ def _document(api: str, kind: str, plan: LaunchPlan, cluster: Cluster, spec: Man
 
 def _job_secret(plan: LaunchPlan, cluster: Cluster) -> Manifest:
     """A fresh secret for the pods of a job."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Secret",
-        "metadata": {"name": name(plan.job), "namespace": name(cluster.namespace)},
-        "type": "Opaque",
-        "stringData": {"secret": secret.new()},
-    }
+    found = _document("v1", "Secret", plan, cluster, {})
+    del found["spec"]
+    return found | {"type": "Opaque", "stringData": {"secret": secret.new()}}

@@ -84,7 +84,7 @@ def _torchrun(environment: Mapping[str, str]) -> Place | None:
     needed = ("RANK", "WORLD_SIZE", "MASTER_ADDR", "MASTER_PORT")
     if not all(environment.get(name) for name in needed):
         return None
-    return _as_torchrun(environment, _number(environment, "RANK"), _number(environment, "WORLD_SIZE"), "torchrun")
+    return _as_torchrun(environment, number(environment, "RANK"), number(environment, "WORLD_SIZE"), "torchrun")
 
 
 def _as_torchrun(environment: Mapping[str, str], rank: int, size: int, launcher: str) -> Place:
@@ -92,10 +92,10 @@ def _as_torchrun(environment: Mapping[str, str], rank: int, size: int, launcher:
     return Place(
         rank=rank,
         size=size,
-        local_rank=_number(environment, "LOCAL_RANK", 0),
-        local_size=_number(environment, "LOCAL_WORLD_SIZE", size),
+        local_rank=number(environment, "LOCAL_RANK", 0),
+        local_size=number(environment, "LOCAL_WORLD_SIZE", size),
         address=environment.get("MASTER_ADDR", LOOPBACK),
-        port=_number(environment, "MASTER_PORT", 0),
+        port=number(environment, "MASTER_PORT", 0),
         launcher=launcher,
         job=restarts.job(environment),
     )
@@ -104,10 +104,10 @@ def _as_torchrun(environment: Mapping[str, str], rank: int, size: int, launcher:
 def _mpirun(environment: Mapping[str, str]) -> Place | None:
     if "OMPI_COMM_WORLD_RANK" not in environment or "OMPI_COMM_WORLD_SIZE" not in environment:
         return None
-    size = _number(environment, "OMPI_COMM_WORLD_SIZE")
+    size = number(environment, "OMPI_COMM_WORLD_SIZE")
     if size < 2:
         return None
-    local_size = _number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", size)
+    local_size = number(environment, "OMPI_COMM_WORLD_LOCAL_SIZE", size)
     address = environment.get("MASTER_ADDR") or (LOOPBACK if local_size == size else _mpirun_address(environment))
     if not address:
         raise UserError(
@@ -116,12 +116,12 @@ def _mpirun(environment: Mapping[str, str]) -> Place | None:
         )
     job = environment.get("PMIX_NAMESPACE") or environment.get("OMPI_MCA_ess_base_jobid") or "mpirun"
     return Place(
-        rank=_number(environment, "OMPI_COMM_WORLD_RANK"),
+        rank=number(environment, "OMPI_COMM_WORLD_RANK"),
         size=size,
-        local_rank=_number(environment, "OMPI_COMM_WORLD_LOCAL_RANK", 0),
+        local_rank=number(environment, "OMPI_COMM_WORLD_LOCAL_RANK", 0),
         local_size=local_size,
         address=address,
-        port=_number(environment, "MASTER_PORT", job_port(job)),
+        port=number(environment, "MASTER_PORT", job_port(job)),
         launcher="mpirun",
     )
 
@@ -139,14 +139,14 @@ def _submitit(environment: Mapping[str, str]) -> Place | None:
         return dataclasses.replace(place, launcher=SUBMITIT)
     if environment.get("SUBMITIT_EXECUTOR") != "local":
         return None
-    size = _number(environment, "SUBMITIT_LOCAL_NTASKS")
+    size = number(environment, "SUBMITIT_LOCAL_NTASKS")
     if size < 2:
         return None
     job = environment.get("SUBMITIT_LOCAL_JOB_ID", "local")
     return Place(
-        rank=_number(environment, "SUBMITIT_LOCAL_GLOBALID"),
+        rank=number(environment, "SUBMITIT_LOCAL_GLOBALID"),
         size=size,
-        local_rank=_number(environment, "SUBMITIT_LOCAL_LOCALID", 0),
+        local_rank=number(environment, "SUBMITIT_LOCAL_LOCALID", 0),
         local_size=size,
         address=LOOPBACK,
         port=job_port(job),
@@ -159,7 +159,7 @@ def _slurm(environment: Mapping[str, str]) -> Place | None:
     """Inside `srun` only: the batch script itself also has SLURM_PROCID, but no step."""
     if "SLURM_PROCID" not in environment or "SLURM_STEP_NUM_TASKS" not in environment:
         return None
-    size = _number(environment, "SLURM_STEP_NUM_TASKS")
+    size = number(environment, "SLURM_STEP_NUM_TASKS")
     if size < 2:
         return None
     nodes = expand_hosts(environment.get("SLURM_STEP_NODELIST") or environment.get("SLURM_JOB_NODELIST") or "")
@@ -169,12 +169,12 @@ def _slurm(environment: Mapping[str, str]) -> Place | None:
     # A script that starts its step again keeps the folder of the job by this name.
     name = restarts.job(environment) or (job.replace(".", "-") if "SLURM_JOB_ID" in environment else "")
     return Place(
-        rank=_number(environment, "SLURM_PROCID"),
+        rank=number(environment, "SLURM_PROCID"),
         size=size,
-        local_rank=_number(environment, "SLURM_LOCALID", 0),
+        local_rank=number(environment, "SLURM_LOCALID", 0),
         local_size=_tasks_here(environment, per_node),
         address=address,
-        port=_number(environment, "MASTER_PORT", job_port(job)),
+        port=number(environment, "MASTER_PORT", job_port(job)),
         launcher="slurm",
         job=name,
         hosts=tuple(nodes),
@@ -189,7 +189,7 @@ def _tasks_here(environment: Mapping[str, str], default: int) -> int:
         found = re.fullmatch(r"(\d+)(?:\(x(\d+)\))?", part.strip())
         if found:
             counts += [int(found.group(1))] * int(found.group(2) or 1)
-    node = _number(environment, "SLURM_NODEID", 0)
+    node = number(environment, "SLURM_NODEID", 0)
     return counts[node] if node < len(counts) else default
 
 
@@ -243,12 +243,13 @@ def _expand_one(text: str) -> list[str]:
             raise UserError(
                 f"the host list {text!r} cannot be read: {item!r} is not a number or a range such as 01-04."
             )
-        for number in range(int(first), int(last or first) + 1):
-            hosts += _expand_one(f"{before}{number:0{len(first)}d}{after}")
+        for index in range(int(first), int(last or first) + 1):
+            hosts += _expand_one(f"{before}{index:0{len(first)}d}{after}")
     return hosts
 
 
-def _number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+def number(environment: Mapping[str, str], name: str, default: int | None = None) -> int:
+    """The whole number in a variable; without a default it must be there."""
     text = environment.get(name, "")
     if not text and default is not None:
         return default

@@ -15,12 +15,11 @@ that a worker has been to before is one of an earlier start: it waits for the ne
 import contextlib
 import hashlib
 import hmac
-import ipaddress
 import logging
 import os
 import socket
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +27,7 @@ import torch.distributed as dist
 
 from conveyor.errors import UserError
 from conveyor.launch import secret
-from conveyor.launch.interface import addresses, is_address
+from conveyor.launch.interface import own_address, reachable
 from conveyor.launch.rank import Place
 from conveyor.launch.store import UNIX, Server, Store
 from conveyor.launch.watch import BEAT_SECONDS, SILENT_BEATS, Watch
@@ -41,7 +40,6 @@ LOCAL = b"the folder of the socket is the guard"
 
 PATIENCE = 300.0
 """Seconds to wait for worker 0: on a busy cluster some programs start minutes after others."""
-RESOLVE_SECONDS = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -138,19 +136,6 @@ def _arrived(place: Place, known: bytes, address: Callable[[], str]) -> Store:
         time.sleep(0.2)
 
 
-def reachable(host: str) -> None:
-    """Refuse a first host without an address, after a moment for name servers that learn of new machines late."""
-    until = time.monotonic() + RESOLVE_SECONDS
-    while True:
-        try:
-            _resolved(host)
-            return
-        except UserError:
-            if time.monotonic() > until:
-                raise
-        time.sleep(0.5)
-
-
 def remove_dead_sockets(folder: Path) -> None:
     """Remove what killed workers left: sockets at which nobody listens any more."""
     for path in folder.iterdir():
@@ -195,72 +180,3 @@ def kept_by_torchrun(place: Place, text: str, run: int = 0) -> str:
     if not hmac.compare_digest(found, signed(content)):
         raise UserError("someone without the job's secret has written into torchrun's store: use a private network.")
     return content.decode()
-
-
-def own_address(host: str, others: Sequence[str] = (), interface: str | None = None) -> str:
-    """The address of this machine to listen at: of `interface`, else of `host`, the name that others know it by.
-
-    Many systems give their own name the address 127.0.1.1, which no other machine can reach: then the address of the
-    route to `others` is taken, or of the default route.
-    """
-    if interface:
-        return interface_address(interface)
-    found = _resolved(host)
-    if not _loopback(found) or is_address(host) or host == "localhost":
-        return found
-    outside = [one for one in map(_resolved, others) if not _loopback(one)]
-    if others and not outside:
-        # The others are on this machine as well.
-        return found
-    for target in outside or ["192.0.2.1"]:
-        if routed := _route_to(target):
-            return routed
-    return found
-
-
-def interface_address(name: str) -> str:
-    """The IPv4 address of a network interface."""
-    known = addresses()
-    found = next((address for address in known.get(name, ()) if ":" not in address), None)
-    if found is None:
-        raise UserError(f"--interface {name}: there is no such interface with an address (here: {', '.join(known)}).")
-    return found
-
-
-def interface_to(place: Place) -> str | None:
-    """The interface through which this machine and the first host of the job reach each other."""
-    reachable(place.address)
-    if place.rank == 0:
-        return interface_of(own_address(place.address, place.hosts[1:]))
-    routed = _route_to(place.address)
-    return interface_of(routed) if routed else None
-
-
-def interface_of(address: str) -> str | None:
-    """The interface that has `address`."""
-    for name, found in addresses().items():
-        if address in found or (_loopback(address) and any(map(_loopback, found))):
-            return name
-    return None
-
-
-def _route_to(target: str) -> str | None:
-    """This machine's address on the way to `target`; nothing is sent, the system only looks up the route."""
-    with contextlib.suppress(OSError), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        probe.connect((target, 9))
-        return str(probe.getsockname()[0])
-    return None
-
-
-def _resolved(host: str) -> str:
-    try:
-        return str(socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)[0][4][0])
-    except OSError as error:
-        raise UserError(
-            f"the host {host} has no address here ({error.strerror or error}): name one that every machine resolves, by "
-            "MASTER_ADDR or in the host list."
-        ) from error
-
-
-def _loopback(address: str) -> bool:
-    return ipaddress.ip_address(address.partition("%")[0]).is_loopback

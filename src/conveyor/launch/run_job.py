@@ -11,6 +11,7 @@ import json
 import logging
 import os
 import signal
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -54,10 +55,25 @@ class _Work:
         return self.run == TRAIN or not isinstance(self.run, str)
 
     def __call__(self, spec: RunSpec, world: World) -> Any:
-        if not isinstance(self.run, str):
-            return self.run(spec, world)
-        module, _, function = self.run.partition(":")
-        return getattr(importlib.import_module(module), function)(spec, world)
+        run = self.run
+        if isinstance(run, str):
+            module, _, function = run.partition(":")
+            run = getattr(importlib.import_module(module), function)
+        if not self.trains:
+            return run(spec, world)
+        if not _TRAINING.acquire(blocking=False):
+            raise UserError(
+                "another thread of this process is training, and both would draw from PyTorch's one random generator: wait for "
+                "it, or train in a process of its own"
+            )
+        try:
+            return run(spec, world)
+        finally:
+            _TRAINING.release()
+
+
+_TRAINING = threading.Lock()
+"""Held while this process trains."""
 
 
 _JOINED = itertools.count()
@@ -186,7 +202,7 @@ def _phase(options: Options, place: Place, work: _Work, before: World | None, nu
     if work.trains:
         folder = world.broadcast_object(_run_folder(spec, place, number) if world.is_main else None)
         spec = spec.replace(options=spec.options.replace(run_dir=folder))
-        if world.is_main and restarts.goes_on():
+        if world.is_main and restarts.goes_on() and spec.options.run.checkpoint_path is None:
             _note_lost_run(Path(folder))
     if layout.depth > 1:
         spec = _cut(spec, world)

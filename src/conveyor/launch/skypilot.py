@@ -1,6 +1,5 @@
 """A job as a task of SkyPilot: `sky launch task.yaml`, or `sky jobs launch` where machines may be taken away."""
 
-import dataclasses
 import shlex
 from collections.abc import Sequence
 from typing import Any
@@ -8,7 +7,7 @@ from typing import Any
 from conveyor.errors import UserError
 from conveyor.launch import secret
 from conveyor.launch.cluster import Cluster, name, variables
-from conveyor.launch.job import LaunchPlan, host_command
+from conveyor.launch.job import LaunchPlan
 
 GIB = {"": 2**-30, "Ki": 2**-20, "Mi": 2**-10, "Gi": 1.0, "Ti": 2.0**10} | {
     unit: 1000.0**power / 2**30 for power, unit in enumerate("KMGT", 1)
@@ -24,15 +23,14 @@ def task(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> dict[str, A
         )
     if cluster.gpus and not cluster.gpu_type:
         raise UserError("--emit sky needs the name of the GPU: give --gpu-type, such as A100.")
-    per_host = plan.num_workers // cluster.num_hosts
-    number, unit = cluster.memory_of(per_host)
+    number, unit = cluster.memory_of(plan)
     resources: dict[str, Any] = {
-        "cpus": f"{per_host * (plan.threads or cluster.cpus)}+",
+        "cpus": f"{cluster.cores(plan)}+",
         "memory": f"{number * GIB[unit]:.4g}+",
         "image_id": f"docker:{cluster.image}",
     }
     if cluster.gpus:
-        resources["accelerators"] = f"{cluster.gpu_type}:{per_host * cluster.gpus}"
+        resources["accelerators"] = f"{cluster.gpu_type}:{cluster.workers(plan) * cluster.gpus}"
     if plan.max_restarts:
         resources["job_recovery"] = {"max_restarts_on_errors": plan.max_restarts}
     # A machine that was replaced resumes the run that it finds.
@@ -56,11 +54,9 @@ def _bucket(source: str) -> str:
 
 
 def _script(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> str:
-    if cluster.num_hosts == 1:
-        return shlex.join(host_command(dataclasses.replace(plan, hosts=()), 0, argv)) + "\n"
     # SkyPilot lists the addresses one a line, in the order of the machines' numbers.
     places = {"@hosts@": '"$(echo "$SKYPILOT_NODE_IPS" | paste -sd, -)"', "@index@": '"$SKYPILOT_NODE_RANK"'}
-    shared = dataclasses.replace(plan, hosts=tuple(map(str, range(cluster.num_hosts))))
-    command = host_command(shared, 0, argv)
-    command[command.index("--hosts") + 1], command[command.index("--host-index") + 1] = places
+    command = cluster.command(argv, plan, tuple(map(str, range(cluster.num_hosts))), "@index@")
+    if cluster.num_hosts > 1:
+        command[command.index("--hosts") + 1] = "@hosts@"
     return " ".join(places.get(word) or shlex.quote(word) for word in command) + "\n"

@@ -46,18 +46,18 @@ done
 
 def slurm(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> str:
     """The text of the script. `$SLURM_...` in `argv` and in variables is replaced when the job runs."""
-    cpus, nodes, array = plan.threads or cluster.cpus, cluster.num_hosts, cluster.array
+    cpus, array = plan.threads or cluster.cpus, cluster.array
     lines = [
         "#!/bin/bash",
         f"#SBATCH --job-name={name(plan.job)}",
-        f"#SBATCH --nodes={nodes}",
-        f"#SBATCH --ntasks-per-node={plan.num_workers // nodes}",
+        f"#SBATCH --nodes={cluster.num_hosts}",
+        f"#SBATCH --ntasks-per-node={cluster.workers(plan)}",
         f"#SBATCH --cpus-per-task={cpus}",
     ]
     if cluster.gpus:
         # Not --gpus-per-task, which shows each task its own alone: every task sees all GPUs of its node and takes the one of
         # its number, since NCCL copies directly only between GPUs that both sides see.
-        lines.append(f"#SBATCH --gpus-per-node={plan.num_workers // nodes * cluster.gpus}")
+        lines.append(f"#SBATCH --gpus-per-node={cluster.workers(plan) * cluster.gpus}")
     if cluster.time:
         if not re.fullmatch(r"\d+|(\d+-)?\d{1,2}(:\d{2}){0,2}", cluster.time):
             raise UserError(f"--time {cluster.time!r} is not a time of SLURM, such as 90, 2:00:00 or 1-12:00:00.")

@@ -10,6 +10,7 @@ import sys
 from pathlib import Path
 
 from conveyor.launch import failure
+from conveyor.processes import print_any_text
 
 
 def main(path: str) -> int:
@@ -27,6 +28,7 @@ def main(path: str) -> int:
 
 
 if __name__ == "__main__":
+    print_any_text()
     code = main(sys.argv[1])
     sys.stdout.flush()
     sys.stderr.flush()

@@ -48,9 +48,9 @@ def _resnets() -> Iterator[Entry]:
             names = (
                 (f"resnext{size}", f"resnext{size}_32x4d") if group_dim == 4 else (f"resnext{size}_32x{group_dim}d",)
             )
-            arguments = {"layers": layers, "group_dim": group_dim}
+            arguments = {"layers": layers, "bottleneck": True, "resnext": True, "group_dim": group_dim}
             about = f"ResNeXt-{size} 32x{group_dim}d"
-            yield Entry(names[0], "resnext", arguments, aliases=names[1:], norm=_IMAGENET_NORM, about=about)
+            yield Entry(names[0], "resnet", arguments, aliases=names[1:], norm=_IMAGENET_NORM, about=about)
 
 
 def _cifar_resnets() -> Iterator[Entry]:
@@ -62,12 +62,11 @@ def _cifar_resnets() -> Iterator[Entry]:
         yield small(f"cifar_resnet{size}", "resnet", arguments, aliases=aliases, about=about)
     for family, name, title in (("resnet", "cifar_bottleneck", "ResNet"), ("resnext", "cifar_resnext", "ResNeXt")):
         for size in (11, 29, 38, 47, 56, 65):
-            arguments = {"layers": ((size - 2) // 9,) * 3, "cifar": True}
-            if family == "resnet":
-                arguments["bottleneck"] = True
+            arguments = {"layers": ((size - 2) // 9,) * 3, "bottleneck": True, "cifar": True}
+            arguments |= {"resnext": True} if family == "resnext" else {}
             aliases = () if (family, size) == ("resnet", 56) else (f"{family}{size}",)
             about = f"{title}-{size} for small images, bottleneck blocks"
-            yield small(f"{name}{size}", family, arguments, aliases=aliases, about=about)
+            yield small(f"{name}{size}", "resnet", arguments, aliases=aliases, about=about)
 
 
 def _efficientnets() -> Iterator[Entry]:

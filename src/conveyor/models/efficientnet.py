@@ -5,13 +5,21 @@ Module names are timm's (conv_stem, bn1, blocks.2.0.conv_dw, conv_head, bn2, cla
 
 import math
 from collections.abc import Sequence
+from functools import partial
 
 from torch import Tensor, nn
 
 from conveyor.models.initialise import dense_uniform_out_, initialise
 from conveyor.models.layers.conv import spatial_conv
 from conveyor.models.layers.layers import GlobalMean, conv
-from conveyor.models.layers.mbconv import BlockPlan, make_activation, make_block, round_filters, with_drop_rates
+from conveyor.models.layers.mbconv import (
+    BlockPlan,
+    make_activation,
+    make_block,
+    repeated,
+    round_filters,
+    with_drop_rates,
+)
 from conveyor.models.layers.norms import NormChoice, norm_act
 from conveyor.models.layers.stochastic import Dropout
 
@@ -100,28 +108,20 @@ def make(
     def width(filters: int) -> int:
         return round_filters(filters * width_coefficient, depth_divisor)
 
-    plans: list[list[BlockPlan]] = []
-    channels = 32 if lite else width(32)
-    for number, (kernel, repeats, filters, expands, stride) in enumerate(_STAGES):
-        fixed = lite and number in (0, len(_STAGES) - 1)
-        stage = []
-        for index in range(repeats if fixed else math.ceil(depth_coefficient * repeats)):
-            block = BlockPlan(
-                in_channels=channels,
-                out_channels=width(filters),
-                expanded=channels * (expand_ratio if expands else 1),
-                kernel=kernel,
-                stride=stride if index == 0 and not (cifar and number == 1) else 1,
-                squeezed=max(1, int(channels * 0.25)) if squeeze else 0,
-                activation=activation,
-                norm=norm,
-                group_dim=group_dim,
-                same=same,
-                se_activation=activation,
-            )
-            stage.append(block)
-            channels = block.out_channels
-        plans.append(stage)
+    rows = [
+        (
+            kernel,
+            repeats if lite and number in (0, len(_STAGES) - 1) else math.ceil(depth_coefficient * repeats),
+            width(filters),
+            expand_ratio if expands else 1,
+            1 if cifar and number == 1 else stride,
+        )
+        for number, (kernel, repeats, filters, expands, stride) in enumerate(_STAGES)
+    ]
+    plan = partial(
+        BlockPlan, activation=activation, norm=norm, group_dim=group_dim, same=same, se_activation=activation
+    )
+    plans = repeated(rows, 32 if lite else width(32), plan, squeeze=0.25 if squeeze else 0.0)
     model = EfficientNet(
         with_drop_rates(plans, survival),
         stem_stride=1 if cifar else 2,

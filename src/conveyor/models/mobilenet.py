@@ -10,7 +10,7 @@ from conveyor.models.efficientnet import MobileNetwork
 from conveyor.models.initialise import dense_normal_, initialise
 from conveyor.models.layers.conv import spatial_conv
 from conveyor.models.layers.layers import GlobalMean, conv
-from conveyor.models.layers.mbconv import BlockPlan, make_block, round_filters, with_drop_rates
+from conveyor.models.layers.mbconv import BlockPlan, make_block, repeated, round_filters, with_drop_rates
 from conveyor.models.layers.norms import NormChoice, norm_act
 from conveyor.models.layers.stochastic import Dropout
 
@@ -90,27 +90,6 @@ class MobileNetV3(nn.Module):
         return self.classifier(self.dropout(self.flatten(x)))
 
 
-def _plans_v2(width: float, ratio: int, divisor: int, plan: Callable[..., BlockPlan]) -> list[list[BlockPlan]]:
-    plans: list[list[BlockPlan]] = []
-    channels = round_filters(32 * width, divisor)
-    for number, (repeats, filters, stride) in enumerate(_V2):
-        stage = []
-        for index in range(repeats):
-            block = plan(
-                in_channels=channels,
-                out_channels=round_filters(filters * width, divisor),
-                expanded=channels * (ratio if number else 1),
-                kernel=3,
-                stride=stride if index == 0 else 1,
-                squeezed=0,
-                activation="relu6",
-            )
-            stage.append(block)
-            channels = block.out_channels
-        plans.append(stage)
-    return plans
-
-
 def _plans_v3(
     table: tuple[tuple[_Row, ...], ...], width: float, divisor: int, plan: Callable[..., BlockPlan]
 ) -> list[list[BlockPlan]]:
@@ -158,7 +137,18 @@ def make(
     plan = partial(BlockPlan, norm=norm, group_dim=group_dim, same=same)
     model: MobileNetV2 | MobileNetV3
     if variant == "v2":
-        plans = _plans_v2(width_coefficient, expand_ratio or 6, depth_divisor, plan)
+        rows = [
+            (
+                3,
+                repeats,
+                round_filters(filters * width_coefficient, depth_divisor),
+                (expand_ratio or 6) if number else 1,
+                stride,
+            )
+            for number, (repeats, filters, stride) in enumerate(_V2)
+        ]
+        stem = round_filters(32 * width_coefficient, depth_divisor)
+        plans = repeated(rows, stem, partial(plan, activation="relu6"))
         top = top_width or round_filters(1280 * max(1.0, width_coefficient), depth_divisor)
         model = MobileNetV2(
             with_drop_rates(plans, survival), stem_stride=2, top_width=top, activation="relu6", dropout=dropout,

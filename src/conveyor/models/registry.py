@@ -21,9 +21,6 @@ from conveyor.options.model import ModelOptions
 # Options that steer the run or the loading of weights, not the shape of the network.
 _NOT_OF_THE_NETWORK = {
     "model",
-    "image_size",
-    "num_classes",
-    "in_channels",
     "weights",
     "replace_head",
     "pretrained",
@@ -87,9 +84,6 @@ def build_from(options: ModelOptions, **more: Any) -> nn.Module:
     """The model that the options' model section describes; `more` adds or overrides (num_classes, in_channels...)."""
     section = {field.name: getattr(options, field.name) for field in dataclasses.fields(options)}
     given = {key: value for key, value in section.items() if key not in _NOT_OF_THE_NETWORK and value is not None}
-    for key in ("num_classes", "in_channels", "image_size"):
-        if section[key] is not None:
-            given[key] = section[key]
     given.update({key: value for key, value in more.items() if key not in ("name", "model")})
     name = more.get("name") or more.get("model") or section["model"]
     if name is None:

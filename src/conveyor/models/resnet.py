@@ -1,4 +1,4 @@
-"""ResNet for large and small images, basic and bottleneck blocks (He et al. 2015); the trunk of ResNeXt.
+"""ResNet for large and small images, basic and bottleneck blocks (He et al. 2015), and ResNeXt (Xie et al. 2017).
 
 Module names are the field's (conv1, bn1, layer1.0.conv2, downsample.0, fc), so its state dicts load as they are.
 """
@@ -210,17 +210,36 @@ def make(
     zero_init_gamma: str = "none",
     init: str = "torch",
     survival: float = 1.0,
+    resnext: bool = False,
+    group_dim: int | None = None,
+    cardinality: int | None = None,
 ) -> ResNet:
-    """A ResNet. Shortcut: A for basic blocks on small images, else B, unless said otherwise."""
+    """A ResNet. Shortcut: A for basic blocks on small images, else B, unless said otherwise.
+
+    ResNeXt: the 3x3 convolution works in `cardinality` groups of `group_dim` channels (32x4d by default), so that inner
+    width = plain width x group_dim x cardinality / stem width: the factor is 2 for 32x4d with a stem of 64, and 8 in the
+    narrow net for small images, whose stem is 16.
+    """
     if wide and not (cifar and bottleneck):
-        raise UserError("`wide` exists for the bottleneck nets for small images only (cifar_bottleneck11 to 65).")
+        raise UserError(
+            "`wide` exists for the bottleneck nets for small images only (cifar_bottleneck and cifar_resnext)."
+        )
+    if not resnext and (group_dim or cardinality):
+        raise UserError("group_dim and cardinality are those of a ResNeXt: choose one of resnext14 to resnext152.")
     shortcut = shortcut or ("A" if cifar and not bottleneck else "B")
     if project_first and shortcut == "A":
         raise UserError("project_first needs shortcut B: shortcut A has no projection.")
-    design = Design(
-        norm=norm, shortcut=shortcut, project_first=project_first, stride_in_1x1=stride_in_1x1, survival=survival
-    )
     width = 64 if wide or not cifar else 16
+    groups = (cardinality or 32) if resnext else 1
+    design = Design(
+        norm=norm,
+        shortcut=shortcut,
+        project_first=project_first,
+        stride_in_1x1=stride_in_1x1,
+        cardinality=groups,
+        inner_factor=(group_dim or 4) * groups / width if resnext else 1.0,
+        survival=survival,
+    )
     model = ResNet(layers, width, bottleneck, cifar, design, num_classes, in_channels)
     initialise(model, init)
     zero_last_gammas(model, zero_init_gamma)

@@ -63,7 +63,7 @@ def imported(model: str, what: str = "model") -> Factory:
     found = attribute(model, what)
     if not callable(found):
         source, _, name = model.rpartition(":")
-        raise UserError(f"there is no function {name} in {source} that makes a {what}: give file.py:function")
+        raise UserError(f"there is no {name!r} in {source} that can be called and makes a {what}: give FILE.py:NAME")
     return found
 
 
@@ -95,6 +95,8 @@ def _full(source: str) -> str:
 
 def _load(source: str) -> ModuleType:
     """The module of a file or a dotted name, executed once."""
+    if source.endswith(".py") and not Path(source).is_file():
+        raise UserError(f"there is no file {source}: give the file that holds the code")
     try:
         if not source.endswith(".py"):
             return import_module(source)

@@ -10,6 +10,8 @@ from pathlib import Path
 from conveyor.files import write_atomically
 from conveyor.monitor.records import Record, Value
 
+_LONGEST_ROW = 1 << 16
+
 
 class CsvFile:
     """Rows under a header; each row is one `write` to a file opened for appending: a kill truncates only the last line.
@@ -40,6 +42,21 @@ class CsvFile:
             {name: value for name, value in row.items() if isinstance(name, str) and isinstance(value, str)}
             for row in csv.DictReader(io.StringIO(complete))
         ]
+
+    def last(self) -> dict[str, str]:
+        """The last complete row as text, without reading those before it; empty if there is none."""
+        try:
+            with open(self.path, "rb") as file:
+                head = file.readline()
+                first = max(len(head), file.seek(0, os.SEEK_END) - _LONGEST_ROW)
+                file.seek(first)
+                lines = file.read().decode("utf-8", errors="replace").split("\n")[:-1]
+        except FileNotFoundError:
+            return {}
+        if not lines or (first > len(head) and len(lines) < 2):
+            return {}
+        names, values = (next(csv.reader([line])) for line in (head.decode("utf-8").rstrip("\n"), lines[-1]))
+        return dict(zip(names, values, strict=False))
 
     def append(self, record: Record) -> None:
         self._waiting.append(record)

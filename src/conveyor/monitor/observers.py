@@ -29,12 +29,12 @@ from conveyor.monitor.records import (
     TRAINING_COLUMNS,
     VALIDATION_COLUMNS,
     Record,
-    many,
     number,
     readable_rate,
     readable_time,
 )
 from conveyor.options import Options
+from conveyor.options.units import many
 
 if TYPE_CHECKING:
     from conveyor.monitor.histograms import Histogram
@@ -51,7 +51,7 @@ Spec = dict[str, Any]
 
 def append_log(folder: Path, lines: Sequence[str]) -> None:
     """What was said outside the observers goes into the run's log too."""
-    with (folder / LOG).open("a", encoding="utf-8") as file:
+    with (folder / LOG).open("a", encoding="utf-8", errors="surrogateescape") as file:
         file.write("".join(f"{line}\n" for line in lines))
 
 
@@ -163,19 +163,19 @@ class Terminal(Observer):
     def _write(self, *lines: str, result: bool = False) -> None:
         for line in lines:
             if self._screen and (result or not self._quiet):
-                progress.say(line)
+                progress.say(line, whole=self._style is not None)
         if self._log_file is not None and lines:
             append_log(self._log_file.parent, lines)
 
 
 def log_line(record: Record, updates_total: int = 0, seconds_left: float = 0.0) -> str:
-    """`update 120/390  epoch 1.25  loss 1.234  accuracy 54.30 %  lr 0.1  446 img/s  12min 05s left`."""
+    """`update 120/390  epoch 1.25  loss 1.2345  acc 54.3 %  446 img/s  12min 05s left`: fits 80 columns as a rule."""
     total = f"/{updates_total}" if updates_total else ""
     parts = [
         f"update {int(number(record, 'update')):{len(total) - 1 if total else 1}d}{total}",
         f"epoch {number(record, 'epoch'):.2f}",
     ]
-    forms = {"loss": "loss {:.4f}", "accuracy": "accuracy {:5.2f} %", "lr": "lr {:.4g}"}
+    forms = {"loss": "loss {:.4f}", "accuracy": "acc {:.1f} %"}
     parts += [form.format(number(record, name)) for name, form in forms.items() if name in record]
     if "images_per_second" in record:
         percent = 100 * number(record, "peak_share")
@@ -191,24 +191,20 @@ def log_line(record: Record, updates_total: int = 0, seconds_left: float = 0.0) 
 
 
 def validation_line(record: Record) -> str:
-    """`validation  update 390  epoch 1.00  accuracy 61.20 %  (top-5 95.80 %)  loss 1.081  10000 images, 1 234 img/s`."""
+    """`validation  update 390  epoch 1.00  acc 61.20 %  top-5 95.80 %  loss 1.0810`."""
     parts = ["validation"]
     if "update" in record and number(record, "update") >= 0:
         parts += [f"update {int(number(record, 'update'))}", f"epoch {number(record, 'epoch'):.2f}"]
     elif "name" in record:
         parts.append(str(record["name"]))
-    parts.append(f"accuracy {number(record, 'accuracy'):.2f} %")
+    parts.append(f"acc {number(record, 'accuracy'):.2f} %")
     forms = {
-        "accuracy_top5": "(top-5 {:.2f} %)",
+        "accuracy_top5": "top-5 {:.2f} %",
         "map": "mAP {:.2f} %",
         "f1_micro": "F1 {:.2f} %",
         "loss": "loss {:.4f}",
     }
     parts += [form.format(number(record, name)) for name, form in forms.items() if name in record]
-    if "images" in record:
-        parts.append(
-            f"{many(int(number(record, 'images')), 'image')}, {readable_rate(number(record, 'images_per_second'))} img/s"
-        )
     if "latency_avg_ms" in record:
         parts.append(
             f"latency {number(record, 'latency_avg_ms'):.2f} ms (99 %: {number(record, 'latency_p99_ms'):.2f} ms)"
@@ -320,10 +316,8 @@ def finite(value: Any) -> Any:
     return value
 
 
-def make_observers(
-    options: Options, run_dir: str | os.PathLike[str], *, note: Callable[[str], None] | None = None
-) -> list[Observer]:
-    """The observers that the options ask for. `note` is called for a tracker that is not installed."""
+def make_observers(options: Options, run_dir: str | os.PathLike[str]) -> list[Observer]:
+    """The observers that the options ask for."""
     from conveyor.monitor.trackers import make_trackers
 
     folder, run = Path(run_dir), options.run
@@ -343,4 +337,4 @@ def make_observers(
         shown.append(JsonLines())
     if METRICS_FILE_VARIABLE in os.environ:
         shown.append(JsonLines(file=os.environ[METRICS_FILE_VARIABLE]))
-    return shown + make_trackers(options, folder, note or progress.say)
+    return shown + make_trackers(options, folder, progress.say)

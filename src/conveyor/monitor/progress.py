@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TextIO, TypeVar
 
 from conveyor.monitor.records import readable_rate, readable_time
 
@@ -111,18 +111,42 @@ def mapped(work: Callable[[T], R], items: Sequence[T], label: str, *, threads: i
                 yield found
 
 
-def say(line: str) -> None:
-    """Print a line to standard output without breaking a live bar; on a terminal it is folded between words."""
-    if not sys.stdout.isatty():
-        print(line, flush=True)
-        return
-    if "  " in line:  # of figures set apart by two spaces a name stays with its value
+def printable(line: str) -> str:
+    """`line` with control characters as escapes: those in the names of files would move the cursor or begin a line."""
+    return "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in line)
+
+
+def say(line: str, *, stream: TextIO | None = None, whole: bool = False) -> None:
+    """Print a line, folded, to `stream` (default: standard output) without breaking a live bar.
+
+    A row of a table, a command to copy and a line that programs read stay `whole`.
+    """
+    stream = stream or sys.stdout
+    shown = line if whole else folded(line)
+    if not (stream.isatty() and _display.print_above(shown)):
+        print(shown, file=stream, flush=True)
+
+
+def say_aside(line: str) -> None:
+    """`say` on standard error: standard output holds the answers."""
+    say(line, stream=sys.stderr)
+
+
+def folded(line: str) -> str:
+    """A line folded between words into those that fit: `$COLUMNS`, the terminal's width, else 80 columns.
+
+    A longer word, such as a path, stays whole. The text after a name (`layout      1x1: ...`) is folded beside it.
+    """
+    columns = shutil.get_terminal_size().columns
+    if len(line) <= columns or "\n" in line:
+        return line
+    named = re.match(r"\w+ {2,}(?=\S)", line)
+    figures = "  " in (line[named.end() :] if named else line)
+    if figures:  # set apart by two spaces: a name stays with its value
         line = re.sub(r"(?<! ) (?! )", "\0", line)
-    folded = textwrap.fill(
-        line, shutil.get_terminal_size().columns, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False
-    ).replace("\0", " ")
-    if not _display.print_above(folded):
-        print(folded, flush=True)
+    indent = "  " if named is None or figures else " " * named.end()
+    lines = textwrap.wrap(line, columns, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False)
+    return "\n".join(lines).replace("\0", " ")
 
 
 def _make_progress() -> "Progress":

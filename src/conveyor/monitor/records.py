@@ -35,6 +35,8 @@ A record is a plain `dict[str, float | int | str]`. Keys that do not apply are l
 
 from collections.abc import Mapping
 
+from conveyor.options.units import many as many
+
 Value = float | int | str
 Record = Mapping[str, Value]
 
@@ -78,12 +80,6 @@ def number(record: Record, key: str, default: float = 0.0) -> float:
     """`record[key]` as a float; `default` when the key is absent or is text."""
     value = record.get(key, default)
     return float(value) if isinstance(value, int | float) else default
-
-
-def many(count: float, what: str, form: str = "") -> str:
-    """`1 epoch`, `2 epochs`, `3 classes`; with the form "," `1,200 images`."""
-    plural = "" if count == 1 else "es" if what.endswith("s") else "s"
-    return f"{count:{form or ('d' if isinstance(count, int) else 'g')}} {what}{plural}"
 
 
 def readable_time(seconds: float) -> str:

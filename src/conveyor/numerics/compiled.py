@@ -80,4 +80,22 @@ class _Opaque:
 
     @torch.compiler.disable
     def __call__(self, *inputs: Any, **named: Any) -> Any:
-        return self.call(*inputs, **named)
+        return _ordered(self.call(*map(_ordered, inputs), **named))
+
+
+def _ordered(value: Any) -> Any:
+    """An image in the channels-last order of memory, and its gradient too; anything else as it is.
+
+    The compiler chooses the order of a region's gradients, a pipeline sends them channels-last: random numbers that are
+    dealt to the elements in the order of memory, and sums, would differ where a stage begins.
+    """
+    if not isinstance(value, Tensor) or value.dim() != 4:
+        return value
+    value = _channels_last(value)
+    if value.requires_grad:
+        value.register_hook(_channels_last)
+    return value
+
+
+def _channels_last(value: Tensor) -> Tensor:
+    return value.contiguous(memory_format=torch.channels_last)

@@ -24,7 +24,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-from conveyor.numerics.native.build import library
+from conveyor.numerics.native.build import library, run
 
 PATCH_FLOATS = 2**19
 """Floats in a block of patches: 2 MiB."""
@@ -337,41 +337,25 @@ def _winograd(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, *, turn
     """y = the convolution of x; `turned`: x is the gradient of a convolution's result, and y of its input."""
     _, _, height, width = x.shape
     out_channels, channels = weight.shape[:2]
-    failed = compiled("winograd").conveyor_winograd(
-        x.data_ptr(), weight.data_ptr(), None if bias is None else bias.data_ptr(), y.data_ptr(), x.shape[0], height,
-        width, channels, out_channels, turned,
+    run(
+        "winograd", "winograd", x.data_ptr(), weight.data_ptr(), None if bias is None else bias.data_ptr(), y.data_ptr(),
+        x.shape[0], height, width, channels, out_channels, turned,
     )  # fmt: skip
-    _check_memory(failed)
 
 
 def _weights_winograd(dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
     gradient = torch.empty_like(weight)
     batch, channels, height, width = x.shape
-    failed = compiled("winograd").conveyor_winograd_weights(
-        x.data_ptr(), dy.data_ptr(), gradient.data_ptr(), batch, height, width, channels, weight.shape[0]
-    )
-    _check_memory(failed)
+    pointers = x.data_ptr(), dy.data_ptr(), gradient.data_ptr()
+    run("winograd", "winograd_weights", *pointers, batch, height, width, channels, weight.shape[0])
     return gradient
-
-
-def compiled(name: str) -> Any:
-    kernels = library(name)
-    assert kernels is not None, "layers use a kernel only where it is"
-    return kernels
-
-
-def _check_memory(failed: int) -> None:
-    if failed:
-        raise MemoryError("not enough memory for the tiles of a convolution")
 
 
 def weights_depthwise(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
     """The same where each channel has a square kernel of its own; needs the compiled kernel. Float32 or bfloat16."""
     gradient = torch.empty(weight.shape)
-    kernels = compiled("depthwise")
-    kernel = kernels.conveyor_depthwise_brain if x.dtype == torch.bfloat16 else kernels.conveyor_depthwise
-    failed = kernel(x.data_ptr(), dy.data_ptr(), gradient.data_ptr(), *_depthwise_sizes(dy, x, weight, geometry))
-    assert not failed, f"kernel {weight.shape[2]} is too wide"
+    pointers, sizes = (x.data_ptr(), dy.data_ptr(), gradient.data_ptr()), _depthwise_sizes(dy, x, weight, geometry)
+    run("depthwise", "depthwise", *pointers, *sizes, brain=x.dtype == torch.bfloat16)
     return gradient.to(weight.dtype)
 
 
@@ -379,10 +363,8 @@ def input_depthwise(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -
     """The gradient of the input of such a layer, for any stride; needs the compiled kernel. Float32 or bfloat16."""
     dx = torch.empty_like(x)
     taps = weight.flatten(1).t().float().contiguous()
-    kernels = compiled("depthwise")
-    kernel = kernels.conveyor_depthwise_input_brain if x.dtype == torch.bfloat16 else kernels.conveyor_depthwise_input
-    failed = kernel(dy.data_ptr(), taps.data_ptr(), dx.data_ptr(), *_depthwise_sizes(dy, x, weight, geometry))
-    assert not failed, f"kernel {weight.shape[2]} is too wide"
+    pointers, sizes = (dy.data_ptr(), taps.data_ptr(), dx.data_ptr()), _depthwise_sizes(dy, x, weight, geometry)
+    run("depthwise", "depthwise_input", *pointers, *sizes, brain=x.dtype == torch.bfloat16)
     return dx
 
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from conveyor.numerics.native.build import library
+from conveyor.numerics.native.build import library, run
 
 _TYPES = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -47,7 +47,7 @@ class _GroupNorm(torch.autograd.Function):
         mean, inv = moments.unbind()
         sizes = x.shape[0], x.shape[2] * x.shape[3], x.shape[1], groups
         pointers = gamma.data_ptr(), beta.data_ptr(), eps, mean.data_ptr(), inv.data_ptr()
-        _check(_kernel("group_norm", wide)(wide.data_ptr(), y.data_ptr(), *sizes, *pointers))
+        run("group_norm", "group_norm", wide.data_ptr(), y.data_ptr(), *sizes, *pointers, brain=_is_brain(wide))
         ctx.save_for_backward(x, gamma, moments)
         ctx.sizes = sizes
         return y.to(x.dtype)
@@ -61,11 +61,11 @@ class _GroupNorm(torch.autograd.Function):
         dx = torch.empty_like(wide)
         dgamma, dbeta = torch.empty_like(gamma), torch.empty_like(gamma)
         mean, inv = moments.unbind()
-        tensors = gamma, mean, inv, dgamma, dbeta
-        pointers = [tensor.data_ptr() for tensor in tensors]
-        _check(
-            _kernel("group_norm_backward", wide)(wide.data_ptr(), dy.data_ptr(), dx.data_ptr(), *ctx.sizes, *pointers)
-        )
+        values, moments = (wide, dy, dx), (gamma, mean, inv, dgamma, dbeta)
+        run(
+            "group_norm", "group_norm_backward", *(one.data_ptr() for one in values), *ctx.sizes,
+            *(one.data_ptr() for one in moments), brain=_is_brain(wide),
+        )  # fmt: skip
         return dx.to(x.dtype), None, dgamma, dbeta, None
 
 
@@ -74,12 +74,5 @@ def _readable(x: Tensor) -> Tensor:
     return x.float() if x.dtype == torch.float16 else x
 
 
-def _kernel(name: str, like: Tensor) -> Any:
-    found = library("group_norm")
-    assert found is not None, "group_norm needs the C kernels: ask fits() first"
-    return getattr(found, f"conveyor_{name}_brain" if like.dtype == torch.bfloat16 else f"conveyor_{name}")
-
-
-def _check(code: int) -> None:
-    if code != 0:
-        raise MemoryError("not enough memory for the sums of a group norm")
+def _is_brain(x: Tensor) -> bool:
+    return x.dtype == torch.bfloat16

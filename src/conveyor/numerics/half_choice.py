@@ -93,16 +93,11 @@ def _operations(layer: Layer, half: torch.dtype, *, native: bool) -> dict[str, C
 
     x, weight = noise(IMAGES, *input_shape), noise(*weight_shape)
     dy = torch.randn_like(half_native.forward(x, weight, None, geometry))
-    if native:
-        return {
-            "forward": lambda: half_native.forward(x, weight, None, geometry),
-            "input": lambda: half_native.input_gradient(dy, x, weight, geometry),
-            "weight": lambda: half_native.weight_gradient(dy, x, weight, geometry),
-        }
+    way, taken = (half_native, Tensor.detach) if native else (convolution, Tensor.float)
     return {
-        "forward": lambda: convolution.forward(x.float(), weight.float(), None, geometry).to(half),
-        "input": lambda: convolution.input_gradient(dy.float(), x.float(), weight.float(), geometry).to(half),
-        "weight": lambda: convolution.weight_gradient(dy.float(), x.float(), weight.float(), geometry).to(half),
+        "forward": lambda: way.forward(taken(x), taken(weight), None, geometry).to(half),
+        "input": lambda: way.input_gradient(taken(dy), taken(x), taken(weight), geometry).to(half),
+        "weight": lambda: way.weight_gradient(taken(dy), taken(x), taken(weight), geometry).to(half),
     }
 
 

@@ -178,7 +178,11 @@ class _Linear(torch.autograd.Function):
         dx = g @ _widened(weight, x.dtype) if wants_x else None
         dw = rows.T @ inputs if wants_weight else None
         db = rows.sum(0) if wants_bias else None
-        return (*_round_all([dx, dw, db], policy, label, key), None, None)
+        rounded = (
+            None if value is None else policy.round(value, f"{label}/gradient{number}", key)
+            for number, value in enumerate((dx, dw, db))
+        )
+        return *rounded, None, None
 
 
 class _Round(torch.autograd.Function):
@@ -189,15 +193,6 @@ class _Round(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         return gradient.float(), None, None
-
-
-def _round_all(
-    gradients: list[Tensor | None], policy: HalfPolicy, label: str, key: context.Key | None
-) -> list[Tensor | None]:
-    return [
-        None if value is None else policy.round(value, f"{label}/gradient{number}", key)
-        for number, value in enumerate(gradients)
-    ]
 
 
 def _widened(weight: Tensor, half: torch.dtype) -> Tensor:

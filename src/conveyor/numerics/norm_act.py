@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from conveyor.numerics.native.build import library
+from conveyor.numerics.native.build import library, run
 
-TYPES = {torch.float32: "", torch.bfloat16: "_brain"}
-"""Types of values, and how the names of their kernels end."""
+TYPES = (torch.float32, torch.bfloat16)
+"""Types of values that the kernels take."""
 ACTIVATIONS = {"none": 0, "relu": 1, "silu": 2}
 
 
@@ -64,7 +64,7 @@ class _Silu(torch.autograd.Function):
     def forward(ctx: Any, z: Tensor) -> Tensor:
         ctx.save_for_backward(z)
         y = torch.empty_like(z)
-        _kernel("silu", z)(z.data_ptr(), y.data_ptr(), z.numel())
+        _run("silu", z, *_pointers(z, y), z.numel())
         return y
 
     @staticmethod
@@ -73,7 +73,7 @@ class _Silu(torch.autograd.Function):
         (z,) = ctx.saved_tensors
         dy = gradients[0].contiguous(memory_format=torch.channels_last)
         dz = torch.empty_like(z)
-        _kernel("silu_backward", z)(z.data_ptr(), dy.data_ptr(), dz.data_ptr(), z.numel())
+        _run("silu_backward", z, *_pointers(z, dy, dz), z.numel())
         return dz
 
 
@@ -86,20 +86,8 @@ class _NormAct(torch.autograd.Function):
         # mean, 1 / sqrt(var + eps), scale, shift, unbiased variance
         found = torch.empty(5, channels)
         y = torch.empty_like(x)
-        _check(
-            _kernel("norm_act", x)(
-                x.data_ptr(),
-                _pointer(residual),
-                y.data_ptr(),
-                x.numel() // channels,
-                channels,
-                gamma.data_ptr(),
-                beta.data_ptr(),
-                eps,
-                act,
-                found.data_ptr(),
-            )
-        )
+        tensors, sizes = _pointers(x, residual, y), (x.numel() // channels, channels)
+        _run("norm_act", x, *tensors, *sizes, *_pointers(gamma, beta), eps, act, found.data_ptr())
         ctx.save_for_backward(x, gamma, found, y if act == 1 and residual is not None else None)
         ctx.act, ctx.has_residual = act, residual is not None
         statistics = found[0], found[4]
@@ -117,41 +105,18 @@ class _NormAct(torch.autograd.Function):
         # Without an activation the residual's gradient is dy itself.
         dresidual = torch.empty_like(x) if ctx.has_residual and ctx.act != 0 else None
         dgamma, dbeta = torch.empty(channels), torch.empty(channels)
-        _check(
-            _kernel("backward", x)(
-                x.data_ptr(),
-                dy.data_ptr(),
-                _pointer(y),
-                dx.data_ptr(),
-                _pointer(dresidual),
-                x.numel() // channels,
-                channels,
-                mean,
-                inv,
-                gamma.data_ptr(),
-                scale,
-                shift,
-                ctx.act,
-                dgamma.data_ptr(),
-                dbeta.data_ptr(),
-            )
-        )
+        tensors, sizes = _pointers(x, dy, y, dx, dresidual), (x.numel() // channels, channels)
+        moments = mean, inv, gamma.data_ptr(), scale, shift
+        _run("backward", x, *tensors, *sizes, *moments, ctx.act, *_pointers(dgamma, dbeta))
         if ctx.has_residual and dresidual is None:
             dresidual = dy
         return dx, dgamma, dbeta, dresidual, None, None
 
 
-def _kernel(name: str, like: Tensor) -> Any:
+def _run(function: str, like: Tensor, *arguments: Any) -> None:
     """The kernel for values of the type of `like`."""
-    found = library("norm_act")
-    assert found is not None, "norm_act needs the C kernels: ask available() first"
-    return getattr(found, f"conveyor_{name}{TYPES[like.dtype]}")
+    run("norm_act", function, *arguments, brain=like.dtype == torch.bfloat16)
 
 
-def _pointer(tensor: Tensor | None) -> int | None:
-    return None if tensor is None else tensor.data_ptr()
-
-
-def _check(code: int) -> None:
-    if code != 0:
-        raise MemoryError("not enough memory for the sums of a batch norm")
+def _pointers(*tensors: Tensor | None) -> list[int | None]:
+    return [None if tensor is None else tensor.data_ptr() for tensor in tensors]

@@ -231,7 +231,9 @@ def make_optimizer(
         l2 = chosen.l2_regularization if decayed else 0.0
         rule = usual
         if chosen.optimizer == "lars":
-            rule = _lars(chosen, decay=decay, adapted=name not in unadapted)
+            adapted = name not in unadapted
+            inner = decay if adapted else 0.0
+            rule = Lars(chosen.momentum, chosen.lars_eta, _epsilon(chosen, 0.0), inner, adapted=adapted)
             decay = 0.0
         elif chosen.optimizer == "lamb":
             rule = Lamb(chosen.beta1, chosen.beta2, _epsilon(chosen, 1e-6), decay)
@@ -267,34 +269,22 @@ def _factors(parameters: Sequence[tuple[str, Tensor]], pairs: Sequence[str]) -> 
 
 def make_rule(chosen: OptimizerOptions, global_batch: int = 1) -> Rule:
     """The rule of ordinary parameters; with lars and muon it is momentum."""
-    epsilon = chosen.optimizer_epsilon
     if chosen.nesterov and chosen.optimizer not in ("momentum", "muon"):
         raise UserError(f"--nesterov is a form of momentum, not of {chosen.optimizer}: choose --optimizer momentum")
     match chosen.optimizer:
         case "sgd":
             return Momentum()
         case "rmsprop":
-            default = 0.001 if chosen.rmsprop_form == "tensorflow" else 1e-8
-            return RmsProp(
-                chosen.decay_of_squares(global_batch),
-                chosen.momentum,
-                default if epsilon is None else epsilon,
-                chosen.rmsprop_form,
-            )
+            epsilon = _epsilon(chosen, 0.001 if chosen.rmsprop_form == "tensorflow" else 1e-8)
+            return RmsProp(chosen.decay_of_squares(global_batch), chosen.momentum, epsilon, chosen.rmsprop_form)
         case "adam" | "adamw":
-            return Adam(chosen.beta1, chosen.beta2, 1e-8 if epsilon is None else epsilon)
+            return Adam(chosen.beta1, chosen.beta2, _epsilon(chosen, 1e-8))
         case _:
             return Momentum(chosen.momentum, chosen.nesterov, chosen.momentum_form)
 
 
 def _epsilon(chosen: OptimizerOptions, default: float) -> float:
     return default if chosen.optimizer_epsilon is None else chosen.optimizer_epsilon
-
-
-def _lars(chosen: OptimizerOptions, *, decay: float, adapted: bool) -> Lars:
-    return Lars(
-        chosen.momentum, chosen.lars_eta, chosen.optimizer_epsilon or 0.0, decay if adapted else 0.0, adapted=adapted
-    )
 
 
 def _laid_out_like(gradient: Tensor, weight: Tensor) -> Tensor:

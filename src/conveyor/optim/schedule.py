@@ -32,47 +32,44 @@ DEFAULT_DECAY_EPOCHS = Fraction(12, 5)
 class Schedule:
     """A resolved schedule: every duration is a number of updates."""
 
-    form: str
+    chosen: ScheduleOptions
+    """Forms and factors; its durations stand here in updates."""
     peak: float
-    every: Fraction = Fraction(1)
+    every: Fraction
     """The clock's tick: the rate changes only at multiples of this many updates."""
-    drops: tuple[int, ...] = ()
-    drop_form: str = "reached"
-    factors: tuple[float, ...] = ()
+    drops: tuple[int, ...]
+    factors: tuple[float, ...]
     """The share of the peak after each drop."""
-    decay: float = 0.1
-    decay_every: Fraction = Fraction(1)
-    power: float = 2.0
-    end: float = 0.0
-    horizon: Fraction = Fraction(0)
-    warmup: int = 0
-    warmup_mode: str = "mask"
-    warmup_form: str = "from-zero"
-    updates_per_epoch: int = 1
+    decay_every: Fraction
+    horizon: Fraction
+    warmup: int
+    updates_per_epoch: int
 
     def rate(self, update: int) -> float:
         """The learning rate of update number `update`, counted from 0."""
         time = Fraction(update) if self.every == 1 else update // self.every * self.every
         warming = time < self.warmup
         clock = time
-        if self.warmup_mode == "shift":
+        if self.chosen.warmup_mode == "shift":
             clock = Fraction(0) if warming else time - self.warmup
         rate = self.peak * self.shape(clock)
         return rate * self._warm_factor(time) if warming else rate
 
     def shape(self, clock: Fraction) -> float:
         """The share of the peak when the schedule's own clock shows `clock` updates, without warm-up."""
-        if self.form == "stepped":
-            passed = self._passed(clock) if self.drop_form == "passed" else sum(clock >= drop for drop in self.drops)
+        form, end = self.chosen.lr_schedule, self.chosen.lr_end
+        if form == "stepped":
+            late = self.chosen.lr_drop_form == "passed"
+            passed = self._passed(clock) if late else sum(clock >= drop for drop in self.drops)
             return self.factors[passed - 1] if passed else 1.0
-        if self.form == "exponential":
-            return float(self.decay ** (clock // self.decay_every))
-        if self.form == "constant":
+        if form == "exponential":
+            return float(self.chosen.lr_decay ** (clock // self.decay_every))
+        if form == "constant":
             return 1.0
         share = float(min(clock, self.horizon) / self.horizon) if self.horizon > 0 else 1.0
-        if self.form == "cosine":
-            return self.end + (1 - self.end) * 0.5 * (1 + math.cos(math.pi * share))
-        return self.end + (1 - self.end) * math.pow(1 - share, self.power)
+        if form == "cosine":
+            return end + (1 - end) * 0.5 * (1 + math.cos(math.pi * share))
+        return end + (1 - end) * math.pow(1 - share, self.chosen.lr_power)
 
     def _passed(self, clock: Fraction) -> int:
         """Drops that were passed, of which a tick makes one at most: two drops in a tick take effect in two ticks."""
@@ -84,9 +81,9 @@ class Schedule:
         return count
 
     def _warm_factor(self, time: Fraction) -> float:
-        if self.warmup_form == "from-first":
+        if self.chosen.warmup_form == "from-first":
             return float((time + 1) / (self.warmup + 1))
-        if self.warmup_form == "epochs":
+        if self.chosen.warmup_form == "epochs":
             # With a warm-up that is no whole number of epochs the last, partial epoch would pass 1.
             return min(
                 1.0, float((time // self.updates_per_epoch + 1) * self.updates_per_epoch / Fraction(self.warmup))
@@ -123,24 +120,18 @@ def make_schedule(
         horizon = Fraction(updates_total - (warmup if chosen.warmup_mode == "shift" else 0))
     drops, factors = _steps(chosen, tuple(int(updates(drop)) for drop in chosen.lr_drops))
     return Schedule(
-        form=chosen.lr_schedule,
+        chosen=chosen,
         peak=peak_lr,
         every=positive(chosen.lr_every, "--lr-every"),
         drops=drops,
-        drop_form=chosen.lr_drop_form,
         factors=factors,
-        decay=chosen.lr_decay,
         decay_every=(
             DEFAULT_DECAY_EPOCHS * updates_per_epoch
             if chosen.lr_decay_every is None
             else positive(chosen.lr_decay_every, "--lr-decay-every")
         ),
-        power=chosen.lr_power,
-        end=chosen.lr_end,
         horizon=horizon,
         warmup=warmup,
-        warmup_mode=chosen.warmup_mode,
-        warmup_form=chosen.warmup_form,
         updates_per_epoch=updates_per_epoch,
     )
 

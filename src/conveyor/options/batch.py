@@ -49,6 +49,11 @@ class BatchOptions:
         changes_result=False,
     )
 
+    @property
+    def devices_per_replica(self) -> int:
+        """Devices of one replica: stages may share one."""
+        return max(self.device_mapping) + 1 if self.device_mapping else self.stages or len(self.splits) + 1
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LayoutOptions:

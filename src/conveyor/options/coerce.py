@@ -6,14 +6,15 @@ import reprlib
 import types
 import typing
 from fractions import Fraction
-from typing import Any
+from typing import Any, TypeVar
 
 from conveyor.errors import UserError, did_you_mean
-from conveyor.options.field import About
+from conveyor.options.field import METADATA_KEY, About, about
 from conveyor.options.units import Duration, format_fraction, frequency
 
 TRUE_WORDS = ("true", "yes", "on", "1", "t", "y")
 FALSE_WORDS = ("false", "no", "off", "0", "f", "n")
+Settings = TypeVar("Settings")
 LARGEST = 2**64
 """Larger whole numbers are refused: they are mistakes, and Python may refuse to print them."""
 
@@ -50,7 +51,24 @@ def coerce(name: str, kind: Kind, about: About, value: Any) -> Any:
         return tuple(_one(name, kind, about, part) for part in parts)
     if isinstance(value, list | tuple | dict):
         raise UserError(f"{name} takes one value{_expected(kind, about)}, not {_shown(value)}")
+    if value == "" and kind.optional and kind.item is str:
+        raise UserError(
+            f"{name} is empty: give a value, or leave the option out (is a variable of your shell not set?)"
+        )
     return _one(name, kind, about, value)
+
+
+def checked(settings: Settings) -> Settings:
+    """A command's settings, each declared one (`option`) within what its declaration allows; else a UserError."""
+    kinds = typing.get_type_hints(type(settings))
+    values = {
+        field.name: coerce(
+            f"--{field.name.replace('_', '-')}", Kind.of(kinds[field.name]), about(field), getattr(settings, field.name)
+        )
+        for field in dataclasses.fields(settings)  # type: ignore[arg-type]
+        if METADATA_KEY in field.metadata
+    }
+    return dataclasses.replace(settings, **values)  # type: ignore[type-var]
 
 
 def to_plain(value: Any) -> Any:
@@ -126,7 +144,7 @@ def _whole(value: Any) -> int:
 def _check_range(name: str, about: About, value: float) -> None:
     unit = about.unit and (about.unit if about.unit == "%" else f" {about.unit}")
     if value != value:
-        raise UserError(f"{name} is not a number")
+        raise UserError(f"{name} is not a number; give a finite number")
     if value in (math.inf, -math.inf):
         raise UserError(f"{name} is infinite; give a finite number")
     if about.minimum is not None and value < about.minimum:

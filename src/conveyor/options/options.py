@@ -92,7 +92,10 @@ class Options:
         try:
             for key, value in changes.items():
                 spec = find(key)
-                by_section.setdefault(spec.section, {})[spec.name] = spec.coerce(value)
+                values = by_section.setdefault(spec.section, {})
+                if spec.name in values:
+                    raise UserError(f"{key} is a second name of {spec.name.replace('_', '-')}: give one of them")
+                values[spec.name] = spec.coerce(value)
             check_short(by_section.get("precision", {}))
         except UserError as error:
             raise UserError(f"{where}: {error}" if where else str(error)) from None

@@ -5,7 +5,7 @@ import dataclasses
 import re
 import sys
 import typing
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, TypeVar
 
 from conveyor.errors import UserError, nearest
@@ -68,8 +68,8 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        # -1e-3 is a value too, not an option.
-        self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?$")
+        # -1e-3 and -5min are values too, not options.
+        self._negative_number_matcher = re.compile(r"-(\d+\.?\d*|\.\d+)([eE][-+]?\d+)?([a-z]+|%)?$")
         self._used = False
 
     def parse_known_args(  # type: ignore[override]
@@ -137,6 +137,11 @@ class Parser(argparse.ArgumentParser):
             hint = f" (did you mean {' or '.join(close[:2])}?)" if close and wrong.startswith("-") else ""
             kind = "option" if wrong.startswith("-") else "argument"
             return f"{self.prog}: there is no {kind} {wrong.split('=')[0]}{hint or f'; see {self.prog} --help'}"
+        if match := re.match(r"ambiguous option: (.*) could match (.*)", message):
+            wrong, several = match[1].split("=")[0], match[2].split(", ")
+            short = min(several, key=len)  # --epoch means --epochs, not --epochs-per-validation
+            shown = short if len(short) <= len(wrong) + 2 else " or ".join(nearest(wrong, several) or several[:3])
+            return f"{self.prog}: there is no option {wrong} (did you mean {shown}?)"
         if match := re.match(r"argument ([^:]*): invalid choice: '?(.*?)'? \(choose from (.*)\)", message):
             choices = [choice.strip(" '") for choice in match[3].split(",")]
             close = nearest(match[2], choices)
@@ -176,25 +181,45 @@ def add_options(
             _add(group, spec)
 
 
-def add(parser: Any, flag: str, value: Any, metavar: str | None, text: str) -> None:
-    """Add an option that takes a value: `value` is its default, which the help shows, or its type if it has none."""
+def add(
+    parser: Any, flag: str, value: Any, metavar: str | None, text: str, kind: Callable[[str], Any] | None = None
+) -> None:
+    """Add an option that takes a value: `value` is its default, which the help shows, or its type if it has none.
+
+    `kind` is the type where it is narrower than that of the default (`count`).
+    """
     if isinstance(value, type):
-        parser.add_argument(flag, type=value, metavar=metavar, help=text)
+        parser.add_argument(flag, type=kind or value, metavar=metavar, help=text)
         return
     shown = f"{value:g}" if isinstance(value, float) else value
-    parser.add_argument(flag, type=type(value), default=value, metavar=metavar, help=f"{text} [{shown}]")
+    parser.add_argument(flag, type=kind or type(value), default=value, metavar=metavar, help=f"{text} [{shown}]")
 
 
-def add_settings(parser: Any, kind: type, *names: str) -> None:
-    """Add fields of the dataclass `kind`, declared with `option`, as options of a command: their texts and defaults."""
+def count(text: str) -> int:
+    """The type of an argument that is a whole number above 0."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"should be a whole number above 0, not {text!r}")
+    return int(text)
+
+
+def add_settings(parser: Any, kind: type, *names: str, default: str = "") -> None:
+    """Add fields of the dataclass `kind`, declared with `option`, as options of a command: their texts and defaults.
+
+    `default` says what holds where a field without a default is not given. Bounds and choices are not checked here but by
+    `coerce.checked`, for settings that are made in Python too.
+    """
     kinds, fields = typing.get_type_hints(kind), {field.name: field for field in dataclasses.fields(kind)}
     for name in names:
         declared, flag = about(fields[name]), f"--{name.replace('_', '-')}"
-        item, default = Kind.of(kinds[name]).item, fields[name].default
-        if item is bool:
-            parser.add_argument(flag, action="store_true", help=declared.doc)
+        value, known = Kind.of(kinds[name]), fields[name].default
+        text = f"{declared.doc} [{default}]" if default and known is None else declared.doc
+        metavar = declared.metavar or ("{" + ",".join(declared.choices) + "}" if declared.choices else None)
+        if value.item is bool:
+            parser.add_argument(flag, action="store_true", help=text)
+        elif value.many:
+            parser.add_argument(flag, type=value.item, nargs="+", default=known, metavar=metavar, help=text)
         else:
-            add(parser, flag, item if default is None else default, declared.metavar or None, declared.doc)
+            add(parser, flag, value.item if known is None else known, metavar, text)
 
 
 def settings_from(kind: type[Settings], arguments: argparse.Namespace, **more: Any) -> Settings:

@@ -177,6 +177,12 @@ def format_fraction(value: Fraction) -> str:
     return repr(as_float) if Fraction(repr(as_float)) == value else f"{value.numerator}/{value.denominator}"
 
 
+def many(count: float, what: str, form: str = "") -> str:
+    """`1 epoch`, `2 epochs`, `3 classes`; with the form "," `1,200 images`."""
+    plural = "" if count == 1 else "es" if what.endswith(("s", "tch")) else "s"
+    return f"{count:{form or ('d' if isinstance(count, int) else 'g')}} {what}{plural}"
+
+
 def _positive(text: str) -> float | None:
     """A finite number above 0; None for anything else."""
     try:

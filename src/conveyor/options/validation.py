@@ -3,7 +3,6 @@
 from collections.abc import Iterable
 
 from conveyor.errors import UserError
-from conveyor.options.batch import BatchOptions
 from conveyor.options.options import Options, specs
 
 KEPT_EVENTS = ("validation_batch_size", "validation_replicas", "validation_views", "repeat", "latency", "answers")
@@ -35,7 +34,7 @@ BEGINNING = frozenset(("init", "zero_init_gamma"))
 def without_updates(options: Options) -> Options:
     """`options` for a validation. Stages become replicas: every worker has the whole model and a part of the images."""
     unread = {name: spec.default for name, spec in specs().items() if not _is_read(options, name)}
-    replicas = options.events.validation_replicas or options.batch.replicas * _devices(options.batch)
+    replicas = options.events.validation_replicas or options.batch.replicas * options.batch.devices_per_replica
     return options.updated({**unread, "training": False, "validation": True, "replicas": replicas})
 
 
@@ -87,10 +86,3 @@ def _is_read(options: Options, name: str) -> bool:
     if name == "stochastic_rounding":
         return options.precision.stochastic_rounding == "all"  # `weights` are rounded by updates
     return has_effect(name)
-
-
-def _devices(batch: BatchOptions) -> int:
-    """Devices of one replica."""
-    if batch.device_mapping:
-        return max(batch.device_mapping) + 1
-    return batch.stages or len(batch.splits) + 1

@@ -4,20 +4,13 @@ Peak memory grows with the micro-batch B as fixed + per_image x B: a line throug
 the memory, and one more run at that B says whether it does. No torch here.
 """
 
-import contextlib
-import json
-import subprocess
-import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from statistics import linear_regression, median
+from statistics import linear_regression
 
 from conveyor.errors import UserError
-from conveyor.monitor.csvfile import CsvFile
 from conveyor.options import Options, specs
-from conveyor.options.coerce import to_plain
-from conveyor.processes import of_module
+from conveyor.plan.short_run import short_run
 
 UPDATES = 4
 """Of one run; the first chooses kernels and is not timed."""
@@ -90,21 +83,11 @@ def _measured(options: Options, batch: int) -> Size | None:
     run = Options().updated(kept).replace(
         synthetic_data=True, task="one-label", micro_batch_size=batch, layout="1x1", threads=options.layout.threads, device_ids=options.layout.device_ids[:1],
         device=options.layout.device, recompute=options.batch.recompute, bn_span=1, average_last=(), updates=UPDATES,
-        updates_per_epoch=UPDATES, updates_per_log=1, checkpoints_per_epoch=0, validation=False, report=False,
-        tensorboard=False, quiet=True,
+        updates_per_epoch=UPDATES,
     )  # fmt: skip
-    with tempfile.TemporaryDirectory(prefix="conveyor-batch-") as folder:
-        file = Path(folder) / "run.yml"
-        plain = {name: to_plain(value) for name, value in run.changed().items()}
-        file.write_text(json.dumps({**plain, "run_dir": f"{folder}/run"}))
-        command = of_module("conveyor", "train", "--config", str(file))
-        job = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        rows = CsvFile(Path(folder) / "run" / "metrics.csv", (), "update").read()
-    with contextlib.suppress(KeyError, IndexError):
-        if job.returncode == 0:
-            rates = [float(row["images_per_second"]) for row in rows[1:]]
-            return Size(batch, max(float(row["memory_mib"]) for row in rows), median(rates))
-    last = (job.stdout.strip().splitlines() or ["no word"])[-1]
-    if job.returncode < 0 or any(word in job.stdout.lower() for word in ("memory", "kill")):
+    found = short_run(run)
+    if found.code == 0 and len(found.rows) > 1:
+        return Size(batch, found.memory, found.rate)
+    if found.code < 0 or any(word in found.output.lower() for word in ("memory", "kill")):
         return None
-    raise UserError(f"a run with micro-batch {batch} failed: {last}")
+    raise UserError(f"a run with micro-batch {batch} failed: {found.last_words}")

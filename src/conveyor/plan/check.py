@@ -1,15 +1,12 @@
 """Predictions against real runs on this machine: the same layouts, predicted and then trained for some updates."""
 
-import os
 import statistics
 import subprocess
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from conveyor import scratch
 from conveyor.data.subject import Subject
 from conveyor.errors import UserError
-from conveyor.monitor.csvfile import CsvFile
 from conveyor.monitor.records import readable_rate
 from conveyor.monitor.table import format_table
 from conveyor.options import Options
@@ -17,7 +14,7 @@ from conveyor.plan import planner
 from conveyor.plan.choose import Proposal, Wanted, propose
 from conveyor.plan.costs import Model
 from conveyor.plan.hardware import Hardware
-from conveyor.processes import of_module
+from conveyor.plan.short_run import short_run
 
 UPDATES = 8
 ROUNDS = 3
@@ -89,31 +86,17 @@ def compare(
     return [Comparison(proposals[case], tuple(predicted[case]), tuple(measured[case])) for case in proposals]
 
 
-def environment() -> dict[str, str]:
-    """The variables of both sides: threads that wait spin or sleep in the prediction as they do in the run."""
-    return {**os.environ, "OMP_WAIT_POLICY": "passive"}
-
-
 def measure(options: Options, about: Subject, one: Proposal, updates: int = UPDATES) -> float:
     """Images per second of a real run on random images: the median over the updates without the first."""
-    with scratch.folder("plan") as folder:
-        run_dir = folder / "run"
-        run = planner.run_options(options, about).replace(
-            updates=updates, updates_per_log=1, run_dir=str(run_dir), **one.train_options()
-        )
-        command = of_module(*run.command("train"))
-        try:
-            done = subprocess.run(command, capture_output=True, text=True, env=environment(), timeout=LIMIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            raise UserError(f"layout {one.layout} did not finish {updates} updates in {LIMIT_SECONDS} s") from None
-        if done.returncode:
-            # A run that the system killed for lack of memory prints nothing.
-            words = (done.stderr.strip() or done.stdout.strip()).splitlines() or [
-                f"it ended with code {done.returncode}"
-            ]
-            raise UserError(f"layout {one.layout} could not be run: {words[-1]}")
-        rates = [row["images_per_second"] for row in CsvFile(run_dir / "metrics.csv", (), "update").read()[1:]]
-    return statistics.median(float(rate) for rate in rates)
+    run = planner.run_options(options, about).replace(updates=updates, **one.train_options())
+    try:
+        # Threads that wait sleep in the prediction (see `commands.plan`) as they do in the run.
+        found = short_run(run, {"OMP_WAIT_POLICY": "passive"}, LIMIT_SECONDS)
+    except subprocess.TimeoutExpired:
+        raise UserError(f"layout {one.layout} did not finish {updates} updates in {LIMIT_SECONDS} s") from None
+    if found.code:
+        raise UserError(f"layout {one.layout} could not be run: {found.last_words}")
+    return found.rate
 
 
 def as_text(found: Sequence[Comparison]) -> str:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from conveyor.errors import UserError
 from conveyor.monitor.timeline import Span
 from conveyor.options.optimizer import OptimizerOptions
-from conveyor.plan.costs import Model, StageCost
+from conveyor.plan.costs import RECOMPUTE, Model, StageCost
 from conveyor.plan.hardware import Hardware
 from conveyor.plan.splits import split_model
 from conveyor.plan.timetable import LIKE, Timetable, in_flight, simulate
@@ -32,7 +32,7 @@ class Wanted:
     smallest_micro_batch: int = 1
     depths: tuple[int, ...] = ()
     schedules: tuple[str, ...] = ("1f1b", "gpipe")
-    recompute: tuple[str, ...] = ("none", "block", "stage")
+    recompute: tuple[str, ...] = RECOMPUTE
     weight_copies: float = 3.0
     update_seconds_per_byte: float = 1.2e-9
 
@@ -112,24 +112,21 @@ def propose(
     micro_batch: int,
     schedule: str,
     recompute: str,
-    cuts: Sequence[int] | None = None,
 ) -> Proposal | None:
-    """The prediction for one layout, with the best splits that fit (or the given `cuts`); None if there are none."""
+    """The prediction for one layout, with the best splits that fit; None if there are none."""
     slots = wanted.global_batch // micro_batch
     per_lane = -(-slots // lanes)
     # A lane of one worker runs one micro-batch after the other, whatever the schedule.
     order = LIKE.get(schedule, schedule) if depth > 1 else "sequential"
     held = in_flight(order, depth, per_lane)
     link = hardware.network.inner if lanes * depth <= hardware.network.devices_per_host else hardware.network.outer
-    if cuts is None:
-        split = split_model(
-            model, depth, micro_batch, recompute=recompute, in_flight=held, memory=wanted.memory,
-            copies_of_weights=wanted.weight_copies, seconds_per_byte=1 / link.bandwidth,
-        )  # fmt: skip
-        if split is None:
-            return None
-        cuts = split.cuts
-    stages = tuple(model.stage(start, stop, micro_batch, recompute) for start, stop in itertools.pairwise(cuts))
+    split = split_model(
+        model, depth, micro_batch, recompute=recompute, in_flight=held, memory=wanted.memory,
+        copies_of_weights=wanted.weight_copies, seconds_per_byte=1 / link.bandwidth,
+    )  # fmt: skip
+    if split is None:
+        return None
+    stages = tuple(model.stage(start, stop, micro_batch, recompute) for start, stop in itertools.pairwise(split.cuts))
     slowdown = hardware.slowdown(lanes * depth)
     sending = [link.seconds(stage.output_bytes) for stage in stages[:-1]]
     passes, bubble = _lane_seconds(stages, order, per_lane, slowdown, sending)
@@ -150,7 +147,7 @@ def propose(
         schedule=schedule if depth > 1 else "none",
         recompute=recompute,
         stages=stages,
-        split_names=tuple(model.units[cut].name for cut in cuts[1:-1]),
+        split_names=tuple(model.units[cut].name for cut in split.cuts[1:-1]),
         update_seconds=seconds,
         images_per_second=wanted.global_batch / seconds,
         bubble=bubble,
@@ -191,10 +188,10 @@ def divisors(number: int) -> list[int]:
     return [value for value in range(1, number + 1) if number % value == 0]
 
 
-def sizes(global_batch: int, smallest: int = 1, largest: int = 128) -> list[int]:
-    """Micro-batches worth trying: powers of two from `smallest` to `largest` that divide the global batch."""
-    found = [1 << power for power in range(largest.bit_length()) if global_batch % (1 << power) == 0]
-    return [size for size in found if smallest <= size <= min(largest, global_batch)] or [global_batch]
+def sizes(global_batch: int, smallest: int = 1) -> list[int]:
+    """Micro-batches worth trying: powers of two from `smallest` to 128 that divide the global batch."""
+    found = (1 << power for power in range(8))
+    return [size for size in found if smallest <= size <= global_batch and global_batch % size == 0] or [global_batch]
 
 
 def optimiser_copies(chosen: OptimizerOptions) -> float:

@@ -190,37 +190,23 @@ def others_busy(
     options: ModelOptions, arguments: dict[str, Any], image_size: int, batch: int, others: int
 ) -> Iterator[None]:
     """`others` further processes train the same model with one thread each during the block, as they will in the run."""
-    if others <= 0:
-        yield
-        return
     job = json.dumps({"model": options.model, "arguments": arguments, "image_size": image_size, "batch": batch})
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "OMP_WAIT_POLICY": "passive"}
-    command = [sys.executable, "-P", "-c", "from conveyor.plan.measure import keep_busy; keep_busy()"]
-    processes = [
-        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, env=environment, text=True)
-        for _ in range(others)
-    ]
-    try:
+    command = [sys.executable, "-P", "-c", "from conveyor.plan.measure import keep_busy; keep_busy()", job]
+    with contextlib.ExitStack() as stack:
+        processes = []
+        for _ in range(others):
+            processes.append(stack.enter_context(subprocess.Popen(command, stdout=subprocess.PIPE, env=environment)))
+            stack.callback(processes[-1].kill)
         for process in processes:
-            assert process.stdin is not None
             assert process.stdout is not None
-            process.stdin.write(job + "\n")
-            process.stdin.flush()
-            process.stdout.readline()
+            process.stdout.readline()  # it is ready
         yield
-    finally:
-        for process in processes:
-            process.kill()
-            process.wait()
-            for stream in (process.stdin, process.stdout):
-                if stream is not None:
-                    with contextlib.suppress(OSError):
-                        stream.close()
 
 
 def keep_busy(seconds: float = 600.0) -> None:
     """The other processes of `others_busy`: train until killed, or until the parent is gone."""
-    job = json.loads(sys.stdin.readline())
+    job = json.loads(sys.argv[1])
     torch.set_num_threads(1)
     arguments = job["arguments"]
     model = ready(build_from(ModelOptions(model=job["model"]), **arguments))

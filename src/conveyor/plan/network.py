@@ -48,6 +48,10 @@ class Network:
         outer = Link(self.outer.bandwidth / groups, self.outer.latency)
         return Network(self.inner, outer, max(1, self.devices_per_host // groups))
 
+    def fastest(self, size: float, workers: int) -> str:
+        """The all-reduce that `auto` means."""
+        return min(CHOICES, key=lambda name: self.reduce_seconds(size, workers, name))
+
     def reduce_seconds(self, size: float, workers: int, algorithm: str = "auto", parts: int = 1) -> float:
         """An all-reduce of `size` bytes over `workers` that fill host after host; `parts` is q of the sharded one."""
         if workers <= 1 or size <= 0:
@@ -55,7 +59,7 @@ class Network:
         local = min(workers, self.devices_per_host)
         hosts = math.ceil(workers / local)
         if algorithm == "auto":
-            return min(self.reduce_seconds(size, workers, choice) for choice in CHOICES)
+            algorithm = self.fastest(size, workers)
         slow = self.inner if hosts == 1 else self.outer
         if algorithm == "ring":
             return ring(size, workers, slow)

@@ -2,7 +2,6 @@
 
 import dataclasses
 from collections.abc import Container, Sequence
-from typing import TYPE_CHECKING
 
 from conveyor.data.subject import Subject
 from conveyor.errors import UserError
@@ -12,9 +11,6 @@ from conveyor.plan.choose import Proposal, Wanted, no_proposal, optimiser_copies
 from conveyor.plan.costs import RECOMPUTE, Model
 from conveyor.plan.hardware import Hardware, accelerator, this_cpu
 from conveyor.topology import Topology, group_slots
-
-if TYPE_CHECKING:
-    from conveyor.plan.measure import Measured
 
 DEFAULT_GLOBAL_BATCH = 256
 MEASURED_BATCH = 8
@@ -50,7 +46,25 @@ def cost_model(
     half = 2 if Precision.from_options(options.precision).is_half and hardware.cores == 0 else 4
     if not measure:
         return estimate.estimated(meta, about.image_size, about.in_channels, hardware, element_bytes=half)
-    found = _measured(options, about, hardware, workers, staged, batch, kinds, global_batch)
+    if not hardware.cores:
+        raise UserError("units are measured on a CPU only: leave out --measure to estimate them for accelerators")
+    from conveyor.models.registry import build_from
+    from conveyor.numerics.threads import using_threads
+    from conveyor.plan import measure as measuring
+
+    def joined(size: int) -> int:
+        """Slots of a micro-batch of `size` that share one pass when one replica accumulates all images."""
+        if staged or global_batch is None:
+            return 1
+        return group_slots(Topology(size, max(1, global_batch // size)), 1, about.image_size)
+
+    sizes, others = (max(1, batch // 2), batch), min(workers, hardware.cores) - 1
+    with using_threads(max(1, hardware.cores // workers)):
+        real = measuring.ready(build_from(options.model, **about.arguments()), run_options(options, about))
+        with measuring.others_busy(options.model, about.arguments(), about.image_size, batch, others):
+            found = measuring.measured(
+                real, about.image_size, about.in_channels, sizes, staged=staged, kinds=kinds, joined=joined
+            )
     return estimate.estimated(
         meta, about.image_size, about.in_channels, hardware, found.times, element_bytes=half, again=found.again
     )
@@ -68,37 +82,6 @@ def run_options(options: Options, about: Subject) -> Options:
 def as_measured(hardware: Hardware) -> Hardware:
     """The hardware for measured costs, which hold the gain of a worker's threads."""
     return dataclasses.replace(hardware, thread_gain=0.0)
-
-
-def _measured(
-    options: Options, about: Subject, hardware: Hardware, workers: int, staged: bool, batch: int, kinds: Sequence[str], total: int | None,
-) -> "Measured":  # fmt: skip
-    from conveyor.models.registry import build_from
-    from conveyor.numerics.threads import using_threads
-    from conveyor.plan import measure
-
-    if not hardware.cores:
-        raise UserError("units are measured on a CPU only: leave out --measure to estimate them for accelerators")
-    with using_threads(max(1, hardware.cores // workers)):
-        real = measure.ready(build_from(options.model, **about.arguments()), run_options(options, about))
-
-        def joined(size: int) -> int:
-            """Slots of a micro-batch of `size` that share one pass when one replica accumulates `total` images."""
-            if staged or total is None:
-                return 1
-            return group_slots(Topology(size, max(1, total // size)), 1, about.image_size)
-
-        others = min(workers, hardware.cores) - 1
-        with measure.others_busy(options.model, about.arguments(), about.image_size, batch, others):
-            return measure.measured(
-                real,
-                about.image_size,
-                about.in_channels,
-                (max(1, batch // 2), batch),
-                staged=staged,
-                kinds=kinds,
-                joined=joined,
-            )
 
 
 def update_rate() -> float:

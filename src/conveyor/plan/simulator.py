@@ -20,7 +20,7 @@ from conveyor.options.units import size_in_bytes
 from conveyor.plan import failures
 from conveyor.plan.costs import StageCost
 from conveyor.plan.hardware import Hardware
-from conveyor.plan.network import ALGORITHMS, CHOICES, Link, Network, parse_bandwidth, ring_by_steps
+from conveyor.plan.network import ALGORITHMS, Link, Network, parse_bandwidth, ring_by_steps
 from conveyor.plan.timetable import simulate
 
 _Array = npt.NDArray[np.float64]
@@ -238,9 +238,7 @@ def _reduced(pod: Pod, network: Network, stage: StageCost, ready: _Array, stretc
         return last
     # The exchange of the first buckets runs while the last backward pass computes the others.
     early = ready - pod.overlap * stage.backward * stretch
-    chosen = pod.reduce
-    if chosen == "auto":
-        chosen = min(CHOICES, key=lambda name: network.reduce_seconds(stage.weight_bytes, replicas, name))
+    chosen = network.fastest(stage.weight_bytes, replicas) if pod.reduce == "auto" else pod.reduce
     if chosen == "ring":
         link = network.inner if replicas <= network.devices_per_host else network.outer
         shown = max(1, min(updates, RING_CELLS // (2 * replicas * replicas) or 1))

@@ -39,33 +39,21 @@ def table(runs: Sequence[Run]) -> dict[str, Any]:
     for name, run in zip(names(runs), runs, strict=True):
         figures = summary(run)
         rows.append(
-            (
-                cells.text(name),
-                cells.text(run.spec.get("model", "")),
-                cells.percent(figures["best"]),
-                cells.percent(figures["last"]),
-                cells.percent(100 * run.calibration.error if run.calibration else None),
-                cells.known(figures["rate"], readable_rate),
-                cells.known(figures["seconds"], readable_time),
-                cells.count(figures["updates"]),
-                cells.count(run.spec.get("global_batch")),
-                cells.text(run.spec.get("layout", "")),
-            )
+            {
+                "run": cells.text(name),
+                "model": cells.text(run.spec.get("model", "")),
+                "best accuracy": cells.percent(figures["best"]),
+                "last accuracy": cells.percent(figures["last"]),
+                "calibration error": cells.percent(100 * run.calibration.error if run.calibration else None),
+                "img/s": cells.known(figures["rate"], readable_rate),
+                "time": cells.known(figures["seconds"], readable_time),
+                "updates": cells.count(figures["updates"]),
+                "global batch": cells.count(run.spec.get("global_batch")),
+                "layout": cells.text(run.spec.get("layout", "")),
+            }
         )
-    head = [
-        "run",
-        "model",
-        "best accuracy",
-        "last accuracy",
-        "calibration error",
-        "img/s",
-        "time",
-        "updates",
-        "global batch",
-        "layout",
-    ]
-    numeric = {"best accuracy", "last accuracy", "calibration error", "img/s", "time", "updates", "global batch"}
-    return {"head": [(title, title in numeric) for title in head], "rows": rows}
+    words = {"run", "model", "layout"}
+    return {"head": [(title, title not in words) for title in rows[0]], "rows": [tuple(row.values()) for row in rows]}
 
 
 def charts(runs: Sequence[Run]) -> list[dict[str, Any]]:

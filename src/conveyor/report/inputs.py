@@ -48,16 +48,16 @@ class Confusion:
 
     def totals(self) -> list[int]:
         """Images of each true class."""
-        sums = [0] * len(self.classes)
-        for (truth, _), count in self.counts.items():
-            sums[truth] += count
-        return sums
+        return self._sums(0)
 
     def predicted(self) -> list[int]:
         """Images that were predicted as each class."""
+        return self._sums(1)
+
+    def _sums(self, axis: int) -> list[int]:
         sums = [0] * len(self.classes)
-        for (_, answer), count in self.counts.items():
-            sums[answer] += count
+        for pair, count in self.counts.items():
+            sums[pair[axis]] += count
         return sums
 
     def recalls(self) -> list[float | None]:
@@ -164,8 +164,16 @@ def read_run(folder: str | Path) -> Run:
 
 def read_rows(path: Path) -> list[Row]:
     """Rows of a CSV file with numbers as floats; a truncated last line is left out."""
-    rows = CsvFile(path, (), "update").read()
-    return [{name: _number(value) for name, value in row.items() if name and value} for row in rows]
+    return [_numbers(row) for row in CsvFile(path, (), "update").read()]
+
+
+def read_last_row(path: Path) -> Row:
+    """The last of `read_rows`, read alone: the list of runs needs no other of a long run's many."""
+    return _numbers(CsvFile(path, (), "update").last())
+
+
+def _numbers(row: dict[str, str]) -> Row:
+    return {name: _number(value) for name, value in row.items() if name and value}
 
 
 def _number(text: str) -> float | str:

@@ -56,7 +56,7 @@ def render(
     while True:
         context = sections.of_run(runs[0], budget, checkpoint) if len(runs) == 1 else compare.of_runs(runs)
         page = fill(context | {"live": live}, now)
-        if len(page.encode()) < SIZE_LIMIT or budget == 0:
+        if len(page.encode(errors="surrogateescape")) < SIZE_LIMIT or budget == 0:
             return page
         budget = 0 if budget < 20_000 else budget // 2
 

@@ -24,7 +24,7 @@ PHASE_NAMES = {
 
 SHOWN_CLASSES = 12
 """Rows of the table of classes; the others are folded away."""
-MOST_CLASSES = 100
+MOST_CLASSES, MOST_LABELS = 100, 1000
 
 
 def of_run(run: Run, image_budget: int, checkpoint: str | None = None) -> dict[str, Any]:
@@ -290,7 +290,7 @@ def classes(confusion: Confusion | None) -> dict[str, Any] | None:
 def labels(found: dict[str, Any]) -> dict[str, Any] | None:
     """Of a multi-label model: average precision, precision, recall and F1 of the classes at their thresholds, weakest first.
 
-    All classes that an image has are shown. There is no confusion matrix: an image has several classes, and a wrong one replaces no certain other.
+    Of the classes that an image has, the weakest `MOST_LABELS` are shown. There is no confusion matrix: an image has several classes, and a wrong one replaces no certain other.
     """
     if not found:
         return None
@@ -304,11 +304,14 @@ def labels(found: dict[str, Any]) -> dict[str, Any] | None:
         for name, average, threshold, (images, answers, hits) in sorted(figures, key=lambda one: one[1] or 0.0)
         if images
     ]  # fmt: skip
+    weakest = (
+        f" The weakest {MOST_LABELS} of {len(rows)} classes; labels.json has all." if len(rows) > MOST_LABELS else ""
+    )
     head = [("class", False), ("average precision", True), ("precision", True), ("recall", True), ("F1", True), ("threshold", True), ("images", True)]  # fmt: skip
     return {
         "matrix": None, "pairs": [],
-        "whose": f"{of_weights(found['update'])} A class is named from its threshold on, which is the best for F1 on these images.",
-        "head": head, "rows": rows[:SHOWN_CLASSES], "others": rows[SHOWN_CLASSES:],
+        "whose": f"{of_weights(found['update'])}{weakest} A class is named from its threshold on, which is the best for F1 on these images.",
+        "head": head, "rows": rows[:SHOWN_CLASSES], "others": rows[SHOWN_CLASSES:MOST_LABELS],
     }  # fmt: skip
 
 

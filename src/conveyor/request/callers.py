@@ -1,5 +1,6 @@
 """One client of a server in each of the four protocols: a batch of images in, its logits out. No torch here."""
 
+import dataclasses
 import functools
 import http.client
 import ssl
@@ -41,30 +42,27 @@ class Busy(CallFailed):
     """The server is overloaded and asks to retry later."""
 
 
-def make_caller(
-    protocol: str,
-    host: str,
-    port: int,
-    name: str,
-    *,
-    input_name: str = "images",
-    token: str | None = None,
-    tls: bool = False,
-    tls_ca: str | None = None,
-) -> Caller:
-    """A caller of the model `name` at HOST:PORT in one of the `PROTOCOLS`.
+@dataclasses.dataclass(frozen=True, slots=True)
+class Target:
+    """The model `name` at HOST:PORT, spoken to in one of the `PROTOCOLS`."""
 
-    With `tls`, the server's certificate must come from those in the file `tls_ca`, or else from one the system trusts.
-    """
-    if protocol.startswith("grpc"):
-        address = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-        return _grpc_caller(protocol, address, name, input_name, token, tls, tls_ca)
-    return _http_caller(protocol, host, port, name, input_name, token, tls, tls_ca)
+    protocol: str
+    host: str
+    port: int
+    name: str
+    input_name: str = "images"
+    token: str | None = None
+    tls: bool = False
+    tls_ca: str | None = None
+    """With `tls`, the file of certificates from which the server's must come; none: one that the system trusts."""
 
 
-def _grpc_caller(
-    protocol: str, address: str, name: str, input_name: str, token: str | None, tls: bool, tls_ca: str | None
-) -> Caller:
+def make_caller(target: Target) -> Caller:
+    """A caller of the model."""
+    return (_grpc_caller if target.protocol.startswith("grpc") else _http_caller)(target)
+
+
+def _grpc_caller(target: Target) -> Caller:
     import grpc
 
     from conveyor.serve.protocols.protos import INFERENCE_SERVICE, LARGE_MESSAGES, MESSAGES, PREDICTION_SERVICE
@@ -76,30 +74,29 @@ def _grpc_caller(
         ("grpc.use_local_subchannel_pool", 1),
         *LARGE_MESSAGES,
     ]
-    channel = (
-        grpc.secure_channel(
-            address, grpc.ssl_channel_credentials(Path(tls_ca).read_bytes() if tls_ca else None), options
-        )
-        if tls
-        else grpc.insecure_channel(address, options)
-    )
-    tensorflow = protocol == "grpc-tensorflow"
+    address = f"[{target.host}]:{target.port}" if ":" in target.host else f"{target.host}:{target.port}"
+    if target.tls:
+        trusted = grpc.ssl_channel_credentials(Path(target.tls_ca).read_bytes() if target.tls_ca else None)
+        channel = grpc.secure_channel(address, trusted, options)
+    else:
+        channel = grpc.insecure_channel(address, options)
+    tensorflow = target.protocol == "grpc-tensorflow"
     service, method = (PREDICTION_SERVICE, "Predict") if tensorflow else (INFERENCE_SERVICE, "ModelInfer")
     rpc = channel.unary_unary(
         f"/{service}/{method}",
         request_serializer=lambda message: message.SerializeToString(),
         response_deserializer=MESSAGES[f"{method}Response"].FromString,
     )
-    metadata = [("authorization", f"Bearer {token}")] if token else None
+    metadata = [("authorization", f"Bearer {target.token}")] if target.token else None
 
     def call(images: NDArray[np.uint8], timeout: float) -> NDArray[np.float32]:
         request = MESSAGES[f"{method}Request"]()
         if tensorflow:
-            request.model_spec.name, request.model_spec.signature_name = name, "serving_default"
-            request.inputs[input_name].CopyFrom(to_proto(images))
+            request.model_spec.name, request.model_spec.signature_name = target.name, "serving_default"
+            request.inputs[target.input_name].CopyFrom(to_proto(images))
         else:
-            request.model_name = name
-            request.inputs.add(name=input_name, datatype="UINT8", shape=list(images.shape))
+            request.model_name = target.name
+            request.inputs.add(name=target.input_name, datatype="UINT8", shape=list(images.shape))
             request.outputs.add(name="logits")
             request.raw_input_contents.append(images.tobytes())
         try:
@@ -117,24 +114,22 @@ def _grpc_caller(
     return Caller(call, channel.close)
 
 
-def _http_caller(
-    protocol: str, host: str, port: int, name: str, input_name: str, token: str | None, tls: bool, tls_ca: str | None
-) -> Caller:
+def _http_caller(target: Target) -> Caller:
     import orjson
 
-    model = quote(name, safe="")
+    model = quote(target.name, safe="")
     kind: Callable[..., http.client.HTTPConnection] = http.client.HTTPConnection
-    if tls:
-        kind = functools.partial(http.client.HTTPSConnection, context=ssl.create_default_context(cafile=tls_ca))
+    if target.tls:
+        kind = functools.partial(http.client.HTTPSConnection, context=ssl.create_default_context(cafile=target.tls_ca))
     local = threading.local()
     opened: list[http.client.HTTPConnection] = []
-    always = {"Authorization": f"Bearer {token}"} if token else {}
+    always = {"Authorization": f"Bearer {target.token}"} if target.token else {}
 
     def connection(timeout: float) -> http.client.HTTPConnection:
         """This thread's own connection, kept open from call to call."""
         found: http.client.HTTPConnection | None = getattr(local, "connection", None)
         if found is None:
-            found = local.connection = kind(host, port, timeout=timeout)
+            found = local.connection = kind(target.host, target.port, timeout=timeout)
             opened.append(found)
         if found.sock is not None:
             found.sock.settimeout(timeout)
@@ -163,7 +158,7 @@ def _http_caller(
     def call_v2(images: NDArray[np.uint8], timeout: float) -> NDArray[np.float32]:
         raw = np.ascontiguousarray(images).data.cast("B")
         tensor = {
-            "name": input_name,
+            "name": target.input_name,
             "datatype": "UINT8",
             "shape": list(images.shape),
             "parameters": {"binary_data_size": len(raw)},
@@ -185,7 +180,7 @@ def _http_caller(
         for each in opened:
             each.close()
 
-    return Caller(call_v2 if protocol == "http" else call_tensorflow, close)
+    return Caller(call_v2 if target.protocol == "http" else call_tensorflow, close)
 
 
 def _checked(logits: NDArray[Any], count: int) -> NDArray[np.float32]:

@@ -35,7 +35,7 @@ from conveyor.training.meter import Meter, Timing
 from conveyor.training.session import Session
 from conveyor.training.stopping import Stopping
 from conveyor.training.update import Updater
-from conveyor.training.whole_model_lane import Teacher
+from conveyor.training.whole_model_lane import LaneWork
 from conveyor.world.world import World, validation_device
 
 
@@ -81,8 +81,9 @@ def make_session(spec: RunSpec, world: World, own: UserObjects, state: State | N
     trained = {name for name, parameter in model.named_parameters() if parameter.requires_grad}
     model = build_model.place_model(model, spec, world.device, update=update)
     frozen = {name for name, parameter in model.named_parameters() if name in trained and not parameter.requires_grad}
-    aim = make_loss(spec, world, own), make_teacher(spec, world, own.train_data, prepare)
-    lane, updater = lane_and_updater(spec, world, model, prepare, timing, aim)
+    teacher = make_teacher(spec, world, own.train_data, prepare)
+    work = LaneWork(spec, world, prepare, timing, make_loss(spec, world, own), teacher)
+    lane, updater = lane_and_updater(work, model)
     session = Session(
         spec=spec,
         world=world,
@@ -98,17 +99,15 @@ def make_session(spec: RunSpec, world: World, own: UserObjects, state: State | N
     if state is not None:
         session.load(state)
     if spec.release is not None and update < spec.release:
-        session.release = functools.partial(_release, session, prepare, frozen, aim)
+        session.release = functools.partial(_release, session, work, frozen)
     return session
 
 
-def lane_and_updater(
-    spec: RunSpec, world: World, model: nn.Module, prepare: Prepare, timing: Timing, aim: tuple[Loss, Teacher | None]
-) -> tuple[Lane, Updater]:
+def lane_and_updater(work: LaneWork, model: nn.Module) -> tuple[Lane, Updater]:
     """What computes the gradients of the parameters that are trained now, and what applies them."""
-    options = spec.options
+    spec, options = work.spec, work.spec.options
     rates = build_model.layer_rates(model, options.schedule.layer_decay)
-    lane = build_model.build_lane(spec, world, model, prepare, timing, *aim)
+    lane = build_model.build_lane(work, model)
     optimizer = make_optimizer(
         options, lane.module.named_parameters(), global_batch=spec.topology.global_batch, layer_rates=rates
     )
@@ -116,7 +115,7 @@ def lane_and_updater(
     warming = 0 if warmup is None else spec.length.updates(warmup, batch)
     return lane, Updater(
         lane,
-        world,
+        work.world,
         optimizer,
         make_loss_scale(options.precision.loss_scale, updates_total=spec.length.updates_total),
         options.optimizer.clip_norm,
@@ -124,7 +123,7 @@ def lane_and_updater(
     )
 
 
-def _release(session: Session, prepare: Prepare, frozen: Collection[str], aim: tuple[Loss, Teacher | None]) -> None:
+def _release(session: Session, work: LaneWork, frozen: Collection[str]) -> None:
     """Train the parameters called `frozen` too, as if the run were restored here; the optimiser's state starts again.
 
     A stage of a pipeline is cut out of the whole model again: what crosses its boundaries depends on what is trained.
@@ -139,7 +138,7 @@ def _release(session: Session, prepare: Prepare, frozen: Collection[str], aim: t
             build_model.build_model(spec, state=state), spec, world.device, update=session.update
         )
     before = session.updater
-    session.lane, session.updater = lane_and_updater(spec, world, model, prepare, session.timing, aim)
+    session.lane, session.updater = lane_and_updater(work, model)
     session.updater.loss_scale = before.loss_scale
     session.updater.optimizer.load_masters(state.optimizer)
     if session.updater.ema is not None:

@@ -11,7 +11,7 @@ from conveyor.checkpoint import store
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
 from conveyor.monitor.csvfile import CsvFile
-from conveyor.monitor.records import many
+from conveyor.options.units import many
 
 TIMES = {"images_per_second", "update_seconds", "seconds", "data_wait", "memory_mib", "peak_share"}
 """Columns about how fast a run was, not what it computed."""

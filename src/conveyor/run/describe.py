@@ -1,8 +1,7 @@
 """Text about a run before it starts (no torch here)."""
 
 from conveyor.errors import UserError
-from conveyor.monitor.records import many
-from conveyor.options.units import format_fraction
+from conveyor.options.units import format_fraction, many
 from conveyor.spec import RunSpec
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import json
 import signal
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypedDict
 
@@ -17,11 +16,12 @@ from conveyor.evaluate.calibration import write_calibration
 from conveyor.evaluate.mistakes import Answers, write_confusion
 from conveyor.evaluate.saved_checkpoints import validate_checkpoints
 from conveyor.evaluate.validator import Validation
-from conveyor.files import write_atomically
-from conveyor.monitor.observers import Observer, append_log, tell
+from conveyor.files import nearby, write_atomically
+from conveyor.monitor.observers import append_log, tell
 from conveyor.monitor.progress import say
 from conveyor.run.averages import average_after_training
 from conveyor.run.examples import write_answers, write_training_images
+from conveyor.training.events import Events
 from conveyor.training.session import Session
 from conveyor.training.stopping import Reason
 
@@ -41,18 +41,13 @@ class Result(TypedDict):
 
 
 def finish(
-    session: Session,
-    folder: Path,
-    validation: Validation | None,
-    observers: Sequence[Observer],
-    received: signal.Signals | None,
-    feed: object,
-    prepare: Prepare,
+    events: Events, validation: Validation | None, received: signal.Signals | None, feed: object, prepare: Prepare
 ) -> Result:
     """Leave the run folder complete; every worker calls it. `feed` and `prepare` are what it was trained on."""
+    session, folder, observers = events.session, events.folder, events.observers
     stopping = session.stopping
     if session.reason is not Reason.INTERRUPTED:
-        _average_and_validate(session, folder, validation, observers)
+        _average_and_validate(events, validation)
     validated = stopping.best_update >= 0
     result = Result(
         folder=str(folder),
@@ -68,27 +63,30 @@ def finish(
     answers, weights = _answers(session, validation)
     if session.world.is_main:
         _write_files(session, folder, validation)
-        _write_examples(session, folder, validation, answers, weights, feed, prepare)
+        try:
+            _write_examples(events, validation, answers, weights, feed, prepare)
+        except Exception as problem:  # the run is complete without the report's images: no trouble here can fail it
+            say(f"note: the report lacks images: {type(problem).__name__}: {problem}")
         record = _last_record(session, result)
         tell(observers, lambda one: one.end(record))
         if result["reason"].to_be_continued and not session.spec.options.run.json_logs:
             cause = received.name if received is not None and result["reason"] is Reason.INTERRUPTED else "--max-time"
-            line = f"{cause}: stopped after update {session.update}, saved; go on with conveyor restore {folder}"
+            line = (
+                f"{cause}: stopped after update {session.update}, saved; go on with conveyor restore {nearby(folder)}"
+            )
             append_log(folder, [line])  # first: a launcher that is gone takes standard output with it
             say(line)
     return result
 
 
-def _average_and_validate(
-    session: Session, folder: Path, validation: Validation | None, observers: Sequence[Observer]
-) -> None:
-    options = session.spec.options.events
+def _average_and_validate(events: Events, validation: Validation | None) -> None:
+    session, options = events.session, events.session.spec.options.events
     if session.world.is_main:
-        average_after_training(folder, session.spec)
+        average_after_training(events.folder, session.spec)
     session.world.barrier()
     if validation is not None and (options.validation_mode == "after" or options.average_last or options.average_decay):
         only_averages = options.validation_mode != "after"
-        validate_checkpoints(session, folder, validation, observers, only_averages=only_averages)
+        validate_checkpoints(session, events.folder, validation, events.observers, only_averages=only_averages)
 
 
 def _answers(session: Session, validation: Validation | None) -> tuple[Answers, dict[str, Tensor] | None]:
@@ -118,25 +116,18 @@ def _write_files(session: Session, folder: Path, validation: Validation | None) 
 
 
 def _write_examples(
-    session: Session,
-    folder: Path,
-    validation: Validation | None,
-    answers: Answers,
-    weights: dict[str, Tensor] | None,
-    feed: object,
+    events: Events, validation: Validation | None, answers: Answers, weights: dict[str, Tensor] | None, feed: object,
     prepare: Prepare,
-) -> None:
-    """The report's images; the run is complete without them, so that no trouble here can fail it."""
+) -> None:  # fmt: skip
+    """The report's images."""
+    session, folder = events.session, events.folder
     options, ended = session.spec.options, not (session.reason or Reason.DONE).to_be_continued
     if options.data.synthetic_data:
         return
-    try:
-        if validation is not None:
-            write_answers(folder, answers, validation, weights)
-        if isinstance(feed, TrainingFeed) and options.run.report and ended and session.update:
-            write_training_images(folder, feed.dataset, session.spec, prepare, session.update - 1)
-    except Exception as problem:
-        say(f"note: the report lacks images: {type(problem).__name__}: {problem}")
+    if validation is not None and (answers.wrong or answers.right):  # else those of an earlier validation stay
+        write_answers(folder, answers, validation, weights)
+    if isinstance(feed, TrainingFeed) and options.run.report and ended and session.update:
+        write_training_images(folder, feed.dataset, session.spec, prepare, session.update - 1)
 
 
 def _last_record(session: Session, result: Result) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The run folder: its name, its options, and which folders are refused."""
 
 import os
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -8,12 +9,14 @@ from typing import Any
 from conveyor.checkpoint.lock import RunLock
 from conveyor.checkpoint.store import listing
 from conveyor.errors import UserError
-from conveyor.files import free_name, read_object, write_atomically
+from conveyor.files import free_name, read_object, remove_unfinished, write_atomically
+from conveyor.monitor import run_files
+from conveyor.monitor.run_files import LOCK, is_run_file, others, some
 from conveyor.options import Options
 from conveyor.remote.data import absolute
 from conveyor.spec import OWN_MODEL, RunSpec
 
-OPTIONS = "options.yml"
+OPTIONS = run_files.OPTIONS
 DEFAULT_PARENT = "runs"
 
 
@@ -43,10 +46,46 @@ def holds_run(folder: Path) -> bool:
     return (folder / OPTIONS).exists() or bool(listing(folder))
 
 
-def refuse_taken(folder: Path) -> None:
-    """A new run must not mix with an old one."""
+def refuse_taken(folder: Path, *, resumes: bool) -> None:
+    """A new run must not mix with an old one, nor write over the files of others."""
     if holds_run(folder):
+        if resumes:
+            return
         raise UserError(f"{folder} already holds a run: choose another --run-dir, or go on with it by --resume auto")
+    touched = sorted(entry.name for entry in folder.iterdir() if entry.name != LOCK and is_run_file(entry.name))
+    if touched:
+        raise UserError(
+            f"{folder} holds no run, but {some(touched)}, where a run would write: choose another --run-dir"
+        )
+
+
+def foreign_files(folder: Path) -> list[str]:
+    """A note about what else lies in the folder of a new run."""
+    foreign = [name for name in others(folder) if not name.startswith(".")]
+    return [f"{folder} holds other files too ({some(foreign)}): the run leaves them alone"] if foreign else []
+
+
+def delete(folder: Path) -> str:
+    """Delete what the run in `folder` wrote, and the folder if nothing else is in it; what to tell. A link goes too."""
+    real = folder.resolve()
+    if folder.is_symlink():
+        folder.unlink()
+    if not holds_run(real):
+        return f"deleted {folder}"  # listed twice, by a link
+    with RunLock(real):
+        remove_unfinished(real)
+        for entry in (entry for entry in real.iterdir() if entry.name != LOCK and is_run_file(entry.name)):
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
+                entry.unlink()
+        (real / LOCK).unlink()
+    if foreign := others(real):
+        return f"deleted the run in {folder}; the folder stays, for there are other files in it ({some(foreign)})"
+    if real in (Path.cwd(), *Path.cwd().parents):
+        return f"deleted the run in {folder}; the folder stays, for you are in it"
+    real.rmdir()
+    return f"deleted {folder}"
 
 
 def move_aside(folder: Path) -> Path:

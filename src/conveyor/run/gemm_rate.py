@@ -12,6 +12,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from conveyor.errors import UserError, explained_memory, first_line
 from conveyor.files import cache_folder
 from conveyor.measure.processor import processor
 from conveyor.measure.remembered import key_of, recall, remember
@@ -82,9 +83,14 @@ def training_flops(model: nn.Module, image_size: int, in_channels: int) -> float
         module.register_forward_hook(count) for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)
     ]
     dtype = next((parameter.dtype for parameter in model.parameters()), torch.float32)
+    shape = (1, in_channels, image_size, image_size)
     try:
-        with evaluating(model), torch.inference_mode():
-            model(torch.zeros(1, in_channels, image_size, image_size, dtype=dtype))
+        with explained_memory(), evaluating(model), torch.inference_mode():
+            model(torch.zeros(*shape, dtype=dtype))
+    except RuntimeError as error:
+        raise UserError(
+            f"the model cannot take images of shape {list(shape)} ({first_line(error)}): see --model and --image-size"
+        ) from error
     finally:
         for hook in hooks:
             hook.remove()

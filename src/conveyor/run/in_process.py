@@ -39,7 +39,7 @@ def prepared(
     of the objects by the caller's script.
     """
     name = OWN_MODEL if model is not None else None
-    info, *data = _adopted(options, dataset) if dataset is not None else (None, None, None)
+    info, *data = _adopted(options, dataset)
     own = UserObjects(model, data[0], data[1], callbacks)
 
     def resolving(asked: Options, **where: Any) -> RunSpec:
@@ -67,7 +67,7 @@ def validate(
     if path is not None and model is None:
         options = options_for_validation(Path(path)).updated(options.changed())
     options = options.replace(training=False)
-    info, *data = _adopted(options, dataset) if dataset is not None else (None, None, None)
+    info, *data = _adopted(options, dataset)
     if model is not None or dataset is not None:
         # The user's own objects live in this process only.
         options = options.replace(layout="1x1")
@@ -77,5 +77,7 @@ def validate(
     return validate_run.run(spec, own=UserObjects(model, data[0], data[1]))
 
 
-def _adopted(options: Options, dataset: OwnData) -> tuple[DatasetInfo, Dataset, Dataset | None]:
+def _adopted(options: Options, dataset: OwnData | None) -> tuple[DatasetInfo | None, Dataset | None, Dataset | None]:
+    if dataset is None:
+        return None, None, None
     return adopt(dataset, options.model.num_classes, multi_label=options.data.multi_label)

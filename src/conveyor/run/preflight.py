@@ -24,8 +24,13 @@ def check_start(spec: RunSpec, named: Collection[str] = ()) -> None:
     folder = run.run_dir
     if folder is not None and Path(folder).exists() and not Path(folder).is_dir():
         raise UserError(f"cannot write to the run folder {folder} (File exists): choose another --run-dir")
-    filtered = spec.topology.stages > 1 and bool(batch.split_include or batch.split_exclude)
-    cut = batch.splits not in ((), ("auto",)) or spec.layout.depth > 1 or filtered
+    if ":" in options.optimizer.optimizer:
+        from conveyor.optim.foreign import optimizer_class
+
+        optimizer_class(options.optimizer.optimizer)
+    stages = spec.topology.stages  # any network can be cut in two
+    filtered = stages > 1 and bool(batch.split_include or batch.split_exclude)
+    cut = batch.splits not in ((), ("auto",)) or spec.layout.depth > 1 or filtered or stages > 2
     begins = options.model.weights is not None or run.checkpoint_path is not None or run.resume == "auto"
     if not (cut or begins or _asked(options, named)):
         return

@@ -55,8 +55,8 @@ def _saved_state(spec: RunSpec, folder: Path, world: World, *, again: bool) -> S
     """The main worker chooses a checkpoint and sends it to all: the others need not see its folder."""
     found = None
     if world.is_main:
-        if spec.options.run.resume != "auto" and not again:
-            rundir.refuse_taken(folder)
+        if not again:
+            rundir.refuse_taken(folder, resumes=spec.options.run.resume == "auto")
         found = saved_state(spec, folder, again=again)
     if not world.broadcast_object(found is not None):
         return None

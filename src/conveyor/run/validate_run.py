@@ -8,7 +8,7 @@ from typing import Any
 from torch import nn
 
 from conveyor.checkpoint import store
-from conveyor.errors import UserError
+from conveyor.errors import UserError, explained_memory
 from conveyor.evaluate import saved_checkpoints
 from conveyor.evaluate.accuracy import check_answers
 from conveyor.evaluate.answers import write_answers
@@ -32,7 +32,7 @@ def run(spec: RunSpec, world: World | None = None, own: UserObjects | None = Non
     for note in spec.notes if world.is_main else ():
         if note != said:
             _logger.warning("note: %s", note)
-    with using_threads(spec.layout.threads), gpu_arithmetic(tf32=spec.options.precision.tf32):
+    with explained_memory(), using_threads(spec.layout.threads), gpu_arithmetic(tf32=spec.options.precision.tf32):
         # The model first: weights that do not fit are reported before the images are searched.
         model = None if spec.options.run.checkpoint_path else build_model.build_model(spec, own=own.model)
         validation = make_validation(spec, world, own, make_prepare(spec, world))

@@ -10,7 +10,7 @@ from conveyor.checkpoint import folder as checkpoints
 from conveyor.checkpoint import store
 from conveyor.checkpoint.lock import RunLock
 from conveyor.checkpoint.state import State
-from conveyor.errors import UserError
+from conveyor.errors import UserError, explained_memory
 from conveyor.files import remove_unfinished
 from conveyor.models import user_module as own_code
 from conveyor.monitor.callbacks import Callbacks, on_every_worker
@@ -46,9 +46,12 @@ def run(spec: RunSpec, world: World | None = None, own: UserObjects | None = Non
     folder = rundir.choose(spec)
     spec = spec.replace(options=rundir.resolved_options(spec, folder))
     lock = RunLock(folder) if world.is_main else None
-    with lock or contextlib.nullcontext(), Signals() as signals:
+    threads, locked = using_threads(spec.layout.threads), lock or contextlib.nullcontext()
+    with explained_memory(), threads, locked, Signals() as signals:
         state = starting_state(spec, folder, world)
         spec = with_stored_threads(spec, state)
+        if world.is_main and state is None:
+            spec = spec.replace(notes=(*spec.notes, *rundir.foreign_files(folder)))
         with using_threads(spec.layout.threads), gpu_arithmetic(tf32=spec.options.precision.tf32):
             result = _run(spec, world, own, folder, state, signals, lock)
     gc.collect()  # model, state and connections are in circles of references; a process may train many times
@@ -106,7 +109,7 @@ def _run(
             # This worker must not exit before its peers have received their copies.
             world.barrier()
             raise restarts.StartedAgain
-        result = finish(session, folder, validation, observers, signals.received, feed, prepare)
+        result = finish(events, validation, signals.received, feed, prepare)
     except BaseException:
         # Writing now would create a removed folder again.
         reason = Reason.START_AGAIN if session.reason is Reason.START_AGAIN else Reason.FAILED

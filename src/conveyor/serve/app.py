@@ -49,19 +49,16 @@ def make_app(service: Service) -> ASGIApp:
         Route("/v2", http.server_metadata),
         Route("/v2/health/live", http.live),
         Route("/v2/health/ready", http.ready),
-        Route("/v2/models/{name}", http.model_metadata),
-        Route("/v2/models/{name}/ready", http.model_ready),
-        Route("/v2/models/{name}/infer", http.infer, methods=["POST"]),
-        Route("/v2/models/{name}/versions/{version}", http.model_metadata),
-        Route("/v2/models/{name}/versions/{version}/ready", http.model_ready),
-        Route("/v2/models/{name}/versions/{version}/infer", http.infer, methods=["POST"]),
-        Route("/v1/models/{name}:predict", http.predict, methods=["POST"]),
-        Route("/v1/models/{name}/versions/{version}:predict", http.predict, methods=["POST"]),
-        Route("/v1/models/{name}/metadata", http.tf_metadata),
-        Route("/v1/models/{name}/versions/{version}/metadata", http.tf_metadata),
-        Route("/v1/models/{name}", http.tf_status),
-        Route("/v1/models/{name}/versions/{version}", http.tf_status),
     ]
+    for model in ("/models/{name}", "/models/{name}/versions/{version}"):
+        routes += [
+            Route(f"/v2{model}", http.model_metadata),
+            Route(f"/v2{model}/ready", http.model_ready),
+            Route(f"/v2{model}/infer", http.infer, methods=["POST"]),
+            Route(f"/v1{model}:predict", http.predict, methods=["POST"]),
+            Route(f"/v1{model}/metadata", http.tf_metadata),
+            Route(f"/v1{model}", http.tf_status),
+        ]
     handlers: dict[Any, Any] = {404: _plain_error, 405: _plain_error, Refused: _refusal}
     return CheckMiddleware(Starlette(routes=routes, exception_handlers=handlers), service)
 

@@ -27,7 +27,7 @@ class LimitedProtocol(HttpToolsProtocol):
     library would read another hundred kilobytes, and keep all of it in memory.
     """
 
-    _in_head = False
+    _in_head = _ended = False
     _heads = _head_bytes = 0
     _running: Any = None
     """The request that is being answered; the library's `cycle` is the last request whose head has arrived."""
@@ -57,10 +57,18 @@ class LimitedProtocol(HttpToolsProtocol):
         self.pipeline.clear()
         super().connection_lost(exc)
 
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Whether the connection stays open: a client that ends only its sending waits for the answers to whole requests."""
+        pending = self.cycle is not None and not self.cycle.response_complete and not self.cycle.more_body
+        self._ended = pending and self.transport.get_extra_info("sslcontext") is None  # TLS knows no half end
+        return self._ended
+
     def on_response_complete(self) -> None:
         super().on_response_complete()
         if self.pipeline:  # nothing more is read before these are answered
             self.flow.pause_reading()
+        elif self._ended and self.cycle.response_complete:
+            self.transport.close()
 
     def data_received(self, data: bytes) -> None:
         before = self._heads

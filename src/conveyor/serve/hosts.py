@@ -24,7 +24,7 @@ class Hosts:
     def __init__(self, settings: ServeSettings) -> None:
         machine = socket.gethostname().lower()
         known = ("localhost", "*.localhost", machine, machine.partition(".")[0], settings.host.lower())
-        self.names = (*known, *(name.lower() for name in settings.host_names))
+        self.names = (*known, *(name.lower() for name in settings.host_name))
         self._any_name = settings.token is not None
 
     def check(self, method: str, headers: Iterable[tuple[bytes, bytes]]) -> None:

@@ -20,6 +20,11 @@ KINDS = ("docker", "k8s", "kserve")
 PORT, GRPC_PORT = 8080, 8081
 MODEL_MOUNT = "/models"
 USER = 10001
+PASSED_ON = (
+    "infer_precision", "max_drop", "max_body", "max_pixels", "max_inflight", "timeout", "poll", "drain", "checkpoint", "name",
+    "batch_sizes", "host_name", "workers", "threads",
+)  # fmt: skip
+"""Settings that the server in the container has too where they are not the default."""
 TEMPLATES = Path(__file__).parent / "templates"
 HEAD = """\
 # The exported model lies on the volume claim of the name below, as numbered folders (1, 2, ...) or one export.
@@ -48,7 +53,7 @@ def emit(
         "timeout": int(settings.timeout) + 5, "grace_seconds": _grace_seconds(settings),
     }  # fmt: skip
     files = {"Dockerfile": _filled("Dockerfile", values, settings)}
-    inside = dataclasses.replace(settings, host_names=_names(name, settings))
+    inside = dataclasses.replace(settings, host_name=_names(name, settings))
     if kind == "k8s":
         files["kubernetes.yaml"] = _yaml(_documents("kubernetes.yaml", values, inside))
     if kind == "kserve":
@@ -70,24 +75,12 @@ def arguments(settings: ServeSettings) -> list[str]:
     words = [MODEL_MOUNT, "--host", "0.0.0.0", "--port", str(PORT), "--grpc-port", str(GRPC_PORT)]
     words += ["--engine", settings.engine, "--max-batch", str(settings.max_batch), "--delay-us", str(settings.delay_us)]
     words += ["--queue", str(settings.queue), "--drain-delay", f"{_drain_delay(settings):g}"]
-    if settings.infer_precision:
-        words += ["--infer-precision", settings.infer_precision]
-    for option in ("max_drop", "max_body", "max_pixels", "max_inflight", "timeout", "poll", "drain"):
+    for option in PASSED_ON:
         value = getattr(settings, option)
         if value != getattr(ServeSettings(path=""), option):
-            words += [f"--{option.replace('_', '-')}", f"{value:g}" if isinstance(value, float) else str(value)]
-    if settings.checkpoint:
-        words += ["--checkpoint", settings.checkpoint]
-    if settings.name:
-        words += ["--name", settings.name]
-    if settings.batch_sizes:
-        words += ["--batch-sizes", *(str(size) for size in settings.batch_sizes)]
-    if settings.host_names:
-        words += ["--host-name", *settings.host_names]
-    if settings.workers:
-        words += ["--workers", str(settings.workers)]
-    if settings.threads:
-        words += ["--threads", str(settings.threads)]
+            parts = value if isinstance(value, tuple) else (value,)
+            written = (f"{part:g}" if isinstance(part, float) else str(part) for part in parts)
+            words += [f"--{option.replace('_', '-')}", *written]
     return words
 
 
@@ -128,7 +121,7 @@ def _names(name: str, settings: ServeSettings) -> tuple[str, ...]:
     """Names by which other pods reach the service; not NAME.NAMESPACE, which may be a real host outside the cluster."""
     called = (name, f"{name}-predictor")
     inside = (f"{each}.*.svc{domain}" for each in called for domain in ("", ".cluster.local"))
-    return (*settings.host_names, *called, *inside)
+    return (*settings.host_name, *called, *inside)
 
 
 def _yaml(documents: list[dict[str, Any]]) -> str:

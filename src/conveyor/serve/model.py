@@ -21,16 +21,7 @@ class ServedModel:
     def __init__(self, version: Version, settings: ServeSettings, metrics: Metrics) -> None:
         self.stamp = version.stamp
         self._settings, self._metrics = settings, metrics
-        self.pool = Pool(
-            str(version.path),
-            engine=settings.engine,
-            wanted=settings.wanted(),
-            sizes=settings.sizes(),
-            workers=settings.workers,
-            threads=settings.threads,
-            run_timeout=settings.timeout,
-            on_restart=metrics.restarts.inc,
-        )
+        self.pool = Pool(str(version.path), settings, on_restart=metrics.restarts.inc)
         self.batcher: Batcher
         self._watch: asyncio.Task[None]
         self.name = self.version = ""

@@ -14,11 +14,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.errors import UserError
-from conveyor.infer.asked_precision import AskedPrecision
 from conveyor.layout import usable_cores
 from conveyor.processes import of_module
 from conveyor.serve import ipc
 from conveyor.serve.errors import Unavailable
+from conveyor.serve.settings import ServeSettings
 
 START_SECONDS = 300.0
 MEASURE_SECONDS = 3600.0
@@ -57,7 +57,7 @@ class Worker:
         try:
             worker._reader, worker._writer = await asyncio.open_connection(sock=ours)
             await worker._send(0, json.dumps(order).encode())
-            measures = order.get("fitted") is None and order["wanted"]["precision"] not in (None, "float32")
+            measures = order.get("fitted") is None and order["wanted"]["infer_precision"] not in (None, "float32")
             async with asyncio.timeout(MEASURE_SECONDS if measures else START_SECONDS):
                 document = json.loads((await worker._receive())[1])
         except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:
@@ -117,25 +117,16 @@ class Pool:
     request that crashes engines cannot stop all workers again and again.
     """
 
-    def __init__(
-        self,
-        path: str,
-        *,
-        engine: str,
-        wanted: AskedPrecision,
-        sizes: tuple[int, ...],
-        workers: int | None,
-        threads: int | None,
-        run_timeout: float,
-        on_restart: Callable[[], None] = lambda: None,
-    ) -> None:
+    def __init__(self, path: str, settings: ServeSettings, on_restart: Callable[[], None] = lambda: None) -> None:
         cores = usable_cores()
-        self.count = workers or min(cores, 8)
-        self.threads = threads or max(1, cores // self.count)
+        self.count = settings.workers or min(cores, 8)
+        self.threads = settings.threads or max(1, cores // self.count)
         self.described: dict[str, Any] = {}
-        self._order: dict[str, Any] = {"path": path, "engine": engine, "sizes": sizes, "threads": self.threads}
-        self._order["wanted"] = wanted.to_json()
-        self._run_timeout = run_timeout
+        self._order: dict[str, Any] = {
+            "path": path, "engine": settings.engine, "sizes": settings.sizes(), "threads": self.threads,
+            "wanted": settings.wanted().to_json(),
+        }  # fmt: skip
+        self._run_timeout = settings.timeout
         self._on_restart = on_restart
         self._free: asyncio.Queue[Worker] = asyncio.Queue()
         self._all: set[Worker] = set()

@@ -39,7 +39,7 @@ QUIET_SECONDS, MOST_QUIET_SECONDS = 0.2, 2.0
 
 def serve(settings: ServeSettings, say: Say = lambda text: None) -> int:
     """Serve until SIGTERM or SIGINT; 0 when every accepted request was answered."""
-    settings.check()
+    settings = settings.check()
     _check_files(settings)
     # The size of an image is checked against our own limit right after its header is read.
     warnings.filterwarnings("ignore", category=Image.DecompressionBombWarning)

@@ -29,12 +29,9 @@ def newest(path: Path, which: str | None = None) -> Version:
         raise UserError(f"there is nothing at {path}: give a run, a checkpoint or an export")
     if path.is_file():
         path = path.parent
-    numbered = [entry for entry in path.iterdir() if entry.name.isdecimal() and metadata.is_export(entry)]
-    if not numbered and not metadata.is_export(path):
+    export = metadata.newest(path, which)
+    if export is None:
         return _version(choice.find(path, which), choice.MANIFEST)
-    if which is not None:
-        raise UserError(f"{path} is an export, which has no checkpoints: leave out --checkpoint {which}")
-    export = path if metadata.is_export(path) else max(numbered, key=lambda entry: (int(entry.name), entry.name))
     return _version(export, metadata.METADATA)
 
 

@@ -1,15 +1,19 @@
 """Checks of a run before anything is started, and notes for its user: one sentence each."""
 
+import math
 from importlib.util import find_spec
 from pathlib import Path
 
 from conveyor.data import catalogue as datasets
 from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.formats import divide
-from conveyor.data.formats.folders import is_plain
+from conveyor.data.formats.folders import is_plain, split_folder
+from conveyor.data.progressive_size import parse_progressive
+from conveyor.data.subject import Subject
 from conveyor.errors import UserError
-from conveyor.layout import Machine
+from conveyor.layout import Machine, usable_memory
 from conveyor.models.library_models import is_library
+from conveyor.monitor.run_files import some
 from conveyor.options import Options, specs
 from conveyor.options.units import jitter_reaches
 from conveyor.topology import HostEvents, Length, Topology
@@ -88,15 +92,6 @@ def unused_shuffle(options: Options) -> list[str]:
     return [f"--shuffle {options.data.shuffle} has no effect: --balanced-sampling makes the order"]
 
 
-def check_compile(options: Options) -> None:
-    """Refuse what a compiled block would not compute alike on every layout."""
-    if options.precision.compile and options.precision.stochastic_rounding == "all":
-        raise UserError(
-            "--compile and --stochastic-rounding all exclude each other: layers that round at random cannot be compiled; "
-            "leave one of them out"
-        )
-
-
 def unused_compile(options: Options) -> list[str]:
     both = options.precision.compile and options.precision.fp_exceptions
     return ["--compile has no effect: --fp-exceptions looks at single layers"] if both else []
@@ -112,6 +107,16 @@ def check_span(span: int, topology: Topology) -> None:
         raise UserError(
             f"a batch-norm span of {span} does not divide {topology.replicas} replicas: "
             f"choose --bn-span from the divisors of {topology.replicas}"
+        )
+
+
+def check_memory(about: Subject, micro_batch: int) -> None:
+    """Refuse a micro-batch whose input alone is more than this machine holds."""
+    needed = 4 * math.prod(about.shape(micro_batch))
+    if needed > usable_memory():
+        raise UserError(
+            f"{micro_batch} images of {about.image_size} pixels need {needed / 2**30:,.0f} GiB before the first layer, and this "
+            f"machine has {usable_memory() / 2**30:,.0f}: choose a smaller --image-size or --micro-batch-size"
         )
 
 
@@ -132,7 +137,9 @@ def idle_lanes(lanes: int, group: int, options: Options) -> str:
     return f"{lanes} of the lanes {'has' if lanes == 1 else 'have'} nothing to do, {cure}; "
 
 
-def exactness(machine: Machine, own: bool, threads: int, usual: int, optimizer: str = "") -> str:
+def exactness(
+    machine: Machine, own: bool, threads: int, usual: int, optimizer: str = "", model: str | None = None
+) -> str:
     """Whether other layouts of the run compute the same bits, and if not, why.
 
     `threads` of a worker may not be the `usual` ones: a launcher dealt out the cores.
@@ -142,7 +149,9 @@ def exactness(machine: Machine, own: bool, threads: int, usual: int, optimizer: 
     if own:
         return "bit-identical to other layouts if your module's layers are"
     foreign = f" if {optimizer} treats each parameter by itself and draws nothing at random" if ":" in optimizer else ""
-    return "bit-identical to any other layout" + (f" with --threads {threads}" if threads != usual else "") + foreign
+    # Inside a block of a library an image may cross a cut in another order of memory, which rounds differently.
+    others = "layout of depth 1" if is_library(model) else "layout"
+    return f"bit-identical to any other {others}" + (f" with --threads {threads}" if threads != usual else "") + foreign
 
 
 def chosen_devices(options: Options) -> list[tuple[str, tuple[int, ...]]]:
@@ -164,6 +173,46 @@ def no_interpolation(options: Options, data: DatasetInfo) -> list[str]:
     if options.data.interpolation is None or data.kind == "files":
         return []
     return [f"--interpolation {options.data.interpolation} has no effect: the images of {data.name} are no photographs"]
+
+
+def unused_folder(options: Options, data: DatasetInfo) -> list[str]:
+    folder = options.data.data_dir
+    if folder is None or data.name != "digits":
+        return []
+    return [f"--data-dir {folder} has no effect: the digits are embedded; leave out --data digits to use the folder"]
+
+
+def odd_classes(options: Options, data: DatasetInfo) -> list[str]:
+    """Classes with which training goes well and means little: a single one, and outputs without a name."""
+    outputs, notes = options.model.num_classes or data.num_classes, []
+    if data.num_classes == 1 and not options.data.multi_label:
+        notes.append("there is one class alone: every answer will be right, and nothing is learnt; add another class")
+    if data.class_names and outputs > data.num_classes:
+        many = f"--num-classes {outputs} is more than the {data.num_classes} classes of {data.name}"
+        notes.append(f"{many}: answers will be numbers without names; leave it out to keep the names")
+    return notes
+
+
+def validation_set(options: Options, data: DatasetInfo) -> list[str]:
+    """What to know of the validation images of class folders: that they are test/, that classes have none."""
+    folder = datasets.data_dir(options.data)
+    if data.name != "folder" or folder is None or not options.events.training:
+        return []
+    if not folder.is_dir() or divide.is_listed(folder):
+        return []
+    split, notes = split_folder(folder, "validation"), []
+    if split is None or divide.records_folder(folder) is not None or options.data.folds is not None:
+        return []
+    if split.name.lower() == "test":
+        notes.append(
+            f"{split} is the validation set, so the best checkpoint is chosen by it: keep a test set elsewhere"
+        )
+    listing = divide.listing(folder, options.data, datasets.hold_out(options.data, data))
+    there = {label for _, label in listing.files.get("validation", ())}
+    absent = [name for number, name in enumerate(listing.classes) if number not in there]
+    if there and absent:
+        notes.append(f"{split} has no images of {some(absent)}: nothing is known of how well they are told")
+    return notes
 
 
 def held_out(data: DatasetInfo, options: Options) -> list[str]:
@@ -194,10 +243,49 @@ def dropped_images(data: DatasetInfo, topology: Topology, length: Length, option
     return [f"{note} each epoch ({others} each time)"]
 
 
+def unused_time(options: Options, length: Length, warmup: int) -> list[str]:
+    """Notes about what begins, or would be reached, only after the run's last update."""
+    if not options.events.training or not length.epochs:
+        return []
+    if not length.updates_total:
+        return [
+            f"--epochs {float(length.epochs):g} is less than one update: nothing is trained; give more, or --updates"
+        ]
+    notes = [
+        f"--progressive-image-size {first}:{size} has no effect: the run ends after {float(length.epochs):.4g} epochs"
+        for first, size in parse_progressive(options.data.progressive_image_size)
+        if first >= length.epochs
+    ]
+    if warmup > length.updates_total:
+        notes.append(
+            f"--warmup {options.schedule.warmup} is longer than the run of {length.updates_total} updates: the rate never "
+            "reaches --learning-rate"
+        )
+    return notes
+
+
+def frozen_random(options: Options, *, own: bool) -> list[str]:
+    if options.optimizer.freeze == "none" or own or _begun(options):
+        return []
+    return [
+        "--freeze backbone leaves random weights as they are: add --pretrained or --weights to start from trained ones"
+    ]
+
+
+def _begun(options: Options) -> bool:
+    """Whether a run begins with weights that were trained before."""
+    return bool(options.model.weights or options.run.checkpoint_path or options.run.resume == "auto")
+
+
 def few_images(options: Options, data: DatasetInfo, *, own: bool) -> list[str]:
     """The advice to fine-tune, where there are too few images for training from random weights."""
-    begun = options.model.weights or options.run.checkpoint_path or own or options.run.resume == "auto"
-    if begun or data.name != "folder" or data.train_images >= FEW_IMAGES or not options.events.training:
+    if (
+        own
+        or _begun(options)
+        or data.name != "folder"
+        or data.train_images >= FEW_IMAGES
+        or not options.events.training
+    ):
         return []
     count = "1 photograph is" if data.train_images == 1 else f"{data.train_images:,} photographs are"
     named = options.model.model if is_library(options.model.model) else ADVISED

@@ -12,7 +12,7 @@ from conveyor.optim.schedule import Schedule, make_schedule
 from conveyor.options import Options
 from conveyor.options.validation import check_training, without_updates
 from conveyor.spec import checks
-from conveyor.spec.run_spec import RunSpec, devices
+from conveyor.spec.run_spec import RunSpec
 from conveyor.topology import Length, Topology, group_slots, host_events
 
 TINY_SLOT = 2e9
@@ -46,9 +46,9 @@ def resolve(
     checks.check_order(options)
     checks.check_task(options, data)
     checks.check_targets(options)
-    checks.check_compile(options)
     checks.check_trackers(options)
     topology, notes = Topology.from_options(options.batch)
+    checks.check_memory(about, topology.micro_batch)
     length = _length(options, data, topology)
     machine = machine or _machine(options)
     where = options.layout
@@ -65,7 +65,7 @@ def resolve(
         idle = 0 if machine.accelerators else max(0, layout.lanes - topology.slots // group)
         usual = where.threads or machine.threads(topology.slots // group)
         about_bits = checks.exactness(
-            machine, model_name is not None, layout.threads, usual, options.optimizer.optimizer
+            machine, model_name is not None, layout.threads, usual, options.optimizer.optimizer, options.model.model
         )
         layout_note = f"{layout_note}; {checks.idle_lanes(idle, group, options)}{about_bits}"
     else:
@@ -88,7 +88,7 @@ def resolve(
         release=_release(options, topology, length),
         events=events,
         validation_batch=validation_batch,
-        validation_replicas=options.events.validation_replicas or devices(options, topology),
+        validation_replicas=options.events.validation_replicas or topology.devices,
         cuts_spans=machine.accelerators > 0,
         notes=(
             *([] if model_name is not None or (random := checks.random_weights(options)) is None else [random]),
@@ -100,9 +100,14 @@ def resolve(
             *notes,
             *events.notes,
             *checks.unused_devices(options, machine),
+            *checks.unused_folder(options, data),
+            *checks.odd_classes(options, data),
+            *checks.validation_set(options, data),
             *checks.held_out(data, options),
             *checks.made_up_images(made_up),
             *checks.dropped_images(data, topology, length, options),
+            *checks.unused_time(options, length, schedule.warmup),
+            *checks.frozen_random(options, own=model_name is not None),
             *checks.few_images(options, data, own=model_name is not None),
         ),
     )

@@ -97,7 +97,7 @@ class RunSpec:
             "accumulation": topology.accumulation,
             "replicas": topology.replicas,
             "stages": topology.stages,
-            "devices": devices(options, topology),
+            "devices": topology.devices,
             "global_batch": topology.global_batch,
             **(training if options.events.training else {}),
             "precision": options.precision.precision,
@@ -112,12 +112,6 @@ class RunSpec:
             "notes": list(self.notes),
             "command": options.command_text(command if options.events.training else "validate"),
         }
-
-
-def devices(options: Options, topology: Topology) -> int:
-    """Devices that would hold the run as asked; stages may share one."""
-    mapping = options.batch.device_mapping
-    return topology.replicas * (max(mapping) + 1 if mapping else topology.stages)
 
 
 def _number(value: Fraction) -> int | float:

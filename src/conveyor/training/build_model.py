@@ -11,7 +11,6 @@ from torch import nn
 from conveyor import models
 from conveyor.checkpoint.state import State
 from conveyor.data.subject import Subject
-from conveyor.data.transform.prepare import Prepare
 from conveyor.errors import UserError
 from conveyor.models import units
 from conveyor.models.layers import norms
@@ -25,11 +24,8 @@ from conveyor.options import Options
 from conveyor.spec import RunSpec
 from conveyor.training.lane import Lane
 from conveyor.training.load_weights import load_into, start_weights
-from conveyor.training.loss import Loss
-from conveyor.training.meter import Timing
 from conveyor.training.split_units import split_units
-from conveyor.training.whole_model_lane import Teacher, WholeModelLane
-from conveyor.world.world import World
+from conveyor.training.whole_model_lane import LaneWork, WholeModelLane
 
 
 def build_model(spec: RunSpec, *, own: nn.Module | None = None, state: State | None = None) -> nn.Module:
@@ -107,7 +103,7 @@ def place_model(
     precision = Precision.from_options(spec.options.precision, spec.half)
     precision.apply(model)
     if train and spec.options.precision.compile:
-        _compile(model, spec, device, half=precision.is_half)
+        _compile(model, spec, device, precision)
     elif train and device.type == "cpu":
         if precision.fuses:
             norms.fuse(model)
@@ -118,7 +114,7 @@ def place_model(
     return model
 
 
-def _compile(model: nn.Module, spec: RunSpec, device: torch.device, *, half: bool) -> None:
+def _compile(model: nn.Module, spec: RunSpec, device: torch.device, precision: Precision) -> None:
     """Compile the blocks in place of our kernels for CPUs, which a compiler cannot look into."""
     from conveyor.numerics import compiled
 
@@ -129,25 +125,19 @@ def _compile(model: nn.Module, spec: RunSpec, device: torch.device, *, half: boo
     opaque: list[type[nn.Module]] = [Stochastic]  # they draw numbers for their micro-batch
     if spec.options.model.bn_span > 1:
         opaque.append(norms.BatchNorm)  # a span asks other workers
-    if half:
+    if precision.is_half:
         opaque += [nn.Conv2d, nn.Linear]  # their weights are kept rounded
+    if precision.policy.stochastic:
+        opaque += [norms.BatchNorm, norms.GroupNorm]  # they round with numbers drawn for their micro-batch
     compiled.apply(model, blocks, [module for module in model.modules() if isinstance(module, tuple(opaque))])
 
 
-def build_lane(
-    spec: RunSpec,
-    world: World,
-    model: nn.Module,
-    prepare: Prepare,
-    timing: Timing,
-    loss: Loss,
-    teacher: Teacher | None,
-) -> Lane:
+def build_lane(work: LaneWork, model: nn.Module) -> Lane:
     """What runs this worker's slots: the whole model, or its stage of a pipeline."""
     for norm in norms.batch_norms(model):
-        norm.span_group = world.span_group
-    if world.depth > 1:
+        norm.span_group = work.world.span_group
+    if work.world.depth > 1:
         from conveyor.training.stage_lane import StageLane
 
-        return StageLane(spec, world, model, prepare, timing, loss, teacher)
-    return WholeModelLane(spec, world, model, prepare, timing, loss, teacher)
+        return StageLane(work, model)
+    return WholeModelLane(work, model)

@@ -58,7 +58,7 @@ class Events:
         peak_share: Callable[[float], float | None] | None = None,
         lock: RunLock | None = None,
     ) -> None:
-        self._session, self.folder, self._observers = session, folder, observers
+        self.session, self.folder, self.observers = session, folder, observers
         self._lock = lock
         self._validation = validation
         self._peak_share = peak_share
@@ -77,7 +77,7 @@ class Events:
 
     def stop_is_asked(self) -> bool:
         """Whether a callback wants the run to end; only the main worker knows."""
-        return any(one.stop for one in self._observers)
+        return any(one.stop for one in self.observers)
 
     def folder_is_gone(self) -> bool:
         """Whether somebody removed the run folder; only the main worker knows."""
@@ -88,7 +88,7 @@ class Events:
 
         A worker may have died in the middle of it; a run that is told to leave at that very update skips the validation.
         """
-        session = self._session
+        session = self.session
         if session.events_due:
             self.after_update(session.spec.schedule.rate(session.update - 1))
             session.events_due = False
@@ -100,17 +100,17 @@ class Events:
 
     def save_is_due(self) -> bool:
         """Whether `--checkpoint-every` has gone by since the last checkpoint."""
-        every = self._session.spec.options.events.checkpoint_every
+        every = self.session.spec.options.events.checkpoint_every
         return every is not None and time.monotonic() - self._saved_when >= seconds(every)
 
     def after_update(self, rate: float, *, save: bool = False) -> None:
         """The log point, histograms, validation and checkpoint that are due now, in this order."""
-        session = self._session
+        session = self.session
         spec, update = session.spec, session.update
         last = update == spec.length.updates_total
         self._tell_written()
         if update % spec.events.updates_per_call == 0 or last:
-            tell(self._observers, lambda one: one.tick(update))
+            tell(self.observers, lambda one: one.tick(update))
         regular = spec.events.logs_at(update, spec.length.updates_total)
         if regular or session.reason is not None:
             # A row more for a run that is told to leave: the next regular one is that of an undisturbed run.
@@ -126,7 +126,7 @@ class Events:
                 self.save()
 
     def _log(self, rate: float, *, goes_on: bool) -> None:
-        session, updater = self._session, self._session.updater
+        session, updater = self.session, self.session.updater
         record: dict[str, Any] = {"update": session.update, "epoch": session.epoch, "lr": rate}
         record |= session.meter.read(
             session.spec.topology.global_batch, not session.spec.options.events.disable_metrics, goes_on=goes_on
@@ -143,21 +143,21 @@ class Events:
         share = self._peak_share(record["images_per_second"]) if self._peak_share is not None else None
         if share is not None:
             record["peak_share"] = share
-        tell(self._observers, lambda one: one.log(record))
+        tell(self.observers, lambda one: one.log(record))
 
     def _tell_written(self) -> None:
         while self._written:
-            tell(self._observers, methodcaller("checkpoint", self._written.pop(0)))
+            tell(self.observers, methodcaller("checkpoint", self._written.pop(0)))
 
     def _show_weights(self) -> None:
         """Stages hold only their own, so every worker takes part."""
-        weights = self._session.model_state()
-        if self._observers:
+        weights = self.session.model_state()
+        if self.observers:
             found = histograms(weights)
-            tell(self._observers, lambda one: one.weights(self._session.update, found))
+            tell(self.observers, lambda one: one.weights(self.session.update, found))
 
     def _validates_at(self, update: int, last: bool) -> bool:
-        options, session = self._session.spec.options.events, self._session
+        options, session = self.session.spec.options.events, self.session
         if self._validation is None or session.reason is Reason.INTERRUPTED:
             return False
         epoch, rest = divmod(update, session.spec.length.updates_per_epoch)
@@ -165,7 +165,7 @@ class Events:
 
     def validate(self) -> None:
         """Validate the weights as they are now; the result may end the run. Without answers there is no result."""
-        session = self._session
+        session = self.session
         assert self._validation is not None
         result = self._validation.of_session(session)
         if not result.is_finite:
@@ -183,20 +183,20 @@ class Events:
         session.last_score = score(record, session.spec.best_by)
         verdict = session.stopping.judge(result.top1, session.update, session.last_score)
         session.reason = session.reason or verdict
-        tell(self._observers, lambda one: one.validation(record))
+        tell(self.observers, lambda one: one.validation(record))
 
     def _saves_at(self, update: int, last: bool) -> bool:
-        events = self._session.spec.events
-        ending = last or self._session.reason in (Reason.TARGET, Reason.PATIENCE, Reason.CALLBACK)
+        events = self.session.spec.events
+        ending = last or self.session.reason in (Reason.TARGET, Reason.PATIENCE, Reason.CALLBACK)
         return (
             events.saves_at(update)
             or (ending and events.updates_per_checkpoint > 0)
-            or (self._session.reason is not None and self._session.reason.to_be_continued)
+            or (self.session.reason is not None and self.session.reason.to_be_continued)
         )
 
     def save(self) -> None:
         """Write a checkpoint in the background."""
-        session = self._session
+        session = self.session
         if self._saved_at == session.update:
             return
         check_weights(session)
@@ -209,9 +209,9 @@ class Events:
     def _after_save(self, folder: Path, state: State) -> None:
         """In the writer's thread: remember the best, delete what need not be kept."""
         if state.progress["validated_at"] == state.update:
-            by = self._session.spec.best_by
+            by = self.session.spec.best_by
             choice.write_best(
                 self.folder, state.update, state.progress["last_accuracy"], by, state.progress["last_score"]
             )
         self._written.append(folder)
-        store.prune(self.folder, self._session.spec.options.events.checkpoints_to_keep)
+        store.prune(self.folder, self.session.spec.options.events.checkpoints_to_keep)

@@ -12,7 +12,7 @@ twice, in memory; each update waits for its bytes).
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -108,9 +108,9 @@ class Handover:
         return _unflattened(self._before, world.pass_on(flat, size))
 
 
-def folder_here(environment: Mapping[str, str] = os.environ) -> Path | None:
+def folder_here() -> Path | None:
     """Where this machine's workers hand over; None when nobody would start them again."""
-    name = environment.get(VARIABLE, "")
+    name = os.environ.get(VARIABLE, "")
     return Path(name) if name else None
 
 

@@ -97,7 +97,9 @@ class Meter:
         """Of these updates the ones whose time was measured: not those before a restart."""
         self._mark = time.perf_counter()
         self._data_mark = 0.0
-        self._rates: list[tuple[float, float]] = []
+        self._first = self._rest = (0.0, 0.0)
+        """Images and seconds of the first log period, which warms up, and of all others: sums, as a run may have millions."""
+        self._periods = 0
 
     def add(self, tally: Tensor) -> None:
         """One more update: the table of all workers on a CPU, of this worker on a GPU."""
@@ -136,7 +138,11 @@ class Meter:
         record["update_seconds"] = elapsed / max(1, self._timed)
         record["data_wait"] = waited / elapsed
         record["memory_mib"] = max(memory.tolist())
-        self._rates.append((images, elapsed))
+        if self._periods:
+            self._rest = (self._rest[0] + images, self._rest[1] + elapsed)
+        else:
+            self._first = (images, elapsed)
+        self._periods += 1
         if goes_on:
             return record
         self._sum.zero_()
@@ -146,9 +152,9 @@ class Meter:
         return record
 
     def mean_rate(self) -> float:
-        """Images per second over the log periods without the first, which warms up; with it if there is no other."""
-        counted = self._rates[1:] or self._rates
-        return sum(images for images, _ in counted) / max(1e-9, sum(elapsed for _, elapsed in counted))
+        """Images per second over the log periods without the first; with it if there is no other."""
+        images, elapsed = self._rest if self._periods > 1 else self._first
+        return images / max(1e-9, elapsed)
 
     def _over_groups(self, table: Tensor) -> list[float]:
         nodes = [(group, group + 1) for group in range(self._dealt.groups)]

@@ -86,7 +86,6 @@ class Session:
             "last_score": self.last_score,
             "validated_at": self.validated_at,
             **({} if self.thresholds is None else {"thresholds": list(self.thresholds)}),
-            "reason": self.reason,
             "job": [restarts.job(), restarts.starts()],
             "restarts": self.restarts,
             "updates_repeated": self.updates_repeated,

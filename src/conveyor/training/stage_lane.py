@@ -11,7 +11,6 @@ from torch import Tensor, nn
 
 from conveyor import models
 from conveyor.data.batch import Batch, Target
-from conveyor.data.transform.prepare import Prepare
 from conveyor.errors import UserError
 from conveyor.models import units
 from conveyor.models.layers import norms
@@ -23,10 +22,9 @@ from conveyor.pipeline.assign import Part, assign
 from conveyor.pipeline.cut import Stage, cut, shared_parameters
 from conveyor.pipeline.runtime import Pipeline
 from conveyor.spec import RunSpec
-from conveyor.training.loss import TALLY, Loss, tally
-from conveyor.training.meter import Timing
+from conveyor.training.loss import TALLY, tally
 from conveyor.training.split_units import split_units, unit_ranges
-from conveyor.training.whole_model_lane import Teacher, joined_inputs
+from conveyor.training.whole_model_lane import LaneWork, joined_inputs
 from conveyor.world.norm_statistics import StatisticsSum
 from conveyor.world.world import World
 
@@ -116,16 +114,8 @@ def _merge(target: nn.Module, source: nn.Module) -> None:
 class StageLane:
     """Slot gradients of this worker's stages. The first stage reads the data, the last one sees logits and labels."""
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        world: World,
-        model: nn.Module,
-        prepare: Prepare,
-        timing: Timing,
-        loss: Loss,
-        teacher: Teacher | None,
-    ) -> None:
+    def __init__(self, work: LaneWork, model: nn.Module) -> None:
+        spec, world = work.spec, work.world
         options, topology = spec.options, spec.topology
         group, schedule = world.stage_group, _schedule(spec, world)
         stages, parts = cut_for(
@@ -157,8 +147,8 @@ class StageLane:
         )
         self._statistics = [StatisticsSum(norms.batch_norms(one), self._dealt) for one in sections]
         self._norm_batches = max(1, self._dealt.group_slots // options.model.bn_span)
-        self._topology, self._loss, self._prepare, self._timing = topology, loss, prepare, timing
-        self._teacher = teacher
+        self._topology, self._loss, self._prepare, self._timing = topology, work.loss, work.prepare, work.timing
+        self._teacher = work.teacher
         self._seed, self._metrics = options.run.seed, not options.events.disable_metrics
         self._updates_per_epoch = spec.length.updates_per_epoch
         self._group, self._world = group, world

@@ -24,28 +24,31 @@ Teacher: TypeAlias = Callable[[Tensor, Tensor], Tensor]
 """A teacher's logits, float32 [B, C], for prepared images [B, C, H, W] of these samples [B]."""
 
 
+@dataclasses.dataclass(frozen=True, slots=True)
+class LaneWork:
+    """What a lane computes: the run, on which workers, from which images, towards which loss."""
+
+    spec: RunSpec
+    world: World
+    prepare: Prepare
+    timing: Timing
+    loss: Loss
+    teacher: Teacher | None = None
+
+
 class WholeModelLane:
     """Gradients of the whole model, one group of slots after the other."""
 
     reads_data = tallies = True
 
-    def __init__(
-        self,
-        spec: RunSpec,
-        world: World,
-        model: nn.Module,
-        prepare: Prepare,
-        timing: Timing,
-        loss: Loss,
-        teacher: Teacher | None,
-    ) -> None:
-        options, dealt = spec.options, spec.dealt(world.lanes)
+    def __init__(self, work: LaneWork, model: nn.Module) -> None:
+        world, options, dealt = work.world, work.spec.options, work.spec.dealt(work.world.lanes)
         self.module = model
         self._world, self._dealt, self._span = world, dealt, options.model.bn_span
         self._passes = list(zip(dealt.lanes[world.lane], dealt.passes_of(world.lane), strict=True))
         self._sum = world.gradient_sum([list(model.parameters())], size_in_bytes(options.layout.bucket_size), dealt)
         self._statistics = StatisticsSum(norms.batch_norms(model), dealt)
-        self._loss, self._prepare, self._timing, self._teacher = loss, prepare, timing, teacher
+        self._loss, self._prepare, self._timing, self._teacher = work.loss, work.prepare, work.timing, work.teacher
         self._seed, self._metrics = options.run.seed, not options.events.disable_metrics
         self.recent: list[list[Batch]] = []
         """The batches of the last update, for the search for a bad layer."""

@@ -81,8 +81,8 @@ def test_classes_groups_and_several_labels(tmp_path: Path, photos: Path) -> None
 
 
 def test_numbers_as_classes_are_ordered_by_value(tmp_path: Path, photos: Path) -> None:
-    name = str(next((photos / "train").rglob("*.JPEG")))
-    path = write(tmp_path / "list.csv", [{"path": name, "label": label} for label in (10, 9, 2)])
+    names = map(str, (photos / "train").rglob("*.JPEG"))
+    path = write(tmp_path / "list.csv", [{"path": next(names), "label": label} for label in (10, 9, 2)])
     assert lists.read(lists.find(path)).classes == ("2", "9", "10")
 
 
@@ -103,6 +103,10 @@ def test_a_list_without_splits_is_divided(photos: Path) -> None:
         ("path,label,split\nlist.csv,cat,maybe\n", "column split"),
         ("path,label,split\nlist.csv,cat,train\nlist.csv,dog,val\n", "validation images only"),
         ("path,label,split\nlist.csv,cat,val\n", "no images for training"),
+        ("path;label\nlist.csv;cat\n", "separate the columns by commas"),
+        ("path,label\nlist.csv,cat\nlist.csv,dog\n", "calls list.csv cat and dog: give it one line"),
+        ("path,label\nlist.csv,cat\n./list.csv,cat\n", "copies of training images could be held out"),
+        ("path,label,split\nlist.csv,cat,train\nlist.csv,cat,val\n", "list.csv for training and for validation"),
     ],
 )
 def test_what_is_wrong_is_one_sentence(tmp_path: Path, content: str, said: str) -> None:
@@ -110,6 +114,12 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path, content: str, said: str) 
     path.write_text(content)
     with pytest.raises(UserError, match=said):
         lists.read(lists.find(path))
+
+
+def test_an_image_twice_in_training_is_a_weight(photos: Path) -> None:
+    rows = rows_of(photos)
+    path = write(photos / "list.csv", [rows[0], *rows])
+    assert lists.read(lists.find(path)).count("train") == 17
 
 
 def test_excluded_images_are_left_out_on_their_own_side(photos: Path, tmp_path: Path) -> None:

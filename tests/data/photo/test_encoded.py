@@ -174,3 +174,8 @@ def test_a_link_that_leads_nowhere_is_named_when_it_is_read(tmp_path: Path) -> N
     dataset = open_dataset(options(tmp_path), "train", 16, 3)
     with pytest.raises(UserError, match=r"cannot read .*gone\.jpg: No such file"):
         dataset.read(range(len(dataset)), 0)
+    with pytest.raises(UserError, match=r"gone\.jpg: No such file or directory; mend or remove it, or pass --skip-bad"):
+        dataset.read(np.arange(len(dataset)), 0)
+    skipping = open_dataset(options(tmp_path, skip_bad_images=True), "train", 16, 3)
+    skipping.read(np.arange(len(skipping)), 0)
+    assert skipping.statistics()["skipped"] == 1

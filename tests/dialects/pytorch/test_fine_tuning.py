@@ -70,7 +70,7 @@ def test_without_half_resolution_there_is_no_second_phase():
     [
         ("--half-res-training --fine-tune-epoch 1", "--fine-tune-epoch needs --checkpoint-output-dir"),
         (f"{WORDS} --fine-tune-epoch 1 --fine-tune-first-trainable-layer layer9", "no parameter begins so"),
-        (f"{WORDS} --fine-tune-epoch -1", "cannot be negative"),
+        (f"{WORDS} --fine-tune-epoch -1", "must be at least 0"),
         (f"{WORDS} --fine-tune-micro-batch-size 0", "--fine-tune-micro-batch-size is 0"),
     ],
 )

@@ -112,6 +112,11 @@ class TestAuto:
         assert "measured under load" in choice.text()
         assert not (tmp_path / "engines.json").exists()
 
+    def test_the_only_one_and_the_one_asked_for_are_told_apart(self, source: Source) -> None:
+        assert "torch for batch 2 on 1 core: as asked" in auto.choose(source, batch=2, threads=1, engine="torch").text()
+        only = auto.Choice("torch", {}, batch=2, threads=1, quiet=True)
+        assert "the only one that can run this model here" in only.text()
+
     def test_a_damaged_cache_is_ignored(self, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         cache = tmp_path / "engines.json"
         cache.write_text("{nonsense")

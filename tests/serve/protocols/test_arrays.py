@@ -30,6 +30,7 @@ def test_numbers_of_any_type_become_bytes() -> None:
     values = np.arange(48).reshape(1, 4, 4, 3)
     for dtype in (np.uint8, np.int64, np.float32, np.float64, np.uint16):
         assert as_images(values.astype(dtype), SHAPE).tolist() == values.tolist()
+    assert as_images(values + 0.3, SHAPE).tolist() == values.tolist(), "as a resized image has them"
     assert as_images(values[0].tolist(), SHAPE).shape == (1, *SHAPE)
     assert as_images(np.zeros((2, 4, 4)), (4, 4, 1)).shape == (2, 4, 4, 1)
 
@@ -40,6 +41,8 @@ def test_numbers_of_any_type_become_bytes() -> None:
         (np.full((1, *SHAPE), 256), "0 to 255"),
         (np.full((1, *SHAPE), -1), "0 to 255"),
         (np.full((1, *SHAPE), np.nan), "finite"),
+        (np.full((1, *SHAPE), 0.4), "fractions"),
+        (np.full((1, *SHAPE), 0.4).tolist(), "fractions"),
         (np.zeros((1, 4, 4)), "shape"),
         (np.zeros((0, *SHAPE)), "shape"),
         ([[1, 2], [3]], "regular"),

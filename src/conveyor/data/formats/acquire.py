@@ -1,5 +1,6 @@
 """Obtain a small data set: find a copy, else fetch it; of many workers one fetches while the others wait."""
 
+import contextlib
 import logging
 import shutil
 import tarfile
@@ -46,14 +47,17 @@ def get(name: str, folder: Path, mirrors: Sequence[str] | None = None) -> Copy:
         present = locate.copy_below(source, folder)
         if present is not None:
             return present
-        for download in source.downloads:
-            path = fetch(
-                download, [f"{mirror.rstrip('/')}/" for mirror in mirrors or source.mirrors], folder / source.folder
-            )
-            if path.name.endswith(".tar.gz"):
-                _unpack(path, source, folder / source.folder)
-                path.unlink()
-    found = locate.copy_in(source, folder / source.folder)
+        target = folder / source.folder
+        try:
+            for download in source.downloads:
+                path = fetch(download, [f"{mirror.rstrip('/')}/" for mirror in mirrors or source.mirrors], target)
+                if path.name.endswith(".tar.gz"):
+                    _unpack(path, source, target)
+                    path.unlink()
+        finally:
+            with contextlib.suppress(OSError):
+                target.rmdir()  # if nothing arrived: beside class folders an empty one would be a class
+    found = locate.copy_in(source, target)
     if found is None:
         raise UserError(
             f"the archive of {name} lacks some of {', '.join(source.files)}: remove {folder} and fetch it again"

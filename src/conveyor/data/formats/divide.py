@@ -91,8 +91,10 @@ def kept(names: Mapping[str, Collection[str]], options: DataOptions) -> dict[str
 def _excluded(path: Path, _changed: int) -> frozenset[str]:
     """The names in a text file, one on each line, or in the column path of a CSV or parquet file."""
     if path.suffix.lower() not in lists.SUFFIXES:
-        return frozenset(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
-    found = lists.columns(path)
+        return frozenset(
+            line.strip() for line in path.read_text("utf-8", "surrogateescape").splitlines() if line.strip()
+        )
+    found = lists.columns(path, "surrogateescape")
     column = next((name for name in lists.PATHS if name in found), None)
     if column is None:
         raise UserError(f"--exclude-images {path} has no column path, only {', '.join(found) or 'nothing'}")

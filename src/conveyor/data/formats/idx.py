@@ -32,12 +32,16 @@ def read_idx(path: Path) -> npt.NDArray[np.uint8]:
     return np.frombuffer(content, np.uint8, offset=header).reshape(shape)
 
 
-def read_maybe_zipped(path: Path) -> bytes:
-    """The content of a file, unzipped when it is a gzip file whatever its name; one that is far too long is refused."""
+def is_zipped(path: Path) -> bool:
+    """Whether a file is one of gzip, whatever its name."""
     with open(path, "rb") as file:
-        zipped = file.read(2) == b"\x1f\x8b"
+        return file.read(2) == b"\x1f\x8b"
+
+
+def read_maybe_zipped(path: Path) -> bytes:
+    """The content of a file, unzipped when it is a gzip file; one that is far too long is refused."""
     try:
-        with gzip.open(path) if zipped else open(path, "rb") as file:
+        with gzip.open(path) if is_zipped(path) else open(path, "rb") as file:
             content: bytes = file.read(LARGEST + 1)
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
         raise UserError(f"{path} is damaged ({error}): fetch it again") from None

@@ -61,8 +61,8 @@ class Listing:
             return self.folded(max(2, round(1 / share)), 0)
         held: set[int] = set()
         labels = np.array([label for _, label in self.files["train"]], np.int64)
-        for label in np.unique(labels):
-            members = np.flatnonzero(labels == label)
+        order = np.argsort(labels, kind="stable")
+        for members in np.split(order, np.flatnonzero(np.diff(labels[order])) + 1):
             count = min(max(round(len(members) * share), 1), len(members) - 1) if share > 0 and len(members) > 1 else 0
             held |= {int(members[(2 * index + 1) * len(members) // (2 * count)]) for index in range(count)}
         return self._apart(held)
@@ -105,12 +105,17 @@ def fold_numbers(labels: Sequence[int], groups: Sequence[str], folds: int) -> li
         numbers[order] = np.arange(len(labels)) % folds
         return [int(number) for number in numbers]
     names, group = np.unique(np.asarray(groups), return_inverse=True)
-    counts = np.zeros((len(names), len(named)))
-    np.add.at(counts, (group, inverse), 1)
-    counts /= counts.sum(axis=0)
-    held = np.zeros((folds, len(named)))
+    # The images of each class in each group, of those pairs that have some: a table of all is groups x classes.
+    pairs, counts = np.unique(group * len(named) + inverse, return_counts=True)
+    of_group = np.searchsorted(pairs, np.arange(len(names) + 1) * len(named))
+    classes = pairs % len(named)
+    shares = counts / np.bincount(inverse)[classes]
+    held, row = np.zeros((folds, len(named))), np.zeros(len(named))
     where = np.empty(len(names), np.int64)
     for one in np.argsort(-np.bincount(group), kind="stable"):
-        where[one] = np.argmin((counts[one] * (2 * held + counts[one])).sum(axis=1))
-        held[where[one]] += counts[one]
+        own = slice(of_group[one], of_group[one + 1])
+        row[classes[own]] = shares[own]
+        where[one] = np.argmin((row * (2 * held + row)).sum(axis=1))
+        held[where[one]] += row
+        row[classes[own]] = 0
     return [int(number) for number in where[group]]

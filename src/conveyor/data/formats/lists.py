@@ -7,6 +7,7 @@ folder may have one list for each split: train.csv and validation.csv (or val, v
 
 import csv
 import functools
+import os
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -45,13 +46,16 @@ def read(files: Mapping[str, Path], *, look: bool = True) -> Listing:
     return _read(tuple((split, path.resolve(), path.stat().st_mtime_ns) for split, path in files.items()), look)
 
 
-def columns(path: Path) -> Columns:
-    """The columns of a CSV or parquet file; names with a meaning here are lower-case, others may be classes."""
+def columns(path: Path, errors: str = "strict") -> Columns:
+    """The columns of a CSV or parquet file; names with a meaning here are lower-case, others may be classes.
+
+    With `errors="surrogateescape"`, of a file that we wrote, names need not be UTF-8.
+    """
     if path.suffix.lower() == ".parquet":
         table = parquet(path).read()
         return {_known(name): table.column(name).to_pylist() for name in table.column_names}
     try:
-        with open(path, newline="", encoding="utf-8-sig") as file:
+        with open(path, newline="", encoding="utf-8-sig", errors=errors) as file:
             rows = csv.reader(file)
             head = [_known(name.strip()) for name in next(rows, [])]
             body = [row for row in rows if row]
@@ -100,6 +104,7 @@ def _read(files: tuple[tuple[str, Path, int], ...], look: bool) -> Listing:
                 f"{path} is no list of images: it needs a column path and a column label (or labels, several separated by "
                 f"semicolons, or a column of 0 and 1 for each class) and a line for each image; it has "
                 f"{', '.join(found) or 'nothing'}"
+                + ("; separate the columns by commas, not by semicolons or tabs" if _is_uncommon(found) else "")
             )
         several = several or column != "label"
         named = named or binary
@@ -122,12 +127,41 @@ def _read(files: tuple[tuple[str, Path, int], ...], look: bool) -> Listing:
         raise UserError(f"{files[0][1]} has no images for training: its column split says {', '.join(names)}")
     classes = tuple(named) or in_order({name for value in labels["train"] for name in value})
     pairs, sets = numbered(names, labels, classes, files[0][1])
+    _refuse_twice(names, labels, files[0][1], divides="validation" not in names)
     kept = {split: tuple(part) for split, part in groups.items()}
     return Listing(root, classes, pairs, label_sets=sets if several else {}, groups=kept)
 
 
+def _refuse_twice(
+    names: Mapping[str, Sequence[str]], labels: Mapping[str, Sequence[tuple[str, ...]]], path: Path, *, divides: bool
+) -> None:
+    """Refuse an image with two labels, and one that would train and validate; twice in training alone is a weight."""
+    seen: dict[str, tuple[str, tuple[str, ...]]] = {}
+    for split, part in names.items():
+        for name, label in zip(part, labels[split], strict=True):
+            label = tuple(sorted(label))
+            first = seen.setdefault(os.path.normpath(name), (split, label))
+            if first[1] != label:
+                said = " and ".join(";".join(one) or "nothing" for one in (first[1], label))
+                raise UserError(
+                    f"{path} calls {name} {said}: give it one line, several labels in a column labels (a;b)"
+                )
+            if first[0] != split:
+                raise UserError(f"{path.parent} has {name} for training and for validation: keep one of the two lines")
+    if divides and len(seen) < len(names["train"]):
+        raise UserError(
+            f"{path} names an image more than once, so that copies of training images could be held out: keep one line for "
+            "each, or add a column split"
+        )
+
+
 def _known(name: str) -> str:
     return name.lower() if name.lower() in (*PATHS, *MEANINGS) else name
+
+
+def _is_uncommon(found: Columns) -> bool:
+    """Whether the one column of a file is several, separated by something else than commas."""
+    return len(found) == 1 and any(mark in name for name in found for mark in ";\t|")
 
 
 def _binary(found: Columns) -> list[str]:

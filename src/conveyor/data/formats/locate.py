@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from conveyor.data.formats import tfds
+from conveyor.data.formats.idx import is_zipped
 from conveyor.data.formats.sources import SOURCES, Source
 from conveyor.errors import UserError
 from conveyor.files import cache_folder
@@ -85,7 +86,9 @@ def count_images(copy: Copy) -> dict[str, int] | None:
     counts = {"train": 0, "validation": 0}
     for name, path in copy.files.items():
         key = "validation" if name.startswith(("test", "t10k")) else "train"
-        if name.endswith(".bin") and path.suffix == ".bin":
+        if name.endswith(".bin"):
+            if is_zipped(path):
+                return None
             counts[key] += path.stat().st_size // (3074 if copy.source.name == "cifar100" else 3073)
         elif "labels-idx1" in name:
             try:

@@ -106,11 +106,11 @@ class SyntheticDataset(Dataset):
 
     chunk = 0
 
-    def __init__(self, info: DatasetInfo, num_images: int, channels: int) -> None:
+    def __init__(self, info: DatasetInfo, num_images: int) -> None:
         self.num_classes = info.num_classes
         self.class_names = info.class_names
         self._length = num_images
-        self._channels = channels
+        self._channels = info.channels
 
     def __len__(self) -> int:
         return self._length

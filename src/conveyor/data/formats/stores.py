@@ -14,6 +14,7 @@ from conveyor.data.formats.boxes import FEATURES, Boxes, BoxTable, NamedBoxes, b
 from conveyor.data.formats.listing import Listing
 from conveyor.data.formats.tfrecord import index_files, read_record
 from conveyor.data.formats.tfrecord_example import decode_example
+from conveyor.data.photo.decode import AbsentImageError
 from conveyor.data.photo.encoded import Fetched, Store
 from conveyor.errors import UserError
 from conveyor.options.units import size_in_bytes
@@ -70,7 +71,8 @@ class FolderStore(_ListedStore):
             with open(relative if relative[0] == "/" else f"{self._prefix}{relative}", "rb", buffering=0) as file:
                 return self._fetched(index, file.read(), None if self._boxes is None else self._boxes.of(index))
         except OSError as error:
-            raise UserError(f"cannot read {self._root / relative}: {error.strerror}") from None
+            kind = AbsentImageError if isinstance(error, FileNotFoundError) else UserError
+            raise kind(f"cannot read {self._root / relative}: {error.strerror}") from None
 
     def name(self, index: int) -> str:
         return str(self._root / self.key(index))

@@ -20,17 +20,26 @@ static ptrdiff_t inside(ptrdiff_t position, ptrdiff_t extent, int mirrored)
     return position < 0 ? -position : 2 * (extent - 1) - position;
 }
 
+typedef uint8_t sixteen __attribute__((vector_size(16)));
+#ifdef __clang__
+#define SHUFFLE(values, ...) __builtin_shufflevector(values, values, __VA_ARGS__)
+#else /* GCC has that name from version 12 on only */
+#define SHUFFLE(values, ...) __builtin_shuffle(values, (sixteen){__VA_ARGS__})
+#endif
+
 static void turn(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t width, ptrdiff_t channels)
 {
-    if (channels == 3) {
-        for (ptrdiff_t x = 0; x < width; x++) {
-            to[3 * x] = from[3 * (width - 1 - x)];
-            to[3 * x + 1] = from[3 * (width - 1 - x) + 1];
-            to[3 * x + 2] = from[3 * (width - 1 - x) + 2];
-        }
-        return;
+    ptrdiff_t x = 0;
+    /* Five pixels at a time, and a byte before them, so that nothing beyond the row is read or written. */
+    for (; channels == 3 && x + 6 <= width; x += 5) {
+        sixteen five;
+        memcpy(&five, from + 3 * (width - 5 - x) - 1, 16);
+        five = SHUFFLE(five, 13, 14, 15, 10, 11, 12, 7, 8, 9, 4, 5, 6, 1, 2, 3, 0);
+        memcpy(to + 3 * x, &five, 16);
     }
-    for (ptrdiff_t x = 0; x < width; x++)
+    for (; channels == 1 && x < width; x++)
+        to[x] = from[width - 1 - x];
+    for (; x < width; x++)
         for (ptrdiff_t c = 0; c < channels; c++)
             to[channels * x + c] = from[channels * (width - 1 - x) + c];
 }

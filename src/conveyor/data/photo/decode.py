@@ -15,7 +15,7 @@ from conveyor.data.photo import exif, fused, jpeg
 from conveyor.data.photo.centre import Box, Floats
 from conveyor.data.photo.jpeg import Header
 from conveyor.data.photo.resize import bicubic_into, resize_into
-from conveyor.errors import first_line
+from conveyor.errors import UserError, first_line
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -29,6 +29,10 @@ LARGEST_PIXELS = 1 << 28
 
 class BadImageError(Exception):
     """An image that cannot be decoded; the message says why, the caller adds which one."""
+
+
+class AbsentImageError(UserError, BadImageError):
+    """An image whose file is not there; the message says which one."""
 
 
 class TooLargeError(BadImageError):

@@ -14,7 +14,7 @@ from conveyor.data.batch import RawBatch
 from conveyor.data.formats.boxes import Boxes
 from conveyor.data.order import Indices
 from conveyor.data.photo.crops import CropRule
-from conveyor.data.photo.decode import BadImageError, Encoded
+from conveyor.data.photo.decode import AbsentImageError, BadImageError, Encoded
 from conveyor.data.progressive_size import image_size_at
 from conveyor.errors import UserError
 from conveyor.options.data import DataOptions
@@ -179,9 +179,10 @@ class EncodedDataset:
     def _substitute(self, index: int, error: BadImageError) -> tuple[Encoded, Fetched]:
         """The next image in stored order that can be decoded: the same choice in every run."""
         if not self._options.skip_bad_images:
+            absent = isinstance(error, AbsentImageError)
+            what = str(error) if absent else f"cannot decode {self._store.name(index)}: {error}"
             raise UserError(
-                f"cannot decode {self._store.name(index)}: {error}; mend or remove it, or pass --skip-bad-images "
-                "(`conveyor data verify` lists all such files)"
+                f"{what}; mend or remove it, or pass --skip-bad-images (`conveyor data verify` lists all such files)"
             ) from None
         with self._lock:
             known = self._skipped.get(index)

@@ -3,14 +3,11 @@
 The results are the same to the bit as those of `geometry` and `Normalization`, which are used everywhere else.
 """
 
-import ctypes
-import functools
-
 import torch
 from torch import Tensor
 
 from conveyor.data.transform.normalize import Normalization, row_of
-from conveyor.numerics.native import build
+from conveyor.numerics.native.build import library, run
 
 
 def applies(images: Tensor, normalization: Normalization) -> bool:
@@ -22,7 +19,7 @@ def applies(images: Tensor, normalization: Normalization) -> bool:
         and not normalization.per_image
         and images.numel() > 0
         and images.shape[3] == len(normalization.scale)
-        and library() is not None
+        and library("augment") is not None
     )
 
 
@@ -34,8 +31,6 @@ def augment(
     `mirror` bool [B] says which are turned left to right; None for `offsets` or `mirror` leaves that step out. Mirrored
     filling needs padding smaller than the images.
     """
-    found = library()
-    assert found is not None
     batch, height, width, channels = images.shape
     if offsets is not None:
         offsets = offsets.contiguous()
@@ -45,20 +40,9 @@ def augment(
     scale, shift = (row_of(values, width, images.device) for values in (normalization.scale, normalization.shift))
     scratch = torch.empty(batch * 2 * width * channels, dtype=torch.uint8)
     out = torch.empty(batch, height, width, channels, dtype=torch.float32)
-    found.conveyor_augment(
-        images.data_ptr(), batch, height, width, channels, padding, fill != "zero",
+    run(
+        "augment", "augment", images.data_ptr(), batch, height, width, channels, padding, fill != "zero",
         None if offsets is None else offsets.data_ptr(), None if mirror is None else mirror.data_ptr(),
         scale.data_ptr(), shift.data_ptr(), scratch.data_ptr(), out.data_ptr(), torch.get_num_threads(),
     )  # fmt: skip
     return out
-
-
-@functools.cache
-def library() -> ctypes.CDLL | None:
-    """The compiled function, or None where it cannot be had."""
-    found = build.load("augment", "images are shifted, mirrored and normalised in separate PyTorch operations")
-    if found is not None:
-        pointer, size = ctypes.c_void_p, ctypes.c_ssize_t
-        found.conveyor_augment.argtypes = [pointer, *[size] * 5, ctypes.c_int, *[pointer] * 6, ctypes.c_int]
-        found.conveyor_augment.restype = None
-    return found

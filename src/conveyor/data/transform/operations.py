@@ -6,14 +6,11 @@ holds everything that is rounded or drawn, and its values stand on the host; the
 operations, so both ways, and every layout, give the same bits.
 """
 
-import ctypes
-import functools
-
 import torch
 from torch import Tensor
 
 from conveyor.data.transform.normalize import LUMA
-from conveyor.numerics.native import build
+from conveyor.numerics.native.build import library, run
 
 CODES = (
     "identity", "autocontrast", "equalize", "solarize", "posterize", "color", "contrast", "brightness", "sharpness",
@@ -37,15 +34,15 @@ def change(images: Tensor, plan: Tensor) -> Tensor:
     if images.is_floating_point():
         images = images.round().clamp_(0, 255).to(torch.uint8)
     batch, height, width, channels = images.shape
-    found = library() if images.device.type == "cpu" and images.numel() else None
-    if found is None or channels > 4 or max(height, width) > LARGEST:
+    fits = images.device.type == "cpu" and images.numel() and channels <= 4 and max(height, width) <= LARGEST
+    if not fits or library("change") is None:
         return by_torch(images, plan)
     images, plan, out = images.contiguous(), plan.contiguous(), torch.empty(images.shape, dtype=torch.uint8)
     threads = torch.get_num_threads()
     room = 4 * ((height + 4) * (width + 4) + 6 * width + height * width)
     scratch = torch.empty(threads * room, dtype=torch.uint8)
-    found.conveyor_change(
-        images.data_ptr(), batch, height, width, channels, plan.data_ptr(), plan.shape[1],
+    run(
+        "change", "change", images.data_ptr(), batch, height, width, channels, plan.data_ptr(), plan.shape[1],
         scratch.data_ptr(), room, out.data_ptr(), threads,
     )  # fmt: skip
     return out
@@ -192,14 +189,3 @@ def moved(images: Tensor, values: Tensor, *, smoothly: bool) -> Tensor:
         (at(left, row) * (256 - right) + at(left + 1, row) * right + 128) >> 8 for row in (top, top + 1)
     )  # fmt: skip
     return ((upper * (256 - below) + lower * below + 128) >> 8).to(torch.uint8)
-
-
-@functools.cache
-def library() -> ctypes.CDLL | None:
-    """The compiled function, or None where it cannot be had."""
-    found = build.load("change", "images are augmented in separate PyTorch operations")
-    if found is not None:
-        pointer, size = ctypes.c_void_p, ctypes.c_ssize_t
-        found.conveyor_change.argtypes = [pointer, *[size] * 4, pointer, size, pointer, size, pointer, ctypes.c_int]
-        found.conveyor_change.restype = None
-    return found

@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Mapping
 
 from conveyor.dialects.reader import Values
-from conveyor.dialects.translation import Draft, Launcher, Translation, exponent_rate, positive
+from conveyor.dialects.translation import Draft, Launcher, Translation, exponent_rate
 from conveyor.dialects.values import fractions
 from conveyor.errors import UserError
 from conveyor.options.units import Duration
@@ -18,10 +18,6 @@ CIFAR_SIZES = ("8", "14", "20", "32", "44", "56", "110")
 
 def translate(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
     """Options of resnet_main.py as ours."""
-    positive(
-        values, "batch_size", "replication_factor", "num_ipus", "gradient_accumulation_factor", "epochs", "norm_groups"
-    )
-    positive(values, "batches_per_step", "steps_per_log")
     draft = Draft(values, STYLE)
     synthetic = script == "resnet_synthetic_benchmark"
     imagenet = values["dataset"] == "IMAGENET"
@@ -36,8 +32,6 @@ def translate(script: str, values: Values, launcher: Launcher, environment: Mapp
     draft.set(validation_transform=None if imagenet else "train")
     draft.set(normalize_on="host", eight_bit_io=False, in_channels=4)
     workers = values["num_workers"]
-    if workers is not None and workers < 0:
-        raise UserError(f"--num-workers {workers} is negative: give 0 (in this process) or more")
     draft.set(loader_threads=None if workers is None else max(1, workers))
     _model(draft)
     _batch(draft, launcher)

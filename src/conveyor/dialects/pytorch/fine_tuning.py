@@ -14,7 +14,7 @@ from pathlib import Path
 from conveyor.data import catalogue
 from conveyor.data.subject import completed_subject
 from conveyor.dialects.reader import Values
-from conveyor.dialects.translation import Translation, positive
+from conveyor.dialects.translation import Translation
 from conveyor.errors import UserError
 from conveyor.options import Options
 from conveyor.options.units import Duration
@@ -28,10 +28,7 @@ FOLDER = "fine-tune"
 def with_second_phase(first: Translation, values: Values, translate: Callable[[Values], Translation]) -> Translation:
     """The run with the phase that follows it, if one is asked for; `translate` reads its values like the first's."""
     given = [key for name in OPTIONS if values.has(key := f"fine_tune_{name}")]
-    positive(values, "fine_tune_micro_batch_size", "fine_tune_gradient_accumulation")
     epochs = values["fine_tune_epoch"]
-    if epochs < 0 or values["fine_tune_lr"] < 0:
-        raise UserError("--fine-tune-epoch and --fine-tune-lr cannot be negative: give 0 or more")
     if not values["half_res_training"] or not epochs:
         needed = "--half-res-training" if not values["half_res_training"] else "--fine-tune-epoch above 0"
         told = [f"{values.spelling(key)} has no effect without {needed}" for key in given if values[key]]

@@ -13,7 +13,7 @@ from conveyor.data.formats.boxes import CSV_NAME, has_boxes
 from conveyor.dialects.pytorch import fine_tuning
 from conveyor.dialects.pytorch.table import LATER
 from conveyor.dialects.reader import Values
-from conveyor.dialects.translation import Draft, Launcher, Translation, check_proportions, positive
+from conveyor.dialects.translation import Draft, Launcher, Translation, check_proportions
 from conveyor.errors import UserError
 from conveyor.options.units import Duration
 from conveyor.topology import exact
@@ -28,10 +28,6 @@ OURS = {"resnext101": "resnext101_32x8d", "mobilenet": "mobilenet_v2"}
 
 def translate(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
     """Options of train.py (or run_benchmark.py) as ours."""
-    positive(
-        values, "batch_size", "gradient_accumulation", "replicas", "device_iteration", "epoch", "groupnorm_group_num"
-    )
-    positive(values, "checkpoint_save_freq", "validation_frequency", "iterations", "logs_per_epoch")
     later = is_later(values) or script == "run_benchmark"
     draft = Draft(values, STYLE)
     draft.set(micro_batch_size=values["batch_size"], replicas=_replicas(draft, launcher))
@@ -210,8 +206,6 @@ def _optimizer(draft: Draft, later: bool) -> None:
     values = draft.values
     rule, momentum = values["optimizer"], values["momentum"]
     decay = values["weight_decay"] if values["weight_decay"] is not None else (1e-4 if later else 0.0)
-    if momentum < 0:
-        raise UserError(f"--momentum {momentum:g} is negative: give 0 or more")
     if rule in ("sgd", "sgd_combined"):
         draft.set(optimizer="momentum" if momentum else "sgd", momentum=momentum or None)
     else:
@@ -231,8 +225,6 @@ def _schedule(draft: Draft, later: bool) -> None:
     epochs = values["epoch"]
     draft.set(epochs=float(epochs))
     ticks = exact(values["lr_scheduler_freq"] or 0)
-    if ticks < 0:
-        raise UserError(f"--lr-scheduler-freq {float(ticks):g} is negative: give 0 (every update) or more")
     tick = Duration(1 / ticks, "ep") if ticks else Duration(Fraction(1), "up")
     if kind in ("no", "step"):
         drops = [Duration(Fraction(epoch), "ep") for epoch in values["lr_epoch_decay"] or ()] if kind == "step" else []
@@ -243,8 +235,6 @@ def _schedule(draft: Draft, later: bool) -> None:
         draft.set(lr_schedule="cosine")
     else:
         draft.set(lr_schedule="exponential", lr_decay=values["lr_decay"], lr_decay_every=tick)
-    if values["warmup_epoch"] < 0:
-        raise UserError(f"--warmup-epoch {values['warmup_epoch']} is negative: give 0 (off) or more")
     if values["warmup_epoch"]:
         draft.set(
             warmup=Duration(Fraction(values["warmup_epoch"]), "ep"), warmup_form="from-zero" if later else "epochs"

@@ -10,7 +10,7 @@ from conveyor.dialects.translation import Draft, exponent_rate
 from conveyor.dialects.values import fractions
 from conveyor.errors import UserError
 from conveyor.options import Options, find
-from conveyor.options.units import Duration, format_fraction
+from conveyor.options.units import Duration
 from conveyor.topology import exact
 from conveyor.version import __version__
 
@@ -104,8 +104,6 @@ def schedule(draft: Draft, defaults: models.Defaults, dataset: str, epochs: Frac
         draft.set(lr_schedule="polynomial", lr_power=values["poly_lr_decay_power"], warmup_mode="shift")
         draft.set(lr_end=end / peak if end is not None else values["poly_lr_end_ratio"])
     warmup = exact(values["warmup_epochs"])
-    if warmup < 0:
-        raise UserError(f"--warmup-epochs {format_fraction(warmup)}: give 0 (off) or more")
     if epochs == 0 and warmup:
         draft.note("--iterations without --epochs: no warm-up")
         warmup = Fraction(0)
@@ -129,8 +127,6 @@ def events(draft: Draft, images: int, global_batch: int, epochs: Fraction) -> No
     values = draft.values
     per_epoch = images // global_batch
     saves = values["ckpts_per_epoch"]
-    if saves < 0 or values["epochs_per_ckpt"] < 0:
-        raise UserError("a checkpoint frequency cannot be negative: give 0 (none) or more")
     if values["epochs_per_ckpt"] and values.has("ckpts_per_epoch") and saves:
         raise UserError("--ckpts-per-epoch and --epochs-per-ckpt exclude each other: give one of them")
     frequency = Fraction(1, values["epochs_per_ckpt"]) if values["epochs_per_ckpt"] else Fraction(saves)

@@ -12,8 +12,8 @@ from typing import Any
 from conveyor.dialects.checkpoint_names import checkpoint_path
 from conveyor.dialects.reader import Values, check_family
 from conveyor.dialects.tensorflow1 import models, training
-from conveyor.dialects.translation import SCHEDULES, Draft, Launcher, Translation, check_proportions, positive, share
-from conveyor.errors import UserError, did_you_mean
+from conveyor.dialects.translation import SCHEDULES, Draft, Launcher, Translation, check_proportions, share
+from conveyor.errors import UserError
 from conveyor.files import parse_json
 from conveyor.launch.rank import TF_CONFIG_EXAMPLE
 from conveyor.options import Options
@@ -27,12 +27,7 @@ PROFILES = {"NO_PROFILE": "off", "DEVICE_PROFILE": "light", "IPU_PROFILE": "laye
 def translate(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
     """Options of train.py or validation.py as ours."""
     family = str(values["model"])
-    if family not in models.FAMILIES:
-        raise UserError(f"--model: there is no model {family!r}{did_you_mean(family, models.FAMILIES)}")
     check_family(values, family)
-    positive(values, "batch_size", "gradient_accumulation_count", "replicas", "shards", "iterations", "BN_span")
-    positive(values, "batches_per_step", "logs_per_epoch", "log_freq", "valid_batch_size", "image_size", "lr_drops")
-    positive(values, "prefetch_depth")
     draft = Draft(values, STYLE)
     dataset = _data(draft, environment)
     defaults = models.DEFAULTS[family]

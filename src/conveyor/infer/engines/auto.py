@@ -23,6 +23,7 @@ from conveyor.infer.machine import OtherWork
 from conveyor.measure.processor import processor
 from conveyor.measure.remembered import key_of, recall, remember, version
 from conveyor.measure.rounds import in_turn
+from conveyor.options.units import many
 
 SECONDS = 3.0
 """Time for measuring all candidates together, after each has run once."""
@@ -51,6 +52,8 @@ class Choice:
     quiet: bool
     remembered: bool = False
     precision: str = "float32"
+    asked: bool = False
+    """Whether the user named the engine."""
 
     def fastest(self, precision: str) -> tuple[str, float] | None:
         """The engine for one of several precisions and its time; zero when it was the only candidate of all."""
@@ -65,11 +68,9 @@ class Choice:
 
     def text(self) -> str:
         """One line: what was chosen, against what, and whether it will be measured again."""
-        what = (
-            f"engine {self.engine} for batch {self.batch} on {self.threads} {'core' if self.threads == 1 else 'cores'}"
-        )
+        what = f"engine {self.engine} for batch {self.batch} on {many(self.threads, 'core')}"
         if not self.milliseconds:
-            return f"{what}: the only one that can run this model here"
+            return f"{what}: {'as asked' if self.asked else 'the only one that can run this model here'}"
         times = ", ".join(
             f"{name} {value:.1f} ms" for name, value in sorted(self.milliseconds.items(), key=lambda x: x[1])
         )
@@ -98,7 +99,7 @@ def choose(
         raise UserError("no installed engine can run this model: pip install 'conveyor[export]'")
     if len(candidates) == 1:
         only, name = next(iter(candidates.values()))
-        return Choice(name, {}, batch, threads, quiet=True, precision=only.precision)
+        return Choice(name, {}, batch, threads, quiet=True, precision=only.precision, asked=engine != "auto")
     cache = cache or cache_folder() / "engines.json"
     key = _key(sources, list(candidates), batch, threads)
     known = recall(cache, key)

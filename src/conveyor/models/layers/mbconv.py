@@ -4,7 +4,7 @@ Module names are timm's (conv_pw, bn1, conv_dw, bn2, se.conv_reduce, conv_pwl, b
 """
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from torch import Tensor, nn
@@ -147,6 +147,30 @@ class InvertedResidual(_MobileBlock):
 def make_block(plan: BlockPlan) -> nn.Module:
     """The block of a plan: without expansion if the inner width is the input's."""
     return DepthwiseSeparable(plan) if plan.expanded == plan.in_channels else InvertedResidual(plan)
+
+
+def repeated(
+    rows: Iterable[tuple[int, int, int, int, int]],
+    channels: int,
+    plan: Callable[..., BlockPlan],
+    squeeze: float = 0.0,
+) -> list[list[BlockPlan]]:
+    """Stages from rows of (kernel, repeats, output channels, expansion, stride), behind a stem of `channels`.
+
+    The stride is the first block's; `squeeze` is the width inside SE as a share of a block's input, 0 for none.
+    """
+    plans: list[list[BlockPlan]] = []
+    for kernel, repeats, out_channels, ratio, stride in rows:
+        plans.append([])
+        for index in range(repeats):
+            squeezed = max(1, int(channels * squeeze)) if squeeze else 0
+            block = plan(
+                in_channels=channels, out_channels=out_channels, expanded=channels * ratio, kernel=kernel,
+                stride=1 if index else stride, squeezed=squeezed,
+            )  # fmt: skip
+            plans[-1].append(block)
+            channels = out_channels
+    return plans
 
 
 def with_drop_rates(plans: list[list[BlockPlan]], survival: float) -> list[list[BlockPlan]]:

@@ -9,6 +9,7 @@ import functools
 import logging
 import os
 from pathlib import Path
+from typing import Any
 
 from conveyor.files import cache_folder
 from conveyor.numerics.native import compile as recipe
@@ -27,6 +28,14 @@ def library(name: str) -> ctypes.CDLL | None:
 
     found = load(name, "PyTorch's own operations take its place")
     return None if found is None else _declare(found, name)
+
+
+def run(name: str, function: str, *arguments: Any, brain: bool = False) -> None:
+    """Call `conveyor_FUNCTION` of `name`.c, which must be there; `brain`: its form for bfloat16 values (see `TWOFOLD`)."""
+    kernels = library(name)
+    assert kernels is not None, f"{name} needs its C kernels: ask for the library first"
+    if getattr(kernels, f"conveyor_{function}{'_brain' if brain else ''}")(*arguments):
+        raise MemoryError(f"not enough memory for the kernel {function}")
 
 
 def load(name: str, otherwise: str) -> ctypes.CDLL | None:
@@ -113,6 +122,10 @@ FUNCTIONS: dict[str, dict[str, tuple[list[type], type | None]]] = {
         "conveyor_winograd_weights": ([*[_POINTER] * 3, *[_SIZE] * 5], _NUMBER),
     },
     "rounding": {"conveyor_round": ([_POINTER, _POINTER, _SIZE, _WORD, _NUMBER, _NUMBER], None)},
+    "augment": {"conveyor_augment": ([_POINTER, *[_SIZE] * 5, _NUMBER, *[_POINTER] * 6, _NUMBER], None)},
+    "change": {
+        "conveyor_change": ([_POINTER, *[_SIZE] * 4, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _NUMBER], None)
+    },
 }
 """Arguments and results of the functions in each source file."""
 

@@ -73,15 +73,9 @@ static void tile_of_input(const float *x, const Shape *s, ptrdiff_t channels, pt
     }
 }
 
-/* What follows the sum: y = relu(sum + bias + residual), each of the three only if it is there. */
-typedef struct {
-    const float *bias, *residual;
-    int relu;
-} After;
-
-/* The tile of y from M[place][tile][channel], A^T m A, cut at the border. */
+/* The tile of y from M[place][tile][channel], A^T m A + bias (or null), cut at the border. */
 static void tile_of_output(const float *m, ptrdiff_t plane, const Shape *s, ptrdiff_t channels, ptrdiff_t tile, float *y,
-                           const After *after) {
+                           const float *bias) {
     ptrdiff_t image, top, left;
     locate(s, tile, &image, &top, &left);
     ptrdiff_t lines = s->height - top < 4 ? s->height - top : 4, columns = s->width - left < 4 ? s->width - left : 4;
@@ -92,15 +86,10 @@ static void tile_of_output(const float *m, ptrdiff_t plane, const Shape *s, ptrd
         for (int j = 0; j < 6; j++) transform_output(in + j, 6, half + j, 6);
         for (int i = 0; i < 4; i++) transform_output(half + i * 6, 1, out + i * 4, 1);
         v8 added = {0};
-        if (after->bias) added = *(const v8u *)(after->bias + c);
+        if (bias) added = *(const v8u *)(bias + c);
         for (ptrdiff_t i = 0; i < lines; i++)
-            for (ptrdiff_t j = 0; j < columns; j++) {
-                ptrdiff_t at = corner + (i * s->width + j) * channels + c;
-                v8 value = out[i * 4 + j] + added;
-                if (after->residual) value += *(const v8u *)(after->residual + at);
-                if (after->relu) value = (v8)(~(value < 0.0f) & (i8)value); /* a NaN stays a NaN */
-                *(v8u *)(y + at) = value;
-            }
+            for (ptrdiff_t j = 0; j < columns; j++)
+                *(v8u *)(y + corner + (i * s->width + j) * channels + c) = out[i * 4 + j] + added;
     }
 }
 
@@ -294,7 +283,7 @@ static void end(Work *k) {
 }
 
 /* All tiles, by the threads that call it together: transform the input, multiply with u, transform the result. */
-static void all_tiles(const Work *k, const float *x, const float *u, ptrdiff_t u_plane, float *y, const After *after) {
+static void all_tiles(const Work *k, const float *x, const float *u, ptrdiff_t u_plane, float *y, const float *bias) {
     const Shape *s = &k->s;
     ptrdiff_t panels = k->results / PANEL;
     for (ptrdiff_t start = 0; start < s->tiles; start += k->block) {
@@ -310,7 +299,7 @@ static void all_tiles(const Work *k, const float *x, const float *u, ptrdiff_t u
         }
 #pragma omp for schedule(static)
         for (ptrdiff_t t = 0; t < count; t++)
-            tile_of_output(k->m + t * k->m_pitch, k->m_plane, s, k->results, start + t, y, after);
+            tile_of_output(k->m + t * k->m_pitch, k->m_plane, s, k->results, start + t, y, bias);
     }
 }
 
@@ -321,7 +310,6 @@ static ptrdiff_t plane_of_kernels(ptrdiff_t in, ptrdiff_t out) { return in * out
  * multiples of 16. Returns 0, or 1 if memory is short. */
 int conveyor_winograd(const float *x, const float *w, const float *bias, float *y, ptrdiff_t images, ptrdiff_t height,
                       ptrdiff_t width, ptrdiff_t in, ptrdiff_t out, int turned) {
-    const After after = {bias, NULL, 0};
     Work k;
     int failed = begin(&k, images, height, width, turned ? out : in, turned ? in : out, omp_get_max_threads());
     ptrdiff_t u_plane = plane_of_kernels(in, out);
@@ -335,7 +323,7 @@ int conveyor_winograd(const float *x, const float *w, const float *bias, float *
                 if (turned) panel_backward(w, in, out, panel, u, u_plane);
                 else panel_forward(w, in, panel, u, u_plane);
             }
-            all_tiles(&k, x, u, u_plane, y, &after);
+            all_tiles(&k, x, u, u_plane, y, bias);
         }
     }
     free(u);

@@ -29,7 +29,10 @@ MOST_DIMENSIONS = 8
 
 
 def as_images(values: Any, image_shape: tuple[int, int, int]) -> NDArray[np.uint8]:
-    """uint8 [N, H, W, C] from numbers in 0..255 of any type; an image without the first dimension is a batch of 1."""
+    """uint8 [N, H, W, C] from numbers in 0..255 of any type; an image without the first dimension is a batch of 1.
+
+    Fractions are rounded, as a resized image has them; an array in 0..1 is not an image of this kind, but nearly black as one.
+    """
     array = values if isinstance(values, np.ndarray) else from_lists(values)
     if array.dtype.kind not in "uif":
         raise Refused("the array must hold numbers from 0 to 255")
@@ -45,7 +48,12 @@ def as_images(values: Any, image_shape: tuple[int, int, int]) -> NDArray[np.uint
     if array.dtype.kind == "f":
         if not np.isfinite(array).all():
             raise Refused("the array holds values that are not finite")
-        array = np.rint(array)
+        rounded = np.rint(array)
+        if array.max() <= 1 and (array != rounded).any():
+            raise Refused(
+                "the array holds fractions up to 1: send numbers from 0 to 255, the model normalises them itself"
+            )
+        array = rounded
     if array.min() < 0 or array.max() > 255:
         raise Refused("the array must hold numbers from 0 to 255; normalisation is done by the model")
     return array.astype(np.uint8)
@@ -78,29 +86,27 @@ def from_lists(values: Any) -> NDArray[Any]:
         raise Refused("the numbers do not form a regular array") from error
 
 
-def from_bytes(
-    content: bytes | memoryview, datatype: str, shape: Sequence[int], what: str = "the tensor"
-) -> NDArray[Any]:
+def from_bytes(content: bytes | memoryview, datatype: str, shape: Sequence[int]) -> NDArray[Any]:
     """An array from its raw little-endian bytes."""
     if datatype not in DTYPES:
-        raise Refused(f"{what} has the data type {datatype[:20]!r}: UINT8 or another number type is needed")
-    checked = checked_shape(shape, what)
+        raise Refused(f"the tensor has the data type {datatype[:20]!r}: UINT8 or another number type is needed")
+    checked = checked_shape(shape)
     dtype = np.dtype(DTYPES[datatype]).newbyteorder("<")
     expected = math.prod(checked) * dtype.itemsize
     if len(content) != expected:
-        raise Refused(f"{what} has {len(content)} bytes, but {datatype} {checked} needs {expected}")
+        raise Refused(f"the tensor has {len(content)} bytes, but {datatype} {checked} needs {expected}")
     return np.frombuffer(content, dtype).reshape(checked)
 
 
-def checked_shape(shape: Any, what: str = "the tensor") -> list[int]:
+def checked_shape(shape: Any) -> list[int]:
     """A list of one to eight sizes of at least 1."""
     if not isinstance(shape, Sequence) or isinstance(shape, str) or not 1 <= len(shape) <= MOST_DIMENSIONS:
-        raise Refused(f"{what} needs a shape: a list of one to eight numbers")
+        raise Refused("the tensor needs a shape: a list of one to eight numbers")
     sizes = list(shape)
     if not all(isinstance(size, int) and not isinstance(size, bool) and 1 <= size <= 1 << 31 for size in sizes):
-        raise Refused(f"{what} has a shape with something else than positive whole numbers")
+        raise Refused("the tensor has a shape with something else than positive whole numbers")
     if math.prod(sizes) > 1 << 40:
-        raise Refused(f"{what} has a shape of more elements than any request could hold")
+        raise Refused("the tensor has a shape of more elements than any request could hold")
     return sizes
 
 
