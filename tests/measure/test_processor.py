@@ -22,6 +22,14 @@ def test_name_flags_and_vectors() -> None:
     assert found.text == "\n".join(sorted({LINES[1], LINES[2]}))
 
 
+def test_the_label_tells_generations_of_one_name_apart() -> None:
+    old, new = (parse([f"cpu family\t: {family}", "model\t\t: 17", *LINES]) for family in (25, 26))
+    assert old.label == "Some CPU @ 2 GHz family 25 model 17 AVX2 AVX-512 BF16"
+    assert old.label != new.label
+    assert old.text != new.text
+    assert parse(LINES).label == "Some CPU @ 2 GHz AVX2 AVX-512 BF16"
+
+
 def test_a_system_that_tells_nothing_has_a_name_and_no_instructions() -> None:
     found = parse([])
     assert found.name

@@ -137,11 +137,12 @@ def test_winograd_equals_float64(batch: int, channels: int, out: int, height: in
     torch.manual_seed(batch * 1000 + channels * 100 + out)
     layer = nn.Conv2d(16 * channels, 16 * out, 3, padding=1, bias=bias).to(memory_format=torch.channels_last)
     x = torch.randn(batch, 16 * channels, height, width).to(memory_format=torch.channels_last)
-    y, dx = convolution.empty(x, 16 * out), torch.empty_like(x)
     dy = torch.randn(batch, 16 * out, height, width).to(memory_format=torch.channels_last)
-    convolution._winograd(x, layer.weight, layer.bias, y, turned=False)
-    convolution._winograd(dy, layer.weight, None, dx, turned=True)
-    found = [y, dx, convolution._weights_winograd(dy, x, layer.weight)]
+    found = [
+        convolution.winograd_forward(x, layer.weight, layer.bias),
+        convolution.winograd_input(dy, x, layer.weight),
+        convolution.winograd_weights(dy, x, layer.weight),
+    ]
     exact = gradients(layer.double(), x.double(), dy.double())[:3]
     for got, wanted in zip(found, exact, strict=True):
         assert (got - wanted).norm() <= 3e-6 * wanted.norm()

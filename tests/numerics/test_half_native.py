@@ -6,15 +6,16 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from conveyor.numerics import half_choice, half_native, half_ops
+from conveyor.numerics import convolution, half_choice, half_native, half_ops
 from conveyor.numerics.convolution import Geometry
 from conveyor.numerics.half_choice import HalfChoice
 from conveyor.numerics.half_policy import HalfPolicy
 
-LAYERS = {
+LAYERS = {  # in and out channels, kernel, stride, padding, groups
     "1x1": (48, 64, 1, 1, 0, 1),
     "few channels": (16, 24, 1, 1, 0, 1),
     "3x3": (16, 32, 3, 1, 1, 1),
+    "wide 3x3": (64, 80, 3, 1, 1, 1),
     "stride": (16, 32, 3, 2, 1, 1),
     "1x1 stride": (16, 32, 1, 2, 0, 1),
     "wide stride": (256, 256, 3, 2, 1, 1),
@@ -90,8 +91,7 @@ def test_an_operation_that_was_found_slow_is_emulated(monkeypatch: pytest.Monkey
     x, weight, dy, geometry = case("3x3")
     slow = half_native.key("weight", x, weight, geometry)
     policy = HalfPolicy(dtype=torch.bfloat16, native=True, wide=frozenset({slow}))
-    assert policy.computes("forward", x, weight, geometry)
-    assert not policy.computes("weight", x, weight, geometry)
+    assert [policy.way(one, x, weight, geometry) for one in half_native.OPERATIONS] == ["half", "half", "float32"]
     monkeypatch.setattr(half_native, "weight_gradient", None)
     bias = torch.zeros(weight.shape[0])
     found = run(policy, x, weight, bias, dy, geometry)
@@ -117,7 +117,7 @@ def test_the_choice_is_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     monkeypatch.setattr(half_choice, "fast_half", lambda device, dtype: True)
     asked: list[int] = []
 
-    def slower(narrow: object, wide: object) -> bool:
+    def slower(half: object, other: object, margin: float) -> bool:
         asked.append(1)
         return len(asked) == 2
 
@@ -128,6 +128,36 @@ def test_the_choice_is_measured_once(monkeypatch: pytest.MonkeyPatch, tmp_path: 
     assert half_choice.choose([layer], torch.bfloat16) == first
     assert len(asked) == 3
     assert HalfChoice.from_json(first.to_json()) == first
+
+
+@pytest.mark.skipif(not convolution.has_winograd(), reason="no compiled Winograd kernels here")
+def test_winograd_is_taken_where_it_was_found_faster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("CONVEYOR_CACHE", str(tmp_path))
+    monkeypatch.setattr(half_choice, "fast_half", lambda device, dtype: True)
+    monkeypatch.setattr(half_choice, "_is_slower", lambda half, other, margin: margin < 1.5)
+    narrow = (3, 8, 8), (4, 3, 3, 3), Geometry((1, 1), (1, 1), (1, 1), 1, direct=True)
+    x, weight, _, geometry = case("wide 3x3")
+    found = half_choice.choose([narrow, (tuple(x.shape[1:]), tuple(weight.shape), geometry)], torch.bfloat16)
+    keys = {half_native.key(one, x, weight, geometry) for one in half_native.OPERATIONS}
+    assert found == HalfChoice(True, winograd=frozenset(keys))
+    assert HalfChoice.from_json(found.to_json()) == found
+    assert HalfChoice.from_json({"native": True, "wide": []}) == HalfChoice(True)
+
+
+@pytest.mark.skipif(not convolution.has_winograd(), reason="no compiled Winograd kernels here")
+def test_winograd_differs_from_the_direct_sum_by_float32_rounding(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Against float64 as closely as the library, in all three operations and with a bias; and only where it was chosen."""
+    x, weight, dy, geometry = case("wide 3x3")
+    bias = torch.randn(weight.shape[0])
+    keys = frozenset(half_native.key(one, x, weight, geometry) for one in half_native.OPERATIONS)
+    plain = run(HalfPolicy(dtype=torch.bfloat16, native=True), x, weight, bias, dy, geometry)
+    filtered = run(HalfPolicy(dtype=torch.bfloat16, native=True, winograd=keys), x, weight, bias, dy, geometry)
+    y, dx, dw = reference(x, weight, dy, geometry)
+    y = y + bias.bfloat16().double().view(-1, 1, 1)
+    for one, other, exact in zip(filtered, plain, (y, dx, dw), strict=False):
+        torch.testing.assert_close(one.double(), exact, rtol=2**-8, atol=1e-5 * float(exact.abs().max()))
+        share = (one != other).float().mean()
+        assert 0 < share < 0.05
 
 
 def test_without_instructions_nothing_is_measured(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -59,6 +59,15 @@ def test_other_sources_have_another_name(monkeypatch: pytest.MonkeyPatch, tmp_pa
     assert recipe.file_name("rounding", next(iter(recipe.LEVELS[os.uname().machine]))) != before
 
 
+def made(name: str, level: str, scratch: Path) -> ctypes.CDLL:
+    """The kernels of one level, compiled where the build has not."""
+    target = recipe.BUILT / level / recipe.file_name(name, level)
+    if not target.exists():
+        target = scratch / f"{level}.so"
+        recipe.make(recipe.find_compiler() or "", name, level, target)
+    return build._declare(ctypes.CDLL(str(target)), name)
+
+
 @needs_compiler
 @pytest.mark.skipif("avx512" not in recipe.levels_here(), reason="needs AVX-512 to compare with AVX2")
 @pytest.mark.parametrize("ending", ["", "_brain"])
@@ -70,11 +79,7 @@ def test_avx2_and_avx512_compute_the_same_bits(ending: str, tmp_path: Path) -> N
     vectors = [torch.rand(channels, generator=generator) + 0.5 for _ in range(5)]
     found: dict[str, list[torch.Tensor]] = {}
     for level in ("avx512", "avx2"):
-        target = recipe.BUILT / level / recipe.file_name("norm_act", level)
-        if not target.exists():
-            target = tmp_path / f"{level}.so"
-            recipe.make(recipe.find_compiler() or "", "norm_act", level, target)
-        kernels = build._declare(ctypes.CDLL(str(target)), "norm_act")
+        kernels = made("norm_act", level, tmp_path)
         moments = torch.empty(2, channels, dtype=torch.float64)
         results = [moments]
         getattr(kernels, f"conveyor_moments{ending}")(
@@ -96,6 +101,33 @@ def test_avx2_and_avx512_compute_the_same_bits(ending: str, tmp_path: Path) -> N
         found[level] = results
     for one, other in zip(found["avx512"], found["avx2"], strict=True):
         assert torch.equal(one.view(torch.uint8), other.view(torch.uint8))
+
+
+@needs_compiler
+@pytest.mark.skipif("avx512" not in recipe.levels_here(), reason="needs AVX-512 to compare with AVX2")
+@pytest.mark.parametrize("ending", ["", "_brain"])
+@pytest.mark.parametrize("sizes", [(3, 9, 13, 48, 80), (8, 14, 14, 64, 64), (2, 5, 6, 16, 32)])
+def test_winograd_has_the_same_bits_at_both_widths(ending: str, sizes: tuple[int, ...], tmp_path: Path) -> None:
+    """Vectors of 16 and micro-kernels of 12 x 32 results beside vectors of 8 and 6 x 16; strips that are half full too."""
+    images, height, width, channels, out = sizes
+    dtype = torch.bfloat16 if ending else torch.float32
+    x, dy, weight = (
+        torch.randn(shape).to(dtype)
+        for shape in ((images, height, width, channels), (images, height, width, out), (out, 3, 3, channels))
+    )
+    bias = torch.randn(out)
+    found = {}
+    for level in ("avx512", "avx2"):
+        kernels = made("winograd", level, tmp_path)
+        convolve = getattr(kernels, f"conveyor_winograd{ending}")
+        y, dx, dw = torch.empty_like(dy), torch.empty_like(x), torch.empty_like(weight)
+        convolve(x.data_ptr(), weight.data_ptr(), bias.data_ptr(), y.data_ptr(), *sizes, 0)
+        convolve(dy.data_ptr(), weight.data_ptr(), None, dx.data_ptr(), *sizes, 1)
+        getattr(kernels, f"conveyor_winograd_weights{ending}")(x.data_ptr(), dy.data_ptr(), dw.data_ptr(), *sizes)
+        found[level] = y, dx, dw
+    for one, other in zip(found["avx512"], found["avx2"], strict=True):
+        assert one.isfinite().all()
+        assert torch.equal(one, other)
 
 
 @pytest.mark.skipif(not os.environ.get("AARCH64_CC"), reason="AARCH64_CC names no cross compiler")

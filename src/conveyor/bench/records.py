@@ -111,7 +111,7 @@ def machine() -> dict[str, Any]:
     import psutil
 
     return {
-        "processor": " ".join((processor().name, *processor().features)),
+        "processor": processor().label,
         "cores": usable_cores(),
         "memory_gib": round(psutil.virtual_memory().total / 2**30, 1),
         "load_before": LOAD_BEFORE,

@@ -79,7 +79,8 @@ def way(weight: Tensor, geometry: Geometry) -> str:
             return "product"
         if min(channels, out_channels) < FEWEST_CHANNELS:
             return "library"
-        if _suits_winograd(weight, geometry) and has_winograd():
+        few = channels * out_channels <= MOST_WEIGHTS.get(_vectors(), 0)
+        if few and not geometry.direct and suits_winograd(weight, geometry):
             return "winograd"
         return _without_winograd()
     depthwise = channels == 1 and geometry.groups == out_channels
@@ -95,11 +96,8 @@ def _chosen(x: Tensor, weight: Tensor, geometry: Geometry) -> str:
     """
     if not _fits(x) or not x.numel():
         return "library"
-    height, width = x.shape[2:]
     found = way(weight, geometry)
-    if found == "winograd" and 2 * height * width < 16 * -(-height // 4) * -(-width // 4):
-        return _without_winograd()
-    return found
+    return _without_winograd() if found == "winograd" and not fills_tiles(x) else found
 
 
 def _without_winograd() -> str:
@@ -117,25 +115,31 @@ def _vectors() -> str:
     return torch.backends.cpu.get_cpu_capability()
 
 
-def _suits_winograd(weight: Tensor, geometry: Geometry) -> bool:
-    """3x3 with stride 1 and a border of 1, whole vectors of channels on both sides, and not too many weights."""
+def suits_winograd(weight: Tensor, geometry: Geometry) -> bool:
+    """3x3 with stride 1 and a border of 1, enough channels and whole vectors of them on both sides; and there are kernels."""
     out_channels, channels, *kernel = weight.shape
     return (
-        not geometry.direct
-        and channels * out_channels <= MOST_WEIGHTS.get(_vectors(), 0)
-        and (kernel, geometry.stride, geometry.padding) == ([3, 3], (1, 1), (1, 1))
+        (kernel, geometry.stride, geometry.padding) == ([3, 3], (1, 1), (1, 1))
+        and geometry.dilation == (1, 1)
+        and geometry.groups == 1
+        and min(channels, out_channels) >= FEWEST_CHANNELS
         and channels % WINOGRAD_CHANNELS == out_channels % WINOGRAD_CHANNELS == 0
         and weight.is_contiguous(memory_format=torch.channels_last)
+        and has_winograd()
     )
+
+
+def fills_tiles(x: Tensor) -> bool:
+    """Whether Winograd's tiles of 4 x 4 pixels are at least half full."""
+    height, width = x.shape[2:]
+    return 2 * height * width >= 16 * -(-height // 4) * -(-width // 4)
 
 
 def forward(x: Tensor, weight: Tensor, bias: Tensor | None, geometry: Geometry) -> Tensor:
     """The convolution of x [N, C, H, W]."""
     chosen = _chosen(x, weight, geometry)
     if chosen == "winograd":
-        y = empty(x, weight.shape[0])
-        _winograd(x, weight, bias, y, turned=False)
-        return y
+        return winograd_forward(x, weight, bias)
     if chosen == "product":
         if _linear_is_faster():
             return _standing(_linear(rows(x), weight.flatten(1), bias), x)
@@ -149,9 +153,7 @@ def input_gradient(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) ->
     """The gradient of x."""
     chosen = _chosen(x, weight, geometry)
     if chosen == "winograd":
-        dx = torch.empty_like(x)
-        _winograd(channels_last(dy), weight, None, dx, turned=True)
-        return dx
+        return winograd_input(channels_last(dy), x, weight)
     if chosen == "product":
         dy = rows(channels_last(dy))
         if _linear_is_faster():
@@ -169,7 +171,7 @@ def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -
     if chosen == "depthwise":
         return weights_depthwise(dy, x, weight, geometry)
     if chosen == "winograd":
-        return _weights_winograd(dy, x, weight)
+        return winograd_weights(dy, x, weight)
     if chosen == "patches":
         return _weights_by_patches(dy, x, weight, geometry)
     if _linear_is_faster():
@@ -333,22 +335,37 @@ def empty(like: Tensor, channels: int) -> Tensor:
     return torch.empty((batch, channels, height, width), dtype=like.dtype, memory_format=torch.channels_last)
 
 
+def winograd_forward(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+    """The convolution of x by Winograd's filtering; all but the bias (float32) are float32, or bfloat16 with float32 inside."""
+    y = empty(x, weight.shape[0])
+    _winograd(x, weight, bias, y, turned=False)
+    return y
+
+
+def winograd_input(dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """The gradient of x, likewise."""
+    dx = torch.empty_like(x)
+    _winograd(dy, weight, None, dx, turned=True)
+    return dx
+
+
+def winograd_weights(dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
+    """The gradient of the weights, likewise."""
+    gradient = torch.empty_like(weight)
+    batch, channels, height, width = x.shape
+    pointers, brain = (x.data_ptr(), dy.data_ptr(), gradient.data_ptr()), x.dtype == torch.bfloat16
+    run("winograd", "winograd_weights", *pointers, batch, height, width, channels, weight.shape[0], brain=brain)
+    return gradient
+
+
 def _winograd(x: Tensor, weight: Tensor, bias: Tensor | None, y: Tensor, *, turned: bool) -> None:
     """y = the convolution of x; `turned`: x is the gradient of a convolution's result, and y of its input."""
     _, _, height, width = x.shape
     out_channels, channels = weight.shape[:2]
     run(
         "winograd", "winograd", x.data_ptr(), weight.data_ptr(), None if bias is None else bias.data_ptr(), y.data_ptr(),
-        x.shape[0], height, width, channels, out_channels, turned,
+        x.shape[0], height, width, channels, out_channels, turned, brain=x.dtype == torch.bfloat16,
     )  # fmt: skip
-
-
-def _weights_winograd(dy: Tensor, x: Tensor, weight: Tensor) -> Tensor:
-    gradient = torch.empty_like(weight)
-    batch, channels, height, width = x.shape
-    pointers = x.data_ptr(), dy.data_ptr(), gradient.data_ptr()
-    run("winograd", "winograd_weights", *pointers, batch, height, width, channels, weight.shape[0])
-    return gradient
 
 
 def weights_depthwise(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:

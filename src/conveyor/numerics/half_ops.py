@@ -97,8 +97,9 @@ class _Convolution(torch.autograd.Function):
     ) -> Tensor:
         ctx.save_for_backward(x, narrow)
         ctx.constants = geometry, policy, label, context.current(), weight.dtype
-        if policy.computes("forward", x, narrow, geometry):
-            return half_native.forward(x, narrow, None if bias is None else bias.to(x.dtype), geometry)
+        if (way := policy.way("forward", x, narrow, geometry)) != "float32":
+            added = None if bias is None else bias.to(x.dtype)
+            return half_native.forward(x, narrow, added, geometry, winograd=way == "winograd")
         wide_bias = None if bias is None else _widened(bias, x.dtype)
         wide, filters = x.float(), narrow.float()
         if policy.half_partials and geometry.groups == 1:
@@ -138,13 +139,13 @@ class _Convolution(torch.autograd.Function):
 
         dx = dw = db = None
         if wants_x:
-            if policy.computes("input", x, narrow, geometry):
-                dx = half_native.input_gradient(gradient, x, narrow, geometry)
+            if (way := policy.way("input", x, narrow, geometry)) != "float32":
+                dx = half_native.input_gradient(gradient, x, narrow, geometry, winograd=way == "winograd")
             else:
                 dx = narrowed(fast.input_gradient(gradient.float(), x.float(), narrow.float(), geometry), 0)
         if wants_weight:
-            if policy.computes("weight", x, narrow, geometry):
-                dw = half_native.weight_gradient(gradient, x, narrow, geometry)
+            if (way := policy.way("weight", x, narrow, geometry)) != "float32":
+                dw = half_native.weight_gradient(gradient, x, narrow, geometry, winograd=way == "winograd")
             else:
                 dw = narrowed(fast.weight_gradient(gradient.float(), x.float(), narrow.float(), geometry), 1)
         if wants_bias:

@@ -23,6 +23,8 @@ class HalfPolicy:
     """Whether a CPU computes in half, as the run has it; None: if it has instructions for it."""
     wide: frozenset[str] = frozenset()
     """Operations of layers (`half_native.key`) that were found to be slower in half: they compute in float32."""
+    winograd: frozenset[str] = frozenset()
+    """Those that were found to be faster by Winograd's filtering."""
 
     def round(self, values: Tensor, label: str, key: context.Key | None) -> Tensor:
         """`values` (float32) as half numbers; `label` and `key` name the random numbers of stochastic rounding.
@@ -40,11 +42,16 @@ class HalfPolicy:
             return False
         return self.native if self.native is not None and device.type == "cpu" else fast_half(device, self.dtype)
 
-    def computes(self, operation: str, x: Tensor, weight: Tensor, geometry: Geometry) -> bool:
-        """Whether this operation of a convolution (`half_native.OPERATIONS`) runs in half on a CPU."""
+    def way(self, operation: str, x: Tensor, weight: Tensor, geometry: Geometry) -> str:
+        """How an operation of a convolution (`half_native.OPERATIONS`) computes: in `half`, by `winograd`, in `float32`."""
         if not self.is_native(x.device):
-            return False
-        return not self.wide or half_native.key(operation, x, weight, geometry) not in self.wide
+            return "float32"
+        if not self.wide and not self.winograd:
+            return "half"
+        key = half_native.key(operation, x, weight, geometry)
+        if key in self.wide:
+            return "float32"
+        return "winograd" if key in self.winograd and half_native.suits_winograd(x, weight, geometry) else "half"
 
 
 INSTRUCTIONS = {

@@ -52,6 +52,7 @@ class Precision:
             half_partials=options.half_partials,
             native=None if choice is None else choice.native,
             wide=frozenset() if choice is None else choice.wide,
+            winograd=frozenset() if choice is None else choice.winograd,
         )
         return cls(compute, master, policy)
 

@@ -130,7 +130,7 @@ FUNCTIONS: dict[str, dict[str, tuple[list[type], type | None]]] = {
 """Arguments and results of the functions in each source file."""
 
 
-TWOFOLD = ("norm_act", "group_norm", "depthwise")
+TWOFOLD = ("norm_act", "group_norm", "depthwise", "winograd")
 """Source files whose functions exist a second time, for bfloat16 values; their names end in `_brain` then."""
 
 
