@@ -45,6 +45,23 @@ def test_the_head_shows_the_fastest_other_program_even_if_it_is_ahead(tmp_path: 
     assert readme.read_text() == text
 
 
+def test_the_head_is_of_one_processor_the_one_with_the_most_settings(tmp_path: Path) -> None:
+    records = tmp_path / "benchmarks" / "records"
+    for name, processor, time in [
+        ("training-x", "old", "20260101T000000"),
+        ("training-y", "old", "20260102T000000"),
+        ("training-x", "new", "20260103T000000"),
+    ]:
+        one = peers_record(name, "training", 10.0, {"other": 5.0})
+        dataclasses.replace(one, machine=one.machine | {"processor": processor}, time=time).save(records)
+    readme = tmp_path / "README.md"
+    readme.write_text(f"{page.BEGIN}\n{page.END}\n")
+    written = page.write_page(tmp_path / "benchmarks", readme)
+    assert readme.read_text().count("training-") == 2
+    assert "\nold, " in readme.read_text()
+    assert written.read_text().count("| training-") == 3
+
+
 def test_a_rate_that_is_not_in_images_per_second_says_so() -> None:
     results = {name: Sample("img/CPU-s", (10.0, 12.0)) for name in ("conveyor rate", "other rate")}
     record = make_record("data-x", results, kind="data")

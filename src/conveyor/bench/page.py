@@ -51,7 +51,7 @@ def write_page(folder: Path, readme: Path | None = None) -> Path:
             first[0] += f"<br>{record.machine.get('processor')}, {record.machine.get('commit')}, {record.time[:10]}"
             rows += [first, *others_of_it]
         parts += [markdown(PEER_TITLES, rows), ""]
-        write_atomically(folder / "peers.svg", peers_chart(_of_newest_processor(peers)))
+        write_atomically(folder / "peers.svg", peers_chart(_of_one_processor(peers)))
     if recipes:
         parts += ["## Time to accuracy", ""]
         parts += [markdown(time_to_accuracy.TITLES, [time_to_accuracy.row(record) for record in recipes]), ""]
@@ -126,7 +126,7 @@ def write_head(readme: Path, peers: Sequence[Record], page: Path) -> None:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise UserError(f"{readme} has no lines {BEGIN} and {END}: put them where the table should stand")
-    peers = _of_newest_processor(peers)
+    peers = _of_one_processor(peers)
     rows = head_rows(peers)
     table = markdown(["setting", "our fastest, images/s", "the fastest other", "ratio (spread)"], rows)
     where = page.relative_to(readme.parent) if page.is_relative_to(readme.parent) else page
@@ -134,10 +134,12 @@ def write_head(readme: Path, peers: Sequence[Record], page: Path) -> None:
     write_atomically(readme, f"{before}{BEGIN}\n{table if rows else ''}\n\n{about}\n{END}{after}")
 
 
-def _of_newest_processor(peers: Sequence[Record]) -> list[Record]:
-    """The records of the processor that was measured last: figures of two machines are not shown as one table."""
-    newest = max(peers, key=lambda record: record.time).machine.get("processor") if peers else None
-    return [record for record in peers if record.machine.get("processor") == newest]
+def _of_one_processor(peers: Sequence[Record]) -> list[Record]:
+    """The records of the processor with the most settings, of several the last measured: two machines are not one table."""
+    of_each: dict[object, list[Record]] = {}
+    for record in peers:
+        of_each.setdefault(record.machine.get("processor"), []).append(record)
+    return max(of_each.values(), key=lambda found: (len(found), max(one.time for one in found)), default=[])
 
 
 def _kind(record: Record) -> int:
