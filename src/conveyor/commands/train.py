@@ -3,6 +3,7 @@
 import argparse
 import contextlib
 import json
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
@@ -58,15 +59,27 @@ def dry_run(
     command: str = "train",
     named: Collection[str] = (),
 ) -> int:
-    """Print what `options` mean, if a run could start with them. Standard output holds the JSON object alone."""
+    """Print what `options` mean, if a run could start with them. Standard output holds the JSON object alone.
+
+    Of workers that a launcher started the first one talks, of the layout that they will have.
+    """
+    from conveyor.launch.rank import detect
     from conveyor.monitor.progress import say
     from conveyor.run.describe import describe, plot_schedule
     from conveyor.run.preflight import check_start
     from conveyor.spec import resolve
 
-    spec = resolve(options)
+    if (place := detect(os.environ)) is None:
+        spec = resolve(options)
+    else:
+        from conveyor.launch.run_job import machine_of, under_launcher
+
+        options = under_launcher(options, os.environ)
+        spec = resolve(options, workers=place.size, machine=machine_of(options, place, os.environ))
     if options.events.training or options.model.weights is not None:
         check_start(spec, named)
+    if place is not None and place.rank > 0:
+        return 0
     if plot is not None:
         plot_schedule(spec, plot)
     if as_json:
