@@ -8,9 +8,10 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from conveyor.errors import UserError
-from conveyor.files import nearby
 from conveyor.options import Options
 from conveyor.options.parser import add_config, add_options, named_by_user, options_from
+from conveyor.remote import is_address
+from conveyor.remote.mirror import nearby
 
 HELP = "Train a network; without any option a small one on the embedded digits."
 
@@ -117,7 +118,7 @@ def execute(options: Options, named: Collection[str] = (), after: Sequence[Optio
             _say(folder, f"run folder: {nearby(folder)}")
     if not options.run.json_logs and not options.run.quiet and result["reason"] == Reason.DONE:
         folder, typed = result["folder"], nearby(result["folder"])
-        looked = [f"next: look at {typed}/report.html"] if options.run.report else []
+        looked = [f"next: look at {folder if is_address(typed) else typed}/report.html"] if options.run.report else []
         _say(folder, *looked, f"next: conveyor predict {typed} PHOTO", f"next: conveyor serve {typed}")
     return 128 + int(result["signal"]) if result["signal"] is not None and result["reason"] == Reason.INTERRUPTED else 0
 
