@@ -51,12 +51,6 @@ def replacing(target: Path) -> Iterator[Path]:
         temporary.unlink(missing_ok=True)
 
 
-def nearby(path: str | Path) -> str:
-    """A path as one would type it here: below the working folder without that."""
-    full, here = Path(path).absolute(), Path.cwd()
-    return str(full.relative_to(here)) if full.is_relative_to(here) else str(path)
-
-
 def make_parent(path: str | Path) -> None:
     """Make the folder that `path` is to be written in, for paths that a user names and for caches."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)

@@ -35,6 +35,22 @@ def test_a_picture_that_cannot_be_drawn_is_one_sentence(conveyor: Command, tmp_p
     assert (code, "cannot draw" in err) == (2, True)
 
 
+def test_a_dry_run_under_a_launcher_is_told_once_with_its_workers(
+    conveyor: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was told by every worker, with the layout of a run without a launcher."""
+    for name, value in {"WORLD_SIZE": "4", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}.items():
+        monkeypatch.setenv(name, value)
+    told = []
+    for rank in range(2):
+        monkeypatch.setenv("RANK", str(rank))
+        code, out, err = conveyor("train", "--dry-run", "--accumulation", "4")
+        assert code == 0, err
+        told.append(out)
+    assert "4x1" in told[0]
+    assert told[1] == ""
+
+
 def test_a_dry_run_needs_no_torch(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     done = python(
         "import sys; from conveyor.cli import main; main(['train', '--dry-run', '--json']); assert 'torch' not in sys.modules"

@@ -78,6 +78,7 @@ def everyone(job: "subprocess.Popen[str]") -> list[psutil.Process]:
         pytest.param(LAUNCH, signal.SIGHUP, id="launch, SIGHUP", marks=pytest.mark.conformance),
         pytest.param(TORCHRUN, signal.SIGUSR1, id="torchrun, SIGUSR1", marks=pytest.mark.conformance),
         pytest.param(TORCHRUN, signal.SIGHUP, id="torchrun, SIGHUP", marks=pytest.mark.conformance),
+        pytest.param(TORCHRUN, signal.SIGINT, id="torchrun, Ctrl-C", marks=pytest.mark.conformance),
         pytest.param(MPI, signal.SIGUSR1, id="mpirun, SIGUSR1", marks=pytest.mark.conformance),
         pytest.param(MPI, signal.SIGHUP, id="mpirun, SIGHUP", marks=pytest.mark.conformance),
     ],

@@ -226,6 +226,27 @@ def test_a_job_that_restores_a_cancelled_one(cluster: Cluster, undisturbed: Path
     assert "resumed after update" in said(cluster, job)
 
 
+def test_a_cancelled_job_that_is_queued_again(cluster: Cluster, undisturbed: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    job = cluster.submit(script("--run-dir", str(folder)))
+    until(lambda: checkpoints(folder), "a checkpoint")
+    cluster.run("scancel", job)
+    cluster.wait(job, "CANCELLED", seconds=60)
+    cluster.run("scontrol", "requeue", job)
+    until(lambda: cluster.field(job, "Restarts") == "1", "the second start")
+    assert check(cluster, job, folder, undisturbed)["restarts"] == 1
+
+
+def test_the_same_script_again_leaves_a_finished_run_alone(cluster: Cluster, tmp_path: Path) -> None:
+    folder, text = tmp_path / "run", script("--run-dir", str(tmp_path / "run"), "--updates", "20")
+    for state in ("COMPLETED", "FAILED"):
+        job = cluster.submit(text)
+        cluster.wait(job, "COMPLETED", "FAILED")
+        assert cluster.state(job) == state, said(cluster, job)
+    assert said(cluster, job).count("already holds a run") == 1
+    assert len(checkpoints(folder)) == 1
+
+
 def test_srun_without_a_script(cluster: Cluster, undisturbed: Path, tmp_path: Path) -> None:
     folder = tmp_path / "run"
     cluster.run("srun", "--ntasks=2", "--nodes=2", *TRAIN, "--run-dir", str(folder))

@@ -14,6 +14,7 @@ import torch.distributed as dist
 
 from conveyor.errors import UserError
 from conveyor.launch import messages, secret
+from conveyor.launch.rendezvous import remove_dead_sockets
 from conveyor.launch.store import MAX_STRANGERS, UNIX, Server, Store
 
 SECRET = b"known to the job alone"
@@ -106,6 +107,18 @@ def test_a_wrong_secret_is_refused(server: Server, caplog: pytest.LogCaptureFixt
         ):
             Store(server.address, b"a guess")
     assert caplog.text.count("a wrong secret") == 1, "one line for each address"
+
+
+def test_another_start_that_looks_for_dead_sockets_is_no_stranger(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two jobs of one user on one machine: the first one said that it had refused a connection."""
+    server, looked = Server(f"{UNIX}{tmp_path / 'store'}", SECRET), threading.Event()
+    monkeypatch.setattr(server, "greeted", lambda connection: looked.set())
+    remove_dead_sockets(tmp_path)
+    assert looked.wait(60)
+    server.close()
+    assert "refused" not in caplog.text
 
 
 @pytest.mark.parametrize("content", [b"GET / HTTP/1.1\r\nHost: a\r\n\r\n" * 4, b"\xff" * 64, bytes(64)])

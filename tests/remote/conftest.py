@@ -38,8 +38,8 @@ def server() -> Iterator[str]:
                 time.sleep(0.1)
         yield address
     finally:
-        process.terminate()
-        process.wait(10)
+        process.kill()  # asked to end, it waits for clients that keep their connections; it holds nothing
+        process.wait()
 
 
 @pytest.fixture

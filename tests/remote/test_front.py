@@ -47,7 +47,12 @@ def test_a_run_that_moves_to_another_machine_ends_in_equal_files(
         on("second", tmp_path, monkeypatch)
         assert main(["restore", place, "--max-time=1h"]) == 0
     assert differences(fetched(address, tmp_path / "whole"), Path(alone)) == []
-    capsys.readouterr()
+    told = capsys.readouterr().out
+    # What is told to be typed next is typed on any machine.
+    for line in (f"go on with conveyor restore {address}", f"run folder: {address}"):
+        assert line in told.replace("\n  ", " ")
+    assert main(["train", *RUN, f"--run-dir={address}"]) == 2
+    assert f"{address} already holds a run" in capsys.readouterr().err.replace("\n  ", " ")
     assert main(["validate", address, "--json"]) == 0
     records = json.loads(capsys.readouterr().out)
     assert {record["name"] for record in records} == {"1", "10", "20", "30"}

@@ -3,8 +3,8 @@
 import argparse
 
 from conveyor.errors import UserError
-from conveyor.files import nearby
 from conveyor.options.parser import add_checkpoint
+from conveyor.remote.mirror import nearby
 
 HELP = "Write one self-contained HTML page about a run, or a comparison of several."
 PORT = 8510

@@ -3,13 +3,15 @@
 import argparse
 import contextlib
 import json
+import os
 from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from conveyor.errors import UserError
-from conveyor.files import nearby
 from conveyor.options import Options
 from conveyor.options.parser import add_config, add_options, named_by_user, options_from
+from conveyor.remote import is_address
+from conveyor.remote.mirror import nearby
 
 HELP = "Train a network; without any option a small one on the embedded digits."
 
@@ -58,15 +60,27 @@ def dry_run(
     command: str = "train",
     named: Collection[str] = (),
 ) -> int:
-    """Print what `options` mean, if a run could start with them. Standard output holds the JSON object alone."""
+    """Print what `options` mean, if a run could start with them. Standard output holds the JSON object alone.
+
+    Of workers that a launcher started the first one talks, of the layout that they will have.
+    """
+    from conveyor.launch.rank import detect
     from conveyor.monitor.progress import say
     from conveyor.run.describe import describe, plot_schedule
     from conveyor.run.preflight import check_start
     from conveyor.spec import resolve
 
-    spec = resolve(options)
+    if (place := detect(os.environ)) is None:
+        spec = resolve(options)
+    else:
+        from conveyor.launch.run_job import machine_of, under_launcher
+
+        options = under_launcher(options, os.environ)
+        spec = resolve(options, workers=place.size, machine=machine_of(options, place, os.environ))
     if options.events.training or options.model.weights is not None:
         check_start(spec, named)
+    if place is not None and place.rank > 0:
+        return 0
     if plot is not None:
         plot_schedule(spec, plot)
     if as_json:
@@ -104,7 +118,7 @@ def execute(options: Options, named: Collection[str] = (), after: Sequence[Optio
             _say(folder, f"run folder: {nearby(folder)}")
     if not options.run.json_logs and not options.run.quiet and result["reason"] == Reason.DONE:
         folder, typed = result["folder"], nearby(result["folder"])
-        looked = [f"next: look at {typed}/report.html"] if options.run.report else []
+        looked = [f"next: look at {folder if is_address(typed) else typed}/report.html"] if options.run.report else []
         _say(folder, *looked, f"next: conveyor predict {typed} PHOTO", f"next: conveyor serve {typed}")
     return 128 + int(result["signal"]) if result["signal"] is not None and result["reason"] == Reason.INTERRUPTED else 0
 

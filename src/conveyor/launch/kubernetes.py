@@ -17,6 +17,7 @@ END_SECONDS = 30
 """What a pod gets besides the time in which its workers save and end."""
 INDEX = "$(JOB_COMPLETION_INDEX)"
 """Kubernetes replaces `$(NAME)` in a command by the variable's value; this one is set in every pod of an indexed job."""
+MAX_LABEL = 63
 TRAINER_API = "trainer.kubeflow.org/v1alpha1"
 TRAINER_JOB = "node"
 """What the operator of Trainer v2 calls the job of the training pods and their container."""
@@ -38,7 +39,7 @@ def manifests(kind: str, argv: Sequence[str], plan: LaunchPlan, cluster: Cluster
 
 def pytorch_job(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> list[Manifest]:
     """A PyTorchJob of the Kubeflow training operator (v1): elastic between min and max hosts."""
-    hosts = [f"{name(plan.job)}-worker-{index}" for index in range(cluster.num_hosts)]
+    hosts = _pods(plan, cluster, "worker")
     pod = _pod("pytorch", cluster.command(argv, plan, hosts, "$(REPLICA_INDEX)"), plan, cluster)
     # The operator labels each pod with its number.
     label = "metadata.labels['training.kubeflow.org/replica-index']"
@@ -77,8 +78,6 @@ def train_job(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> list[M
     A TrainJob cannot say how often pods are replaced, a runtime can: with `--max-restarts` the job brings a runtime of
     its own, else the cluster's policy holds.
     """
-    if not name(plan.job)[0].isalpha():
-        raise UserError(f"the name {plan.job!r} of a TrainJob must begin with a letter.")
     command = cluster.command(argv, plan, _indexed_hosts(plan, cluster, TRAINER_JOB), INDEX)
     pod = _pod(TRAINER_JOB, command, plan, cluster)["spec"]
     container = pod["containers"][0]
@@ -141,8 +140,19 @@ def _job_set_spec(job: str, pod: Manifest, plan: LaunchPlan, cluster: Cluster) -
 
 def _indexed_hosts(plan: LaunchPlan, cluster: Cluster, job: str) -> list[str]:
     """The names that a JobSet gives to the pods of its job."""
-    whole = name(plan.job)
-    return [f"{whole}-{job}-0-{index}.{whole}" for index in range(cluster.num_hosts)]
+    return [f"{pod}.{plan.job}" for pod in _pods(plan, cluster, f"{job}-0")]
+
+
+def _pods(plan: LaunchPlan, cluster: Cluster, job: str) -> list[str]:
+    """The names of the pods, to which Kubernetes adds six characters; each is a label of DNS, too."""
+    found = [f"{name(plan.job)}-{job}-{index}" for index in range(cluster.num_hosts)]
+    most = MAX_LABEL - 6 - len(found[-1]) + len(plan.job)
+    if not plan.job[0].isalpha() or len(plan.job) > most:
+        raise UserError(
+            f"the name {plan.job!r} must begin with a letter and have at most {most} characters: its pods are called "
+            f"{found[-1]}."
+        )
+    return found
 
 
 def _pod(container: str, command: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> Manifest:

@@ -141,7 +141,9 @@ def _serve(server: Server, connection: socket.socket, peer: Any) -> None:
     try:
         channel = messages.accept(connection, server.secret)
     except (messages.RefusedError, EOFError, OSError) as error:
-        server.refuse(name, str(error) or "no answer")
+        # At a Unix socket another start of this user's looks whether somebody still listens (`remove_dead_sockets`).
+        if name or isinstance(error, messages.RefusedError):
+            server.refuse(name, str(error) or "no answer")
         return
     finally:
         server.greeted(connection)

@@ -26,6 +26,7 @@ INTERVAL = 5.0
 """Seconds between two looks at what the run has written."""
 CHECKPOINTS = "checkpoints"
 MANIFEST = "manifest"
+INDEX = "index.json"
 
 _logger = logging.getLogger(__name__)
 Wanted = Callable[[str], bool]
@@ -37,7 +38,7 @@ class Mirror:
     def __init__(self, address: str, home: Path) -> None:
         self.store = Store(address)
         self.folder = home / (self.store.address.rpartition("/")[2] or "root")
-        self._home, self._index_file = home, home / "index.json"
+        self._home, self._index_file = home, home / INDEX
         self._known: dict[str, list[Any]] = {}
         """`{name: [version on the store, local mark]}` after the last transfer."""
         self._pending: set[str] = set()
@@ -48,7 +49,7 @@ class Mirror:
     @classmethod
     def cached(cls, address: str) -> "Mirror":
         """The folder that stays, in the cache of this machine."""
-        return cls(address, cache_folder() / "remote" / hashlib.sha256(address.encode()).hexdigest()[:16])
+        return cls(address, _cached() / hashlib.sha256(address.encode()).hexdigest()[:16])
 
     def fetch(self, wanted: Wanted = lambda name: True) -> bool:
         """Make the folder what the store holds of the `wanted` names, if anything changed there; False if it has none.
@@ -79,6 +80,7 @@ class Mirror:
 
     def start(self) -> None:
         """Upload what changes from now on, in a thread."""
+        self._write_index()  # which tells `nearby` the address
         self._thread = threading.Thread(target=self._watch, name="upload", daemon=True)
         self._thread.start()
 
@@ -153,6 +155,20 @@ class Mirror:
     def _write_index(self) -> None:
         document = {"address": self.store.address, "known": self._known, "pending": sorted(self._pending)}
         write_atomically(self._index_file, json.dumps(document))
+
+
+def nearby(path: str | Path) -> str:
+    """A path as one would type it here: below the working folder without that, in a run's cached folder by its address."""
+    full, here, cached = Path(path).absolute(), Path.cwd(), _cached().absolute()
+    if full.is_relative_to(cached):
+        home, _, *inside = full.relative_to(cached).parts
+        if address := read_object(cached / home / INDEX).get("address"):
+            return "/".join((str(address), *inside))
+    return str(full.relative_to(here)) if full.is_relative_to(here) else str(path)
+
+
+def _cached() -> Path:
+    return cache_folder() / "remote"
 
 
 def _batches(marks: dict[str, list[int]], known: dict[str, list[Any]]) -> list[list[str]]:

@@ -16,9 +16,10 @@ from conveyor.evaluate.calibration import write_calibration
 from conveyor.evaluate.mistakes import Answers, write_confusion
 from conveyor.evaluate.saved_checkpoints import validate_checkpoints
 from conveyor.evaluate.validator import Validation
-from conveyor.files import nearby, write_atomically
+from conveyor.files import write_atomically
 from conveyor.monitor.observers import append_log, tell
 from conveyor.monitor.progress import say
+from conveyor.remote.mirror import nearby
 from conveyor.run.averages import average_after_training
 from conveyor.run.examples import write_answers, write_training_images
 from conveyor.training.events import Events

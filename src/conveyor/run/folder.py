@@ -14,6 +14,7 @@ from conveyor.monitor import run_files
 from conveyor.monitor.run_files import LOCK, is_run_file, others, some
 from conveyor.options import Options
 from conveyor.remote.data import absolute
+from conveyor.remote.mirror import nearby
 from conveyor.spec import OWN_MODEL, RunSpec
 
 OPTIONS = run_files.OPTIONS
@@ -51,7 +52,9 @@ def refuse_taken(folder: Path, *, resumes: bool) -> None:
     if holds_run(folder):
         if resumes:
             return
-        raise UserError(f"{folder} already holds a run: choose another --run-dir, or go on with it by --resume auto")
+        raise UserError(
+            f"{nearby(folder)} already holds a run: choose another --run-dir, or go on with it by --resume auto"
+        )
     touched = sorted(entry.name for entry in folder.iterdir() if entry.name != LOCK and is_run_file(entry.name))
     if touched:
         raise UserError(

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from conveyor.checkpoint import folder as checkpoints
 from conveyor.checkpoint import store
 from conveyor.monitor.progress import say
+from conveyor.remote.mirror import nearby
 from conveyor.training.events import Events
 from conveyor.training.session import Session
 
@@ -64,7 +65,7 @@ class Late:
                 checkpoints.save(path, state)
             say(
                 f"{number.name}: stopped in update {session.update + 1}, which is given up; saved after update "
-                f"{session.update}; go on with conveyor restore {folder}"
+                f"{session.update}; go on with conveyor restore {nearby(folder)}"
             )
             sys.stdout.flush()
             sys.stderr.flush()
