@@ -34,7 +34,7 @@ def examples() -> dict[str, str]:
         text = page.read_text(encoding="utf-8").replace("\\\n", " ")
         blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
         code = [line for block in blocks for line in block.splitlines()] + re.findall(r"`([^`\n]+)`", text)
-        for flag, values in re.findall(r"(?<![\w-])(--[a-z0-9-]+)((?: +(?!--)[^\s#|]+)*)", "\n".join(code)):
+        for flag, values in re.findall(r"(?<![\w-])(--[a-z0-9-]+)((?: +(?!--|[(])[^\s#|]+)*)", "\n".join(code)):
             if flag not in found or (values and f"`{flag}`" in found[flag]):
                 found[flag] = f"`{flag}{values}` in [{page.stem}]({page.name})"
     return found
