@@ -15,5 +15,3 @@ OPTIONS = {
     "data": ("data_dir", "hold_out", "folds", "fold", "group_by", "exclude_images"),
     "metrics": ("best_by", "answers"),
 }  # fmt: skip
-HOW_TO = {"recipes", "data", "fine-tuning", "checkpoints", "photographs"}
-"""Pages that show how something is done, and not only what there is."""

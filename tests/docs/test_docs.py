@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
-from tests.recipe_options import HOW_TO, OPTIONS
+from tests.recipe_options import OPTIONS
 
 import conveyor as package
 from conveyor.options import specs
@@ -158,7 +158,7 @@ def test_the_reference_has_every_option_and_every_public_name() -> None:
         found = [shown.get(flag, "") for flag in specs()[name].flags]
         alone = isinstance(specs()[name].default, bool)
         examples = [one for one in found if re.match(r"`--[a-z-]+`" if alone else r"`--[a-z-]+ [^`]+`", one)]
-        assert any(re.search(r"\((.*)\.md\)", one)[1] in HOW_TO for one in examples), (name, found)  # type: ignore[index]
+        assert any(re.search(r"\(([\w-]+)\.md\)", one)[1] in made["HOW_TO"] for one in examples), (name, found)  # type: ignore[index]
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:
