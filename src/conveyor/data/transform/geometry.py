@@ -5,7 +5,7 @@ every layout and after every restart.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from conveyor.numerics import keyed
 
-Rows: TypeAlias = tuple[Tensor | None, ...]
-"""What was drawn, a row of each for every sample; None for what is not done at all."""
+Rows: TypeAlias = tuple[Any, ...]
+"""Tensors of what was drawn, a row of each for every sample; None for what is not done at all."""
 
 
 def draw(seed: int, epoch: int, samples: Tensor) -> Tensor:

@@ -184,8 +184,8 @@ class Prepare:
         (plan,) = self._plans(batch.samples, batch.epoch, *images.shape[1:3])
         return operations.change(images, plan)
 
-    def _draw_plan(self, samples: Tensor, epoch: int, *size: int) -> geometry.Rows:
-        data, key = self._data, (self._seed, epoch, samples)
+    def _draw_plan(self, samples: Tensor, epoch: int, height: int, width: int) -> geometry.Rows:
+        data, key, size = self._data, (self._seed, epoch, samples), (height, width)
         plans = [jitter.jitter(*key, data.color_jitter)] if any(data.color_jitter) else []
         if data.augment == "trivialaugment":
             plans.append(trivialaugment(*key, size))
