@@ -105,7 +105,7 @@ def asked_options(number: int, options: dict[str, Any]) -> dict[str, Any]:
         form = "list" if options.get("task") == "multi-label" else draw.choice(NAMED)
         more |= {"data": "folder", "data_dir": form}
         if draw.random() < 0.5:
-            more["group_by"] = r"([0-9])\."
+            more["group_by"] = r"([0-9])(\.[jpJP]|$)"
     return options | more
 
 

@@ -32,6 +32,7 @@ def test_one_pass_equals_the_steps(channels: int, height: int, width: int, paddi
             expected = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(2), images)
         got = augment.augment(images, normal, moved, padding, fill, mirrored)
         assert torch.equal(got, normal(expected))
+        assert torch.equal(augment.augment(images, None, moved, padding, fill, mirrored), expected)
 
 
 @compiled
