@@ -26,15 +26,19 @@ PUBLIC = {
 }
 """What the page of the Python interface shows: `module:name`."""
 
+HOW_TO = ("recipes", "data", "fine-tuning", "checkpoints", "photographs", "layout", "precision", "gpu", "machines")
+"""Pages that show how something is done: their examples come before those of the others."""
+
 
 def examples() -> dict[str, str]:
     """By option: how the pages write it, with a value where one of them does, and which page that is."""
     found: dict[str, str] = {}
-    for page in sorted((Path(__file__).resolve().parent.parent / "docs").glob("*.md")):
+    pages = (Path(__file__).resolve().parent.parent / "docs").glob("*.md")
+    for page in sorted(pages, key=lambda page: (page.stem not in HOW_TO, page.name)):
         text = page.read_text(encoding="utf-8").replace("\\\n", " ")
         blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
         code = [line for block in blocks for line in block.splitlines()] + re.findall(r"`([^`\n]+)`", text)
-        for flag, values in re.findall(r"(?<![\w-])(--[a-z0-9-]+)((?: +(?!--)[^\s#|]+)*)", "\n".join(code)):
+        for flag, values in re.findall(r"(?<![\w-])(--[a-z0-9-]+)((?: +(?!--|[(])[^\s#|]+)*)", "\n".join(code)):
             if flag not in found or (values and f"`{flag}`" in found[flag]):
                 found[flag] = f"`{flag}{values}` in [{page.stem}]({page.name})"
     return found

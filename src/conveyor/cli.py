@@ -26,6 +26,7 @@ EXTRAS = {
     **dict.fromkeys(("google", "httpx"), "serve"),
     "matplotlib": "plot",
     "wandb": "track",
+    "optuna": "sweep",
 }
 """Which extra of the package brings a library that a command may need."""
 

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.recipe_options import OPTIONS
 
 import conveyor as package
 from conveyor.options import specs
@@ -152,13 +153,12 @@ def test_the_reference_has_every_option_and_every_public_name() -> None:
     assert [name for name in package.__all__ if name != "__version__" and f"`conveyor.{name}`" not in python] == []
     assert "- `.predict()`:" in python
     shown = made["examples"]()
-    recipe = (
-        "augment", "augment-magnitude", "augment-operations", "color-jitter", "random-erasing", "repeated-augmentation",
-        "mixup-alpha", "cutmix-lambda", "label-smoothing", "loss", "bce-threshold", "focal-gamma", "class-weights", "teacher",
-        "distillation", "teacher-share", "task", "survival", "layer-decay", "ema-decay", "ema-warmup", "optimizer",
-        "optimizer-arguments", "folds", "group-by", "exclude-images", "answers", "best-by", "progressive-image-size",
-    )  # fmt: skip
-    assert [name for name in recipe if f"`--{name} " not in shown.get(f"--{name}", "")] == []
+    assert shown["--label-smoothing"].startswith("`--label-smoothing 0.1`")
+    for name in (name for names in OPTIONS.values() for name in names):
+        found = [shown.get(flag, "") for flag in specs()[name].flags]
+        alone = isinstance(specs()[name].default, bool)
+        examples = [one for one in found if re.match(r"`--[a-z-]+`" if alone else r"`--[a-z-]+ [^`]+`", one)]
+        assert any(re.search(r"\(([\w-]+)\.md\)", one)[1] in made["HOW_TO"] for one in examples), (name, found)  # type: ignore[index]
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:

@@ -73,6 +73,18 @@ def trials(out: Path) -> dict[str, Any]:
     }
 
 
+def test_the_whole_sentence_of_a_run_that_failed_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also where the run would have folded it."""
+    monkeypatch.setenv("COLUMNS", "60")
+    options = {**OPTIONS, "class_weights": str(tmp_path / "absent.csv")}
+    assert cli.main(["sweep", str(write(tmp_path / "s.yml", options=options, out=str(tmp_path / "out")))]) == 2
+    said = " ".join(capsys.readouterr().err.split())
+    assert "failed with code 2: conveyor: error: --class-weights" in said
+    assert "there is nothing at this path" in said
+
+
 @pytest.mark.conformance
 def test_a_killed_sweep_makes_the_trials_of_an_undisturbed_one(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -87,10 +99,7 @@ def test_a_killed_sweep_makes_the_trials_of_an_undisturbed_one(
         while not (killed / "trial-0000" / "seed-0" / "options.yml").exists() and time.monotonic() < deadline:
             time.sleep(0.05)
         job.send_signal(signal.SIGKILL)
-    deadline = time.monotonic() + 200
-    while subprocess.run(["pgrep", "-f", str(killed)], capture_output=True).stdout and time.monotonic() < deadline:
-        time.sleep(0.2)  # the run itself goes on to its end: it was not killed
-    assert cli.main(["sweep", str(tmp_path / "b.yml")]) == 0
+    assert cli.main(["sweep", str(tmp_path / "b.yml")]) == 0, "its run ended with it, and does not hold its folder"
     assert trials(killed) == trials(whole)
     for path in whole.glob("trial-*/seed-*/checkpoints/*/model.safetensors"):
         assert (killed / path.relative_to(whole)).read_bytes() == path.read_bytes()

@@ -9,8 +9,14 @@ from typing import Any
 import numpy as np
 import pytest
 from PIL import Image
+from tests.data.formats.test_packed import to_parquet, to_tar
+from tests.data.photos import make_folder
 from tests.exact import differences
-from tests.pipeline.test_exact import SPLITS, run_case
+from tests.pipeline.test_exact import SPLITS, random_options, run_case
+from tests.recipe_options import OPTIONS
+
+from conveyor.data.formats import divide
+from conveyor.options.data import DataOptions
 
 LAYOUTS = ("2x1", "3x1", "1x2", "2x2")
 UPDATES = 10
@@ -73,6 +79,35 @@ CHANCES: dict[str, list[Any]] = {
     "loader_threads": [1, 3],
 }
 
+NAMED = ("folder", "list", "tar", "parquet")
+"""Forms of a set whose images have names, for --data-dir."""
+ASKED: dict[str, list[Any]] = {
+    "augment_magnitude": [21.0],
+    "augment_operations": [1, 3],
+    "cutmix_lambda_high": [0.9],
+    "cutmix_skip_probability": [0.5],
+    "layer_decay": [0.75],
+    "best_by": ["loss", "f1", "ece"],
+    "exclude_images": ["two of them"],
+    "hold_out": [0.3],
+}
+
+
+def asked_options(number: int, options: dict[str, Any]) -> dict[str, Any]:
+    """What a set has besides: other images, which of them, and finer settings; by a generator of its own."""
+    draw = random.Random(f"asked-{number}")
+    more = {name: draw.choice(values) for name, values in ASKED.items() if draw.random() < 0.25}
+    if ":" in options.get("optimizer", ""):
+        more["optimizer_arguments"] = ["momentum_decay=0.01"]
+    if draw.random() < 0.4:
+        more |= {"folds": 3, "fold": draw.randrange(3)}
+    if "teacher" not in options and draw.random() < 0.5:
+        form = "list" if options.get("task") == "multi-label" else draw.choice(NAMED)
+        more |= {"data": "folder", "data_dir": form}
+        if draw.random() < 0.5:
+            more["group_by"] = r"([0-9])(\.[jpJP]|$)"
+    return options | more
+
 
 def further_options(number: int) -> dict[str, Any]:
     """One of the option sets; the same number gives the same set."""
@@ -128,7 +163,7 @@ def further_options(number: int) -> dict[str, Any]:
             options["clip_norm"] = 0.3  # its deep norms see few values here, and their gradients end a run
     if draw.random() < 0.3:
         options["recompute"] = draw.choice([["block"], ["stage"]]) if cifar or other != "mobilenet_v2" else ["features"]
-    return options
+    return asked_options(number, options)
 
 
 def write_labels(folder: Path) -> Path:
@@ -145,6 +180,21 @@ def write_labels(folder: Path) -> Path:
         lines.append(f"{number}.png,{';'.join('abc'[one] for one in present)},{'val' if number >= 40 else 'train'}")
     (folder / "images.csv").write_text("\n".join(lines))
     return folder / "images.csv"
+
+
+def write_named(folder: Path, form: str, *, several: bool) -> Path:
+    """Images of two classes in a form of `NAMED`; with `several`, a list where they have any number of three."""
+    if several:
+        return write_labels(folder / "labels")
+    make_folder(folder / "photos", train=20, validation=6)
+    if form in ("tar", "parquet"):
+        return (to_tar if form == "tar" else to_parquet)(folder / "photos", folder / form)
+    if form == "list":
+        found = sorted((folder / "photos").rglob("*.JPEG"))
+        lines = [f"{path},{path.parent.name},{path.parent.parent.name},{path.stem}" for path in found]
+        (folder / "all.csv").write_text("\n".join(["path,label,split,group", *lines]))
+        return folder / "all.csv"
+    return folder / "photos"
 
 
 def run(pool: Any, text: str, layout: str, folder: Path) -> Path:
@@ -168,7 +218,28 @@ class Whole:
         if "teacher" in options:
             taught = {**RECIPE, "image_size": 16, "updates": 2, "seed": 5}
             options["teacher"] = str(self._run("teacher", json.dumps(taught)))
+        if options["data"] == "folder":
+            several = options.get("task") == "multi-label"
+            options["data_dir"] = str(self._named(options["data_dir"], several=several))
+        if "exclude_images" in options:
+            options["exclude_images"] = str(self._excluded(options))
         return options
+
+    def _named(self, form: str, *, several: bool) -> Path:
+        name = f"{form}-{several}"
+        if name not in self._made:
+            self._made[name] = write_named(self._folders.mktemp(name), form, several=several)
+        return self._made[name]
+
+    def _excluded(self, options: dict[str, Any]) -> Path:
+        """A file with the names of two images."""
+        names = ["train/3", "train/17"]
+        if options["data"] == "folder":
+            found = divide.listing(Path(options["data_dir"]), DataOptions(), 0.1)
+            names = [name for name, _ in found.files["train"][4:6]]
+        file = self._folders.mktemp("excluded") / "names.txt"
+        file.write_text("\n".join(names))
+        return file
 
     def _run(self, name: str, text: str) -> Path:
         if name not in self._made:
@@ -196,6 +267,14 @@ def check_resumed(pool: Any, whole: Whole, number: int, layout: str, folder: Pat
     assert (begun / "checkpoints" / "3").exists()
     (begun / "result.json").unlink()
     assert differences(run(pool, text, layout, begun), whole(number)) == [], text
+
+
+def test_every_option_of_the_recipes_is_drawn() -> None:
+    """By the sets that are run; --answers writes a file, and changes nothing."""
+    sets = [further_options(number) for number in range(25)] + [random_options(number) for number in range(25)]
+    drawn = {name for options in sets for name in options}
+    assert {name for names in OPTIONS.values() for name in names} - drawn == {"answers"}
+    assert {one["data_dir"] for one in sets if "data_dir" in one} == set(NAMED)
 
 
 @pytest.mark.parametrize("layout", ["2x1", "1x2"])

@@ -38,6 +38,7 @@ def summary(sweep: Any, study: Any) -> tuple[list[str], dict[str, Any]]:
     """The table of all trials, best first, and how sure it is that the best is better than each other one."""
     from conveyor.measure.paired import mean_and_deviation, probability_better, verdict
     from conveyor.monitor.records import score
+    from conveyor.monitor.table import format_table
     from conveyor.report import cells
 
     trials = study.get_trials(deepcopy=False)
@@ -47,32 +48,27 @@ def summary(sweep: Any, study: Any) -> tuple[list[str], dict[str, Any]]:
     pruned = [one for one in trials if one not in finished]
     head = ["trial", *sweep.search, sweep.metric, "deviation", "best is better"]
     verdicts: list[str] = []
-    rows, said = [], ["  ".join(f"{title:>14}" for title in head)]
-    for place, one in enumerate(done):
-        results = one.user_attrs["results"]
-        mean, deviation = mean_and_deviation(results)
-        first = done[0].user_attrs["results"]
-        apart = [
-            score({sweep.metric: a}, sweep.metric) - score({sweep.metric: b}, sweep.metric)
-            for a, b in zip(first, results, strict=False)
-        ]
-        sure = probability_better(apart) if place else None
-        if place and len(verdicts) < 3:
-            verdicts.append(verdict(f"trial {done[0].number}", f"trial {one.number}", sure, len(apart)))
-        values = [
-            *(one.params.get(name) for name in sweep.search),
-            round(mean, 6),
-            "" if deviation is None else f"{deviation:.4f}",
-            "" if sure is None else f"{100 * sure:.1f} %",
-        ]
-        rows.append((cells.text(one.number), *map(cells.text, values)))
-        said.append("  ".join(f"{value!s:>14}" for value in (one.number, *values)))
-    rows += [(cells.text(one.number), *(cells.text(one.params.get(name)) for name in sweep.search), cells.text("given up early"), cells.text(""), cells.text("")) for one in pruned]  # fmt: skip
+    rows: list[list[Any]] = []
+    for place, one in enumerate([*done, *pruned]):
+        figures: list[Any] = ["given up early", "", ""]
+        if place < len(done):
+            results, first = (each.user_attrs["results"] for each in (one, done[0]))
+            mean, deviation = mean_and_deviation(results)
+            apart = [
+                score({sweep.metric: a}, sweep.metric) - score({sweep.metric: b}, sweep.metric)
+                for a, b in zip(first, results, strict=False)
+            ]
+            sure = probability_better(apart) if place else None
+            if place and len(verdicts) < 3:
+                verdicts.append(verdict(f"trial {done[0].number}", f"trial {one.number}", sure, len(apart)))
+            spread = "" if deviation is None else f"{deviation:.4f}"
+            figures = [round(mean, 6), spread, "" if sure is None else f"{100 * sure:.1f} %"]
+        rows.append([one.number, *(one.params.get(name) for name in sweep.search), *figures])
     verdicts = verdicts or ["there are not two finished trials to compare"]
     title = f"Sweep of {', '.join(sweep.search)}"
     subtitle = f"{len(done)} trials of {sweep.seeds} seeds, {len(pruned)} given up early, by {sweep.metric}"
     context = {
         "title": title, "subtitle": subtitle, "verdict": verdicts,
-        "comparison": {"head": [(name, True) for name in head], "rows": rows},
+        "comparison": {"head": [(name, True) for name in head], "rows": [tuple(map(cells.text, row)) for row in rows]},
     }  # fmt: skip
-    return [*said, *verdicts], context
+    return [*format_table(head, rows, rule=False).splitlines(), *verdicts], context

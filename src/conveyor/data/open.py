@@ -81,9 +81,9 @@ def _open_memory(info: DatasetInfo, options: Options, split: str) -> MemoryDatas
                 f"{copy.folder} has {len(images)} images for {source} instead of {stated[source]}: fetch {info.name} again"
             )
     if numbers is not None:
-        images, labels = images[np.array([*numbers], np.int64)], labels[np.array([*numbers], np.int64)]
+        images, labels = images[np.array(numbers, np.int64)], labels[np.array(numbers, np.int64)]
     found = MemoryDataset(images, labels, info.num_classes, names)
-    found.source = source, None if numbers is None else [*numbers]
+    found.source = source, numbers
     return found
 
 

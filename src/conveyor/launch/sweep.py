@@ -5,10 +5,9 @@ trial and seed. A sweep that was killed goes on: its unfinished trial continues,
 tries depends on the trials before it and the seed of the sweep alone.
 """
 
-import contextlib
 import itertools
 import json
-import signal
+import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping
@@ -89,11 +88,9 @@ class Sweep:
 
 def run(sweep: Sweep, say: Callable[[str], None]) -> Any:
     """Make all trials that are still to be made; the study of Optuna."""
-    try:
-        import optuna
-        from optuna.storages.journal import JournalFileBackend
-    except ImportError:
-        raise UserError("conveyor sweep needs optuna: pip install 'conveyor[sweep]'") from None
+    import optuna
+    from optuna.storages.journal import JournalFileBackend
+
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     sweep.out.mkdir(parents=True, exist_ok=True)
     storage = optuna.storages.JournalStorage(JournalFileBackend(str(sweep.out / "journal.log")))
@@ -152,8 +149,14 @@ def _trial(sweep: Sweep, trial: Any, chosen: Mapping[str, Any], say: Callable[[s
 
 def _run(sweep: Sweep, trial: Any, file: Path, folder: Path, *, may_prune: bool) -> bool:
     """Train in a process of its own, with as many workers as its options say; whether it came to its end."""
-    command = of_module("conveyor", "train", "--config", str(file), "--resume", "auto", "--quiet")
-    with open(file.with_suffix(".out"), "ab") as output, subprocess.Popen(command, stdout=output, stderr=output) as job:
+    train = of_module("conveyor", "train", "--config", str(file), "--resume", "auto", "--quiet")
+    # So that the run ends with a sweep that is killed: it would hold its folder when the sweep is begun again.
+    command = of_module("conveyor.launch.pin_and_exec", *train)
+    one_line = {**os.environ, "COLUMNS": "10000"}  # an error is quoted by its last line
+    with (
+        open(file.with_suffix(".out"), "ab") as output,
+        subprocess.Popen(command, stdout=output, stderr=output, env=one_line) as job,
+    ):
         try:
             told: set[int] = set()
             while job.poll() is None:
@@ -167,15 +170,11 @@ def _run(sweep: Sweep, trial: Any, file: Path, folder: Path, *, may_prune: bool)
                     told.add(int(update))
                     trial.report(score({sweep.metric: float(row[sweep.metric])}, sweep.metric), int(update))
                 if told and trial.should_prune():
-                    job.send_signal(signal.SIGTERM)
-                    job.wait()
                     return False
         finally:
-            # Interrupted: the run saves and ends, and goes on with the sweep.
-            with contextlib.suppress(ProcessLookupError):
-                if job.poll() is None:
-                    job.send_signal(signal.SIGTERM)
-                    job.wait()
+            # Given up; or interrupted: the run saves and ends, and goes on with the sweep.
+            job.terminate()
+            job.wait()
     if job.returncode != 0:
         last = file.with_suffix(".out").read_text(errors="replace").strip().splitlines()[-1:]
         raise UserError(

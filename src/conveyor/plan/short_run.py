@@ -45,7 +45,7 @@ def short_run(options: Options, variables: Mapping[str, str] | None = None, seco
         )  # fmt: skip
         done = subprocess.run(
             of_module(*run.command("train")), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds,
-            env={**os.environ, **(variables or {})},
+            env={**os.environ, "COLUMNS": "10000", **(variables or {})},
         )  # fmt: skip
         rows = CsvFile(folder / "run" / "metrics.csv", (), "update").read()
     return ShortRun(done.returncode, done.stdout, rows)

@@ -32,6 +32,7 @@ def test_one_pass_equals_the_steps(channels: int, height: int, width: int, paddi
             expected = torch.where(mirrored.view(-1, 1, 1, 1), images.flip(2), images)
         got = augment.augment(images, normal, moved, padding, fill, mirrored)
         assert torch.equal(got, normal(expected))
+        assert torch.equal(augment.augment(images, None, moved, padding, fill, mirrored), expected)
 
 
 @compiled
@@ -62,14 +63,14 @@ def test_other_images_take_the_other_way(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_is_looked_up_for_an_epoch_is_what_is_computed_for_a_batch() -> None:
-    def compute(epoch: int, samples: torch.Tensor) -> geometry.Moves:
+    def compute(samples: torch.Tensor, epoch: int) -> geometry.Rows:
         draws = geometry.draw(5, epoch, samples)
         return geometry.shifts(draws, 4), draws[:, 2] < 0.5
 
     looked_up = geometry.PerEpoch(compute, 100)
     for epoch in (0, 1, 0, 2, 1):
         samples = torch.tensor([3, 99, 0, 3])
-        for got, expected in zip(looked_up(epoch, samples), compute(epoch, samples), strict=True):
+        for got, expected in zip(looked_up(samples, epoch), compute(samples, epoch), strict=True):
             assert torch.equal(got, expected)
     beyond = torch.tensor([5, 100, -1])
-    assert torch.equal(looked_up(0, beyond)[0], compute(0, beyond)[0])
+    assert torch.equal(looked_up(beyond, 0)[0], compute(beyond, 0)[0])

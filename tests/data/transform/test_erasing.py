@@ -4,7 +4,7 @@ import math
 
 import torch
 
-from conveyor.data.transform.erasing import boxes, erase
+from conveyor.data.transform.erasing import boxes, draw, erase
 
 
 def test_boxes_follow_from_their_draws() -> None:
@@ -30,11 +30,12 @@ def test_a_box_that_does_not_fit_is_drawn_again() -> None:
 
 def test_the_boxes_of_many_samples() -> None:
     images = torch.ones(4000, 32, 32, 1)
-    erased = erase(images.clone(), 1, 0, torch.arange(4000), 0.25)
+    erased = erase(images.clone(), draw(1, 0, torch.arange(4000), 0.25, 32, 32))
     share = (erased == 0).float().mean((1, 2, 3))
     hit = share > 0
     assert abs(hit.float().mean().item() - 0.25) < 0.02
     assert share[hit].min() > 0.015
     assert share[hit].max() < 0.345
     assert abs(share[hit].mean().item() - 0.175) < 0.01
-    assert torch.equal(erase(images[:50].clone(), 1, 0, torch.arange(1000, 1050), 0.25), erased[1000:1050])
+    some = draw(1, 0, torch.arange(1000, 1050), 0.25, 32, 32)
+    assert torch.equal(erase(images[:50].clone(), some), erased[1000:1050])

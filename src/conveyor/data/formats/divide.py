@@ -2,11 +2,11 @@
 
 import functools
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from conveyor.data.formats import folders, lists, packed, tfrecord_dataset
-from conveyor.data.formats.listing import Listing, fold_numbers
+from conveyor.data.formats.listing import Listing
 from conveyor.errors import UserError
 from conveyor.options.data import DataOptions
 
@@ -36,15 +36,13 @@ def listing(root: Path, options: DataOptions, hold_out: float) -> Listing:
     if options.group_by is not None:
         found = found.grouped(_pattern(options.group_by))
     if options.folds is not None:
-        found = _folded(found, options.folds, options.fold or 0)
+        found = _folded(found, options)
     elif "validation" not in found.files if is_listed(root) else found.files.get("validation") == ():
         found = found.divided(hold_out)
-    if options.exclude_images is None:
-        return found
-    return found.chosen(kept({split: [name for name, _ in part] for split, part in found.files.items()}, options))
+    return _kept(found, options)
 
 
-def in_memory(counts: Mapping[str, int], options: DataOptions) -> dict[str, tuple[str, Collection[int]]] | None:
+def in_memory(counts: Mapping[str, int], options: DataOptions) -> dict[str, tuple[str, list[int]]] | None:
     """(source, numbers) of the images of each split of a set without names; None: as they are.
 
     Its folds are drawn without a look at the classes; --exclude-images calls an image `train/17` or `validation/4`.
@@ -53,38 +51,35 @@ def in_memory(counts: Mapping[str, int], options: DataOptions) -> dict[str, tupl
         raise UserError("--group-by reads groups from the names of files: the images of this data set have none")
     if options.folds is None and options.exclude_images is None:
         return None
-    picks: dict[str, tuple[str, Collection[int]]] = {s: (s, range(count)) for s, count in counts.items()}
+    found = Listing(Path(), (), {s: tuple((f"{s}/{number}", 0) for number in range(n)) for s, n in counts.items()})
     if options.folds is not None:
-        numbers = fold_numbers([0] * counts["train"], (), options.folds)
-        picks = {
-            split: ("train", [i for i, number in enumerate(numbers) if (number == (options.fold or 0)) == held])
-            for split, held in (("train", False), ("validation", True))
-        }
-    if options.exclude_images is not None:
-        names = {split: [f"{source}/{number}" for number in part] for split, (source, part) in picks.items()}
-        numbered = {split: list(part) for split, (_, part) in picks.items()}
-        remaining = kept(names, options)
-        picks = {
-            split: (picks[split][0], [numbered[split][place] for place in places])
-            for split, (_, places) in remaining.items()
-        }
-    return picks
+        found = _folded(found, options)
+    return {
+        split: (split if options.folds is None else "train", [int(name.rpartition("/")[2]) for name, _ in part])
+        for split, part in _kept(found, options).files.items()
+    }
 
 
-def kept(names: Mapping[str, Collection[str]], options: DataOptions) -> dict[str, tuple[str, list[int]]]:
-    """The places of the images of each split that the file of --exclude-images does not name."""
-    assert options.exclude_images is not None
+def _kept(found: Listing, options: DataOptions) -> Listing:
+    """Without the images that the file of --exclude-images names."""
+    if options.exclude_images is None:
+        return found
     path = Path(options.exclude_images).expanduser()
     if not path.is_file():
         raise UserError(f"--exclude-images {path}: there is no such file")
     out = _excluded(path.resolve(), path.stat().st_mtime_ns)
-    places = {split: (split, [i for i, name in enumerate(part) if name not in out]) for split, part in names.items()}
-    if out and all(len(places[split][1]) == len(part) for split, part in names.items()):
+    kept = found.chosen(
+        {
+            split: (split, [i for i, (name, _) in enumerate(part) if name not in out])
+            for split, part in found.files.items()
+        }
+    )
+    if out and all(kept.count(split) == found.count(split) for split in found.files):
+        first = next((name for part in found.files.values() for name, _ in part[:1]), "none")
         raise UserError(
-            f"--exclude-images {path} names no image of this data set: it begins with {min(out)!r}, "
-            f"the images with {next(iter(next(iter(names.values()), ())), 'none')!r}"
+            f"--exclude-images {path} names no image of this data set: it begins with {min(out)!r}, the images with {first!r}"
         )
-    return places
+    return kept
 
 
 @functools.lru_cache(maxsize=2)
@@ -101,7 +96,8 @@ def _excluded(path: Path, _changed: int) -> frozenset[str]:
     return frozenset(str(name) for name in found[column])
 
 
-def _folded(found: Listing, folds: int, fold: int) -> Listing:
+def _folded(found: Listing, options: DataOptions) -> Listing:
+    folds, fold = options.folds or 0, options.fold or 0
     if not found.count("train"):
         raise UserError(f"--folds divides training images, and {found.root} has none")
     divided = found.folded(folds, fold)

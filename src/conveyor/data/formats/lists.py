@@ -23,6 +23,8 @@ _LOOKED_FOR = 16
 """Files that are looked for before a run starts, spread over the list: a wrong folder is found at once."""
 
 Columns = dict[str, Sequence[Any]]
+Images = Mapping[str, Sequence[tuple[str, tuple[str, ...]]]]
+"""By split: the name of each image and its classes."""
 
 
 def find(root: Path) -> dict[str, Path]:
@@ -90,8 +92,7 @@ def _is_list(path: Path) -> bool:
 @functools.lru_cache(maxsize=4)
 def _read(files: tuple[tuple[str, Path, int], ...], look: bool) -> Listing:
     root = files[0][1].parent
-    names: dict[str, list[str]] = {}
-    labels: dict[str, list[tuple[str, ...]]] = {}
+    images: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
     groups: dict[str, list[str]] = {}
     several, named = False, list[str]()
     for split, path, _ in files:
@@ -115,30 +116,27 @@ def _read(files: tuple[tuple[str, Path, int], ...], look: bool) -> Listing:
         )
         splits = [_split(value, path) for value in found["split"]] if "split" in found else [split] * len(found[place])
         for index, (name, value, part) in enumerate(zip(found[place], values, splits, strict=True)):
-            names.setdefault(part, []).append(str(name))
-            labels.setdefault(part, []).append(_classes(value, several=column != "label"))
+            images.setdefault(part, []).append((str(name), _classes(value, several=column != "label")))
             if "group" in found:
                 groups.setdefault(part, []).append(str(found["group"][index]))
         if look:
             _look_for(root, found[place], path)
-    if "all" in names:
-        names, labels, groups = ({"train": part["all"]} if "all" in part else {} for part in (names, labels, groups))  # type: ignore[assignment]
-    if "train" not in names:
-        raise UserError(f"{files[0][1]} has no images for training: its column split says {', '.join(names)}")
-    classes = tuple(named) or in_order({name for value in labels["train"] for name in value})
-    pairs, sets = numbered(names, labels, classes, files[0][1])
-    _refuse_twice(names, labels, files[0][1], divides="validation" not in names)
+    if "all" in images:
+        images, groups = {"train": images["all"]}, {"train": groups["all"]} if groups else {}
+    if "train" not in images:
+        raise UserError(f"{files[0][1]} has no images for training: its column split says {', '.join(images)}")
+    classes = tuple(named) or in_order({name for _, value in images["train"] for name in value})
+    pairs, sets = numbered(images, classes, files[0][1])
+    _refuse_twice(images, files[0][1])
     kept = {split: tuple(part) for split, part in groups.items()}
     return Listing(root, classes, pairs, label_sets=sets if several else {}, groups=kept)
 
 
-def _refuse_twice(
-    names: Mapping[str, Sequence[str]], labels: Mapping[str, Sequence[tuple[str, ...]]], path: Path, *, divides: bool
-) -> None:
+def _refuse_twice(images: Images, path: Path) -> None:
     """Refuse an image with two labels, and one that would train and validate; twice in training alone is a weight."""
     seen: dict[str, tuple[str, tuple[str, ...]]] = {}
-    for split, part in names.items():
-        for name, label in zip(part, labels[split], strict=True):
+    for split, part in images.items():
+        for name, label in part:
             label = tuple(sorted(label))
             first = seen.setdefault(os.path.normpath(name), (split, label))
             if first[1] != label:
@@ -148,7 +146,7 @@ def _refuse_twice(
                 )
             if first[0] != split:
                 raise UserError(f"{path.parent} has {name} for training and for validation: keep one of the two lines")
-    if divides and len(seen) < len(names["train"]):
+    if "validation" not in images and len(seen) < len(images["train"]):
         raise UserError(
             f"{path} names an image more than once, so that copies of training images could be held out: keep one line for "
             "each, or add a column split"
@@ -193,26 +191,22 @@ def in_order(names: set[str]) -> tuple[str, ...]:
 
 
 def numbered(
-    names: Mapping[str, Sequence[str]],
-    labels: Mapping[str, Sequence[tuple[str, ...]]],
-    classes: Sequence[str],
-    path: Path,
+    images: Images, classes: Sequence[str], path: Path
 ) -> tuple[dict[str, Pairs], dict[str, tuple[tuple[int, ...], ...]]]:
     """The `files` and `label_sets` of a `Listing`, by split."""
     number = {name: index for index, name in enumerate(classes)}
-    sets = {split: tuple(_numbers(value, number, path) for value in part) for split, part in labels.items()}
-    pairs = {
-        split: tuple((name, one[0] if one else -1) for name, one in zip(part, sets[split], strict=True))
-        for split, part in names.items()
-    }
-    return pairs, sets
-
-
-def _numbers(names: tuple[str, ...], number: dict[str, int], path: Path) -> tuple[int, ...]:
-    unknown = next((name for name in names if name not in number), None)
+    unknown = next((one for part in images.values() for _, names in part for one in names if one not in number), None)
     if unknown is not None:
         raise UserError(f"the class {unknown!r} in {path.parent} has validation images only: training needs some too")
-    return tuple(sorted({number[name] for name in names}))
+    sets = {
+        split: tuple(tuple(sorted({number[one] for one in names})) for _, names in part)
+        for split, part in images.items()
+    }
+    pairs = {
+        split: tuple((name, own[0] if own else -1) for (name, _), own in zip(part, sets[split], strict=True))
+        for split, part in images.items()
+    }
+    return pairs, sets
 
 
 def _look_for(root: Path, names: Sequence[Any], path: Path) -> None:

@@ -69,18 +69,16 @@ def _read(key: tuple[tuple[str, Path, int], ...]) -> Listing:
         parts = [part for part in text.split(";") if part]
         return tuple(given[int(p)] if given and p.isdecimal() and int(p) < len(given) else p for p in parts)
 
-    labels: dict[str, list[tuple[str, ...]]] = {}
-    names: dict[str, list[str]] = {}
+    images: dict[str, list[tuple[str, tuple[str, ...]]]] = {}
     places: dict[str, list[Any]] = {}
     packs: dict[str, list[Path]] = {}
     for (split, path, _), index in zip(key, indexes, strict=True):
         number = len(packs.setdefault(split, []))
         packs[split].append(path if path.suffix == ".tar" else _copy_of(path))
-        names.setdefault(split, []).extend(index.names)
-        labels.setdefault(split, []).extend(named(text) for text in index.labels)
+        images.setdefault(split, []).extend(zip(index.names, map(named, index.labels), strict=True))
         places.setdefault(split, []).append(np.insert(index.where, 0, number, axis=1))
-    classes = given or lists.in_order({name for part in labels["train"] for name in part})
-    pairs, sets = lists.numbered(names, labels, classes, first)
+    classes = given or lists.in_order({name for _, part in images["train"] for name in part})
+    pairs, sets = lists.numbered(images, classes, first)
     several = any(len(one) != 1 for part in sets.values() for one in part)
     return Listing(
         root,

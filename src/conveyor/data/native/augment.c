@@ -64,7 +64,7 @@ static void window(uint8_t *restrict to, const uint8_t *restrict row, ptrdiff_t 
 }
 
 /* `offsets` [batch][2] are (row, column) in 0 .. 2 padding, or NULL for the image itself; `mirror` [batch] or NULL;
- * `scale` and `shift` [width * channels]; `scratch` [batch][2][width * channels] bytes. */
+ * `scale` and `shift` [width * channels], without `scale` `out` is of bytes, as they are; `scratch` [batch][2][width * channels] bytes. */
 void conveyor_augment(const uint8_t *images, ptrdiff_t batch, ptrdiff_t height, ptrdiff_t width, ptrdiff_t channels,
                       ptrdiff_t padding, int mirrored, const int64_t *offsets, const uint8_t *mirror, const float *scale,
                       const float *shift, uint8_t *scratch, float *out, int threads)
@@ -78,7 +78,12 @@ void conveyor_augment(const uint8_t *images, ptrdiff_t batch, ptrdiff_t height, 
         const ptrdiff_t down = offsets ? (ptrdiff_t)offsets[2 * b] - padding : 0;
         const ptrdiff_t across = offsets ? (ptrdiff_t)offsets[2 * b + 1] - padding : 0;
         for (ptrdiff_t y = 0; y < height; y++, to += length) {
+            uint8_t *plain = scale ? NULL : (uint8_t *)out + (b * height + y) * length;
             const ptrdiff_t source = inside(y + down, height, mirrored);
+            if (source < 0 && plain) {
+                memset(plain, 0, (size_t)length);
+                continue;
+            }
             if (source < 0) {
                 for (ptrdiff_t i = 0; i < length; i++)
                     to[i] = shift[i];
@@ -92,6 +97,10 @@ void conveyor_augment(const uint8_t *images, ptrdiff_t batch, ptrdiff_t height, 
             if (mirror && mirror[b]) {
                 turn(turned, row, width, channels);
                 row = turned;
+            }
+            if (plain) {
+                memcpy(plain, row, (size_t)length);
+                continue;
             }
             for (ptrdiff_t i = 0; i < length; i++)
                 to[i] = (float)row[i] * scale[i] + shift[i];

@@ -11,6 +11,7 @@ enum { IDENTITY, AUTOCONTRAST, EQUALIZE, SOLARIZE, POSTERIZE, COLOR, CONTRAST, B
 
 #define VALUES 8 /* of a step in the plan: a code, six values, the level outside the image */
 #define EDGE 2   /* pixels of that level around an image of whole words */
+#define LINE 256 /* pixels whose colours are changed together */
 #define SERIAL (1 << 17)
 
 typedef struct {
@@ -126,20 +127,15 @@ static void look_up(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_
             to[i * channels + c] = table[c][from[i * channels + c]];
 }
 
-static void color(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t pixels, ptrdiff_t channels, float factor)
+/* Of three planes of LINE bytes each: the colours of neighbouring pixels side by side, as wide instructions take them. */
+static void color(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t pixels, float factor)
 {
-    if (channels == 3) {
-        for (ptrdiff_t i = 0; i < pixels; i++) {
-            const int32_t plain = luma(from[3 * i], from[3 * i + 1], from[3 * i + 2]);
-            to[3 * i] = (uint8_t)blend(plain, from[3 * i], factor);
-            to[3 * i + 1] = (uint8_t)blend(plain, from[3 * i + 1], factor);
-            to[3 * i + 2] = (uint8_t)blend(plain, from[3 * i + 2], factor);
-        }
-        return;
+    for (ptrdiff_t i = 0; i < pixels; i++) {
+        const int32_t plain = luma(from[i], from[LINE + i], from[2 * LINE + i]);
+        to[i] = (uint8_t)blend(plain, from[i], factor);
+        to[LINE + i] = (uint8_t)blend(plain, from[LINE + i], factor);
+        to[2 * LINE + i] = (uint8_t)blend(plain, from[2 * LINE + i], factor);
     }
-    for (ptrdiff_t i = 0; i < pixels; i++)
-        for (ptrdiff_t c = 0; c < channels; c++)
-            to[i * channels + c] = (uint8_t)blend(grey(from + i * channels, channels), from[i * channels + c], factor);
 }
 
 static void sharpness(uint8_t *restrict to, const uint8_t *restrict from, shape of, float factor)
@@ -169,20 +165,42 @@ static inline uint8_t of_hue(float n, float hue, float value, float spread)
     return (uint8_t)(int32_t)(value - part * spread + 0.5f);
 }
 
+/* Of planes, as `color`. */
 static void turn(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t pixels, float share)
 {
     const float turned = 6 * share;
     for (ptrdiff_t i = 0; i < pixels; i++) {
-        const float red = from[3 * i], green = from[3 * i + 1], blue = from[3 * i + 2];
+        const float red = from[i], green = from[LINE + i], blue = from[2 * LINE + i];
         const float high = red > green ? red : green, low = red > green ? green : red;
         const float value = high > blue ? high : blue, spread = value - (low < blue ? low : blue);
         const float top = value == red ? green - blue : value == green ? blue - red : red - green;
         const float sector = value == red ? 0.0f : value == green ? 2.0f : 4.0f;
         const float hue = sector + top / (spread < 1 ? 1.0f : spread) + turned;
-        to[3 * i] = of_hue(5, hue, value, spread);
-        to[3 * i + 1] = of_hue(3, hue, value, spread);
-        to[3 * i + 2] = of_hue(1, hue, value, spread);
+        to[i] = of_hue(5, hue, value, spread);
+        to[LINE + i] = of_hue(3, hue, value, spread);
+        to[2 * LINE + i] = of_hue(1, hue, value, spread);
     }
+}
+
+/* COLOR or HUE, of other than three channels COLOR alone. */
+static void recolor(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t pixels, ptrdiff_t channels, int code, float value)
+{
+    uint8_t before[3 * LINE], after[3 * LINE];
+    if (channels != 3)
+        for (ptrdiff_t i = 0; i < pixels; i++)
+            for (ptrdiff_t c = 0; c < channels; c++)
+                to[i * channels + c] = (uint8_t)blend(grey(from + i * channels, channels), from[i * channels + c], value);
+    else
+        for (ptrdiff_t count = LINE; pixels > 0; pixels -= count, from += 3 * count, to += 3 * count) {
+            count = pixels < LINE ? pixels : LINE;
+            for (ptrdiff_t i = 0; i < count; i++)
+                for (ptrdiff_t c = 0; c < 3; c++)
+                    before[c * LINE + i] = from[3 * i + c];
+            (code == HUE ? turn : color)(after, before, count, value);
+            for (ptrdiff_t i = 0; i < count; i++)
+                for (ptrdiff_t c = 0; c < 3; c++)
+                    to[3 * i + c] = after[c * LINE + i];
+        }
 }
 
 /* Pixels as words, with EDGE pixels of level `fill` on each side. */
@@ -287,10 +305,8 @@ static void change(uint8_t *to, const uint8_t *from, shape of, int code, const d
     uint8_t table[4][256];
     if (code == NEAREST || code == BILINEAR)
         move(to, from, of, values, code == BILINEAR, words);
-    else if (code == HUE)
-        turn(to, from, pixels, (float)values[0]);
-    else if (code == COLOR)
-        color(to, from, pixels, of.channels, (float)values[0]);
+    else if (code == HUE || code == COLOR)
+        recolor(to, from, pixels, of.channels, code, (float)values[0]);
     else if (code == SHARPNESS)
         sharpness(to, from, of, (float)values[0]);
     else {

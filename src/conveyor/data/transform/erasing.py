@@ -30,12 +30,20 @@ def boxes(draws: Tensor, height: int, width: int) -> Tensor:
     return found[torch.arange(len(found)), first] * fits.any(1, keepdim=True)
 
 
-def erase(images: Tensor, seed: int, epoch: int, samples: Tensor, probability: float) -> Tensor:
-    """Normalised images [B, H, W, C], some with a box of zeros; they are changed in place."""
+def draw(seed: int, epoch: int, samples: Tensor, probability: float, height: int, width: int) -> Tensor:
+    """The box of each sample, as `boxes`; empty where the image stays whole."""
     draws = keyed.uniform(seed, "erasing", epoch, samples, count=1 + 4 * ATTEMPTS, dtype=torch.float64)
-    chosen = (draws[:, 0] < probability).nonzero()[:, 0]
-    height, width = images.shape[1:3]
-    found = boxes(draws[chosen, 1:].view(-1, ATTEMPTS, 4), height, width)
-    for number, (top, bottom, left, right) in zip(chosen.tolist(), found.tolist(), strict=True):
-        images[number, top:bottom, left:right] = 0
+    chosen = draws[:, 0] < probability
+    found = torch.zeros(len(samples), 4, dtype=torch.int64)
+    found[chosen] = boxes(draws[chosen, 1:].view(-1, ATTEMPTS, 4), height, width)
+    return found
+
+
+def erase(images: Tensor, found: Tensor) -> Tensor:
+    """Normalised images [B, H, W, C] with zeros in their boxes; they are changed in place."""
+    # Through numpy: a slice of torch's takes longer than filling it.
+    pixels = images.numpy() if images.device.type == "cpu" else images
+    for number in found[:, 1].nonzero()[:, 0].tolist():
+        top, bottom, left, right = found[number].tolist()
+        pixels[number, top:bottom, left:right] = 0
     return images

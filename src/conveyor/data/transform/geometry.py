@@ -5,7 +5,7 @@ every layout and after every restart.
 """
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import torch
@@ -14,8 +14,8 @@ from torch import Tensor
 
 from conveyor.numerics import keyed
 
-Moves: TypeAlias = tuple[Tensor | None, Tensor | None]
-"""Where the windows of padded images begin, int64 [B, 2], and which images are mirrored, bool [B]; None for not at all."""
+Rows: TypeAlias = tuple[Any, ...]
+"""Tensors of what was drawn, a row of each for every sample; None for what is not done at all."""
 
 
 def draw(seed: int, epoch: int, samples: Tensor) -> Tensor:
@@ -24,32 +24,32 @@ def draw(seed: int, epoch: int, samples: Tensor) -> Tensor:
 
 
 class PerEpoch:
-    """`compute(epoch, samples)`, of which each sample's row depends on nothing else, for a whole set when an epoch begins.
+    """`compute(samples, epoch, *size)`, where each sample's row depends on nothing else, for a whole set at once.
 
     For a small batch the cost is that of the calls, not of the arithmetic on a few dozen numbers; a look-up is one
     call. Sets too large for that (or `count` 0) are computed batch by batch.
     """
 
-    LARGEST = 1 << 20
+    LARGEST = 1 << 17
+    """Samples, of up to some hundred bytes each."""
 
-    def __init__(self, compute: Callable[[int, Tensor], Moves], count: int) -> None:
+    def __init__(self, compute: Callable[..., Rows], count: int) -> None:
         self._compute = compute
         self._count = count if count <= self.LARGEST else 0
-        self._tables: dict[int, Moves] = {}
+        self._tables: dict[tuple[int, ...], Rows] = {}
 
-    def __call__(self, epoch: int, samples: Tensor) -> Moves:
+    def __call__(self, samples: Tensor, *key: int) -> Rows:
         if not self._count:
-            return self._compute(epoch, samples)
-        table = self._tables.get(epoch)
+            return self._compute(samples, *key)
+        table = self._tables.get(key)
         if table is None:
-            table = self._compute(epoch, torch.arange(self._count))
+            table = self._compute(torch.arange(self._count), *key)
             # Batches of the previous epoch may still be in the queue.
-            self._tables = {epoch: table, **dict(list(self._tables.items())[:1])}
+            self._tables = {key: table, **dict(list(self._tables.items())[:1])}
         try:
-            first, second = (None if rows is None else rows.index_select(0, samples) for rows in table)
+            return tuple(None if rows is None else rows.index_select(0, samples) for rows in table)
         except IndexError:
-            return self._compute(epoch, samples)
-        return first, second
+            return self._compute(samples, *key)
 
 
 def shifts(draws: Tensor, padding: int) -> Tensor:

@@ -51,7 +51,10 @@ class Prepare:
         self.normalization = Normalization.named(self.normalization_name, info.channels)
         self.mixing = mixing.Mixing.from_options(options.data)
         in_memory = info.train_images if info.kind == "memory" else 0
-        self._moves = geometry.PerEpoch(self._draw_moves, options.data.repeated_augmentation * in_memory)
+        count = options.data.repeated_augmentation * in_memory
+        self._moves, self._plans, self._erased = (
+            geometry.PerEpoch(draw, count) for draw in (self._draw_moves, self._draw_plan, self._draw_erased)
+        )
         self._synthetic: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def __call__(self, batch: Batch, train: bool) -> tuple[Tensor, Target]:
@@ -105,7 +108,8 @@ class Prepare:
             images = self._augmented(self._geometry(images, batch, train), batch, train)
             images = self._normalized(images)
         if train and self._data.random_erasing:
-            images = erasing.erase(images, self._seed, batch.epoch, batch.samples, self._data.random_erasing)
+            (found,) = self._erased(batch.samples, batch.epoch, *images.shape[1:3])
+            images = erasing.erase(images, found)
         return dataclasses.replace(batch, images=images, prepared=True)
 
     def _in_one_pass(self, batch: Batch, train: bool) -> bool:
@@ -128,7 +132,9 @@ class Prepare:
         size = self.size(batch.epoch, train)
         height, width = images.shape[1:3]
         offsets, mask = self._moves_of(batch, train)
-        if offsets is not None:
+        if (offsets is not None or mask is not None) and augment.applies(images, None):
+            images = augment.augment(images, None, offsets, self._data.crop_padding, self._data.crop_fill, mask)
+        elif offsets is not None:
             rows, columns = offsets.unbind(1)
             images = geometry.pad(images, self._data.crop_padding, self._data.crop_fill)
             images = geometry.shift_and_flip(images, rows, columns, mask, height, width)
@@ -145,14 +151,14 @@ class Prepare:
     def _cuts_boxes(self, train: bool) -> bool:
         return self._is_varied(train) and self._info.kind == "memory" and self.crop in crops.ATTEMPTS
 
-    def _moves_of(self, batch: Batch, train: bool) -> geometry.Moves:
+    def _moves_of(self, batch: Batch, train: bool) -> geometry.Rows:
+        """Where the windows of padded images begin, int64 [B, 2], and which images are mirrored, bool [B]."""
         if not self._is_varied(train) or not (self._pads or self.flip != "none"):
             return None, None
-        offsets, mask = self._moves(batch.epoch, batch.samples)
-        where = batch.images.device
-        return tuple(None if one is None else one.to(where, non_blocking=True) for one in (offsets, mask))  # type: ignore[return-value]
+        moves, where = self._moves(batch.samples, batch.epoch), batch.images.device
+        return tuple(None if one is None else one.to(where, non_blocking=True) for one in moves)
 
-    def _draw_moves(self, epoch: int, samples: Tensor) -> geometry.Moves:
+    def _draw_moves(self, samples: Tensor, epoch: int) -> geometry.Rows:
         draws = geometry.draw(self._seed, epoch, samples)
         mask = geometry.flip_mask(self.flip, draws, self._seed, epoch, samples) if self.flip != "none" else None
         return (geometry.shifts(draws, self._data.crop_padding) if self._pads else None), mask
@@ -177,14 +183,21 @@ class Prepare:
     def _augmented(self, images: Tensor, batch: Batch, train: bool) -> Tensor:
         if not (train and self._recolours):
             return images
-        data, key, (height, width) = self._data, (self._seed, batch.epoch, batch.samples), images.shape[1:3]
+        (plan,) = self._plans(batch.samples, batch.epoch, *images.shape[1:3])
+        return operations.change(images, plan)
+
+    def _draw_plan(self, samples: Tensor, epoch: int, height: int, width: int) -> geometry.Rows:
+        data, key, size = self._data, (self._seed, epoch, samples), (height, width)
         plans = [jitter.jitter(*key, data.color_jitter)] if any(data.color_jitter) else []
         if data.augment == "trivialaugment":
-            plans.append(trivialaugment(*key, (height, width)))
+            plans.append(trivialaugment(*key, size))
         elif data.augment == "randaugment":
             number, strength = data.augment_operations, data.augment_magnitude
-            plans.append(randaugment(*key, (height, width), operations=number, magnitude=strength))
-        return operations.change(images, torch.cat(plans, 1))
+            plans.append(randaugment(*key, size, operations=number, magnitude=strength))
+        return (torch.cat(plans, 1),)
+
+    def _draw_erased(self, samples: Tensor, epoch: int, *size: int) -> geometry.Rows:
+        return (erasing.draw(self._seed, epoch, samples, self._data.random_erasing, *size),)
 
     def _mix(self, batch: Batch) -> Batch:
         images, terms = mixing.mix(
