@@ -108,6 +108,14 @@ def test_verify_names_a_bad_record(tmp_path: Path) -> None:
         read_copy(locate.search("mnist", tmp_path), "validation")
 
 
+@pytest.mark.parametrize("record", [b"\xff\xff\xff", encode_example({"image": [b"x"], "label": [b"one"]}), b""])
+def test_a_record_of_something_else_is_one_sentence(tmp_path: Path, record: bytes) -> None:
+    make(tmp_path, "mnist", "3.0.1", (28, 28))
+    (tmp_path / "mnist" / "3.0.1" / "mnist-test.tfrecord-00000-of-00002").write_bytes(framed(record))
+    with pytest.raises(UserError, match=r"record at byte 0 of .* is none of mnist"):
+        read_copy(locate.search("mnist", tmp_path), "validation")
+
+
 def test_imagenet_as_prepared(tmp_path: Path, conveyor: Callable[..., tuple[int, str, str]]) -> None:
     folder = tmp_path / "imagenet2012" / "5.1.0"
     images = [encoded(picture(50, 60, number), quality=90) for number in range(6)]

@@ -61,16 +61,19 @@ def read_small(name: str, files: dict[str, Path], split: str) -> tuple[Pixels, P
     labels: list[int] = []
     for path, index in zip(chosen, index_files(chosen), strict=True):
         for offset, length in index.tolist():
-            features = decode_example(read_record(path, offset, length), frozenset(("image", "label")))
-            content, label = features.get("image"), features.get("label")
-            if not content or not label or not isinstance(content[0], bytes):
-                raise UserError(f"record at byte {offset} of {path} has no image and label: prepare {name} again")
+            data = read_record(path, offset, length)
             try:
+                features = decode_example(data, frozenset(("image", "label")))
+                content, label = (features.get(key) or [None] for key in ("image", "label"))
+                if not isinstance(content[0], bytes) or not isinstance(label[0], int) or not 0 <= label[0] < 256:
+                    raise ValueError("no image and label")
                 with Image.open(io.BytesIO(content[0])) as image:
                     images.append(np.asarray(image))
-            except (OSError, ValueError, SyntaxError) as error:
-                raise UserError(f"record at byte {offset} of {path} is no image ({error})") from None
-            labels.append(int(label[0]))
+            except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+                raise UserError(
+                    f"record at byte {offset} of {path} is none of {name} ({error}): prepare it again"
+                ) from None
+            labels.append(label[0])
     if len({image.shape for image in images}) != 1:
         raise UserError(f"the images in {chosen[0].parent} differ in size, so they are not those of {name}")
     stacked = np.stack(images)

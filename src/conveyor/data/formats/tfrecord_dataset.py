@@ -7,7 +7,7 @@ from pathlib import Path
 from conveyor.data.formats import tfds
 from conveyor.data.formats.tfrecord import index_files
 from conveyor.errors import UserError
-from conveyor.files import parse_json
+from conveyor.files import parse_json, read_lines
 
 STANDARD_SHARDS = {"train": 1024, "validation": 128}
 SUMMARY = "dataset.json"
@@ -106,6 +106,4 @@ def check_count(folder: Path, split: str, found: int) -> None:
 def label_names(folder: Path) -> tuple[str, ...]:
     """Class names from `labels.txt` (TensorFlow Datasets: `label.labels.txt`), one per line; empty without it."""
     path = next((path for name in ("labels.txt", "label.labels.txt") if (path := folder / name).is_file()), None)
-    if path is None:
-        return ()
-    return tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    return () if path is None else tuple(read_lines(path))
