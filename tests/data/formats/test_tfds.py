@@ -10,7 +10,7 @@ from tests.data.formats.test_tfrecord import framed
 from tests.data.photos import encoded, picture
 
 from conveyor.data import catalogue, open_dataset
-from conveyor.data.formats import locate, tfrecord_dataset
+from conveyor.data.formats import locate, tfds, tfrecord_dataset
 from conveyor.data.formats.tfrecord_example import encode_example
 from conveyor.data.open import read_copy
 from conveyor.data.verify import verify
@@ -136,3 +136,10 @@ def test_imagenet_as_prepared(tmp_path: Path, conveyor: Callable[..., tuple[int,
     code, output, _ = conveyor("data", "get", "imagenet2012", "--data-dir", tmp_path)
     assert code == 0
     assert str(folder) in output
+
+
+def test_folders_and_counts_that_are_none_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "cifar10" / "1.\u00b2.0").mkdir(parents=True)
+    assert list(tfds.folders("cifar10", tmp_path)) == []
+    (tmp_path / "dataset_info.json").write_text('{"splits": [{"name": "train", "shardLengths": [1e999]}]}')
+    assert tfds.counts(tmp_path) is None

@@ -85,11 +85,11 @@ def counts(folder: Path) -> dict[str, int] | None:
     try:
         content = parse_json((folder / "dataset_info.json").read_text(encoding="utf-8"))
         return {str(split["name"]): sum(int(length) for length in split["shardLengths"]) for split in content["splits"]}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
 
 
 def _version(path: Path) -> tuple[int, ...]:
     """(3, 0, 2) of a folder called 3.0.2, else ()."""
     parts = path.name.split(".")
-    return tuple(int(part) for part in parts) if len(parts) == 3 and all(part.isdigit() for part in parts) else ()
+    return tuple(int(part) for part in parts) if len(parts) == 3 and all(part.isdecimal() for part in parts) else ()
