@@ -15,6 +15,7 @@ SUMMARY = "dataset.json"
 _NAME = re.compile(
     r"^(?:[a-z0-9_]+-)?(?P<split>train|validation|val|test)(?:\.tfrecord)?-(?P<number>\d{5})-of-(?P<total>\d{5})$"
 )
+_SUB_FOLDERS = ("imagenet-data", "tfrecords", "tf-records", "imagenet")
 _SPLITS = {"train": "train", "validation": "validation", "val": "validation", "test": "validation"}
 
 
@@ -63,11 +64,9 @@ def has_records(folder: Path) -> bool:
     return folder.is_dir() and any(_NAME.match(path.name) for path in folder.iterdir())
 
 
-def find_folder(
-    root: Path, sub_folders: tuple[str, ...] = ("imagenet-data", "tfrecords", "tf-records", "imagenet")
-) -> Path | None:
+def find_folder(root: Path) -> Path | None:
     """`root`, or the usual sub-folder of it, that holds TFRecord files."""
-    for candidate in (root, *(root / name for name in sub_folders), *tfds.folders("imagenet", root)):
+    for candidate in (root, *(root / name for name in _SUB_FOLDERS), *tfds.folders("imagenet", root)):
         if has_records(candidate):
             return candidate
     return None
