@@ -86,6 +86,16 @@ def read_object(path: Path) -> dict[str, Any]:
     return found if isinstance(found, dict) else {}
 
 
+def read_lines(path: Path) -> list[str]:
+    """The lines of a text in UTF-8 without the white space around them; blank ones are left out."""
+    try:
+        return [line for text in path.read_text(encoding="utf-8").splitlines() if (line := text.strip())]
+    except UnicodeDecodeError as error:
+        raise UserError(f"{path} is no text in UTF-8 (byte {error.start}): save it as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"cannot read {path}: {error.strerror}") from None
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename inside `folder` survive a power failure."""
     handle = os.open(folder, os.O_RDONLY)

@@ -49,6 +49,9 @@ def test_what_cannot_be_chosen_is_one_sentence(run: Path) -> None:
         choice.find(run, "5")
     with pytest.raises(UserError, match="is one checkpoint: leave out --checkpoint best"):
         choice.find(run / choice.CHECKPOINTS / "4", "best")
+    (run / choice.BEST_FILE).write_text('{"update": Infinity, "accuracy": 1}')
+    with pytest.raises(UserError, match="none is the best"):
+        choice.find(run, "best")
     (run / choice.BEST_FILE).unlink()
     with pytest.raises(UserError, match="none is the best: use --checkpoint last"):
         choice.find(run, "best")

@@ -1,5 +1,7 @@
 """The checkpoints of a run: order, newest complete, keeping, the lock."""
 
+import errno
+import fcntl
 import logging
 import subprocess
 import sys
@@ -11,7 +13,7 @@ from tests.checkpoint.states import make_state, same
 
 from conveyor.checkpoint import choice, store
 from conveyor.checkpoint import folder as one
-from conveyor.checkpoint.lock import RunLock
+from conveyor.checkpoint.lock import RunLock, is_held
 from conveyor.checkpoint.state import State
 from conveyor.checkpoint.writer import BackgroundWriter
 from conveyor.errors import UserError
@@ -149,6 +151,18 @@ def test_a_second_run_on_a_folder_is_refused(tmp_path: Path) -> None:
         assert "in use by process" in other.stderr
     assert subprocess.run(command, capture_output=True, text=True, timeout=60).returncode == 0
     RunLock(tmp_path / "run").acquire().release()
+
+
+def test_a_file_system_without_locks_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    RunLock(tmp_path / "run").acquire().release()
+
+    def refuse(handle: int, operation: int) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    with pytest.raises(UserError, match=r"No locks available.*choose a --run-dir"):
+        RunLock(tmp_path / "run").acquire()
+    assert not is_held(tmp_path / "run")
 
 
 def test_an_export_is_told_from_a_run(tmp_path: Path) -> None:

@@ -10,8 +10,9 @@ from PIL import Image
 from tests.data.photos import encoded, make_folder, picture
 
 from conveyor import cli
-from conveyor.data.audit import NEAR, difference_hash, near_pairs
+from conveyor.data.audit import NEAR, difference_hash, doubtful, near_pairs
 from conveyor.data.formats import divide
+from conveyor.errors import UserError
 from conveyor.options.data import DataOptions
 
 
@@ -61,6 +62,14 @@ def photos(tmp_path: Path) -> Path:
     (root / "train/ape/flat.JPEG").write_bytes(encoded(np.full((64, 64, 3), 90, np.uint8)))
     (root / "train/bee/tiny.JPEG").write_bytes(encoded(picture(12, 14, 77)))
     return root
+
+
+@pytest.mark.parametrize("row", ["a,b,c,much,0", "a,b,c,0.99,no"])
+def test_a_damaged_file_of_answers_is_one_sentence(tmp_path: Path, row: str) -> None:
+    file = tmp_path / "answers.csv"
+    file.write_text(f"path,label,answer,confidence,right\n{row}\n")
+    with pytest.raises(UserError, match=r"answers\.csv is damaged"):
+        doubtful([file], {"a": "train"})
 
 
 def test_it_finds_what_was_put_there(photos: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -57,6 +57,7 @@ def test_folders_know_their_labels_and_a_set_that_does_not_is_read(tmp_path: Pat
 
     class Plain:
         chunk = 8
+        num_classes = 4
 
         def __len__(self) -> int:
             return len(LABELS)

@@ -117,6 +117,13 @@ def test_without_network_one_sentence_says_where_to_put_the_file(
         pretrained.find("resnet34", download=False)
 
 
+@pytest.mark.parametrize(("name", "hub"), [(NAME, "nohost"), ("http://[/net.pth", "http://127.0.0.1:9")])
+def test_what_is_no_address_is_one_sentence(name: str, hub: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_ENDPOINT", hub)
+    with pytest.raises(UserError, match="cannot fetch the weights"):
+        pretrained.find(name)
+
+
 @pytest.mark.parametrize("name", ["../secret", "a/b/c", "resnet 50", "file:///etc/passwd"])
 def test_what_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(UserError, match="there is no such file"):

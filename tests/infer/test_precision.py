@@ -27,6 +27,7 @@ from conveyor.infer.precision import Data, Fit, fit
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.measure import processor
 from conveyor.options import Options
+from conveyor.options.coerce import checked
 from conveyor.serve.engine_process import _open
 
 PREPROCESSING = Preprocessing(image_size=16, normalization="imagenet")
@@ -178,7 +179,7 @@ class TestGate:
             (AskedPrecision(weight_bits=6), "--weight-bits is 6; the smallest value is 7"),
         ):
             with pytest.raises(UserError, match=said):
-                wanted.check()
+                checked(wanted)
 
 
 class TestWeights:

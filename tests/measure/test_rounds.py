@@ -11,6 +11,8 @@ from conveyor.measure.rounds import Program, run_rounds
 GOOD = """
 import json, sys
 print('chatter')
+print({'of': 'a library'})
+print([1])
 print(json.dumps({'ready': True}), flush=True)
 for line in sys.stdin:
     steps = json.loads(line)['steps']

@@ -80,6 +80,10 @@ def small(num_classes, in_channels):
 def wide(num_classes, in_channels):
     return nn.Sequential(nn.Conv2d(in_channels, 8, 1), models.norms.BatchNorm(8), nn.Flatten(), nn.LazyLinear(num_classes))
 """
+LOGS = """
+with open({log!r}, "a") as log:
+    log.write({folder!r})
+"""
 
 
 def test_code_is_imported_when_the_user_names_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -106,6 +110,19 @@ def test_code_is_imported_when_the_user_names_it(tmp_path: Path, monkeypatch: py
     monkeypatch.setenv(user_module.VARIABLE, "broken.py")
     with pytest.raises(UserError, match="ZeroDivisionError"):
         models.build("wide2")
+
+
+def test_files_of_one_name_in_two_folders_are_executed_once_each(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(user_module, "_registered", {})
+    for folder in ("a", "b"):
+        (tmp_path / folder).mkdir()
+        (tmp_path / folder / "nets.py").write_text(NETS + LOGS.format(log=str(tmp_path / "log"), folder=folder))
+    monkeypatch.setenv(user_module.VARIABLE, f"{tmp_path}/a/nets.py,{tmp_path}/b/nets.py")
+    for _ in range(2):
+        user_module.registered()
+    assert (tmp_path / "log").read_text() == "ab"
 
 
 def test_blocks_are_the_residual_blocks() -> None:

@@ -115,6 +115,7 @@ def test_a_configuration_that_contradicts_the_name_or_is_damaged(tmp_path: Path)
         ("{", "cannot be read"),
         ("[" * 100_000, "cannot be read"),
         ('{"architecture": "resnet18", "input_size": ["x"]}', "is damaged"),
+        ('{"architecture": "resnet18", "input_size": {"x": 3}}', "is damaged"),
         ('{"architecture": "resnet18", "pretrained_cfg": 3}', "is damaged"),
         ('{"architecture": "resnet18", "mean": [0, 0, 0], "std": [0, 1, 1]}', "above 0"),
     ):

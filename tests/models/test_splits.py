@@ -8,7 +8,7 @@ import torch
 from conveyor import models
 from conveyor.errors import UserError
 from conveyor.models.splits import resolve
-from conveyor.models.units import Unit, count, multiply_adds, trace
+from conveyor.models.units import Unit, count, counted, trace
 
 
 @cache
@@ -151,4 +151,4 @@ def test_published_multiply_adds() -> None:
     assert count("efficientnet_b0").multiply_adds == pytest.approx(0.39e9, rel=0.02)
     assert count("mobilenet_v2").multiply_adds == pytest.approx(300e6, rel=0.01)
     assert count("mobilenet_v3_large").multiply_adds == pytest.approx(219e6, rel=0.02)
-    assert multiply_adds("cifar_resnet20", 32, 10) == pytest.approx(40.8e6, rel=0.01)
+    assert counted("cifar_resnet20", 32, 10).multiply_adds == pytest.approx(40.8e6, rel=0.01)

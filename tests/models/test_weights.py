@@ -111,6 +111,12 @@ def test_what_does_not_fit_is_listed(tmp_path: Path) -> None:
         load_weights(fresh("cifar_resnet20"), tmp_path / "w.safetensors")
 
 
+@pytest.mark.parametrize("shape", [(), (5,), (10, 64, 1)])
+def test_a_head_of_other_dimensions_does_not_fit(shape: tuple[int, ...]) -> None:
+    with pytest.raises(UserError, match=r"another shape for fc\.weight"):
+        load_state(fresh(), {**fresh().state_dict(), "fc.weight": torch.zeros(shape)}, "the file")
+
+
 def test_files_that_are_no_weights_are_refused(tmp_path: Path) -> None:
     marker = tmp_path / "executed"
 

@@ -371,6 +371,24 @@ def test_a_foreign_class_steps_as_by_itself_and_resumes(name: str, arguments: li
         assert torch.equal(resumed, mine)
 
 
+def test_the_state_of_a_foreign_class_is_looked_through_once() -> None:
+    """Not once for each parameter: thousands of them have thousands of states."""
+
+    class Counted(dict[str, torch.Tensor]):
+        looks = 0
+
+        def items(self):  # type: ignore[no-untyped-def]
+            self.looks += 1
+            return super().items()
+
+    options = Options.from_mapping({"optimizer": "torch.optim:NAdam"})
+    optimizer = make_optimizer(options, [(f"w{n}", torch.zeros(2, requires_grad=True)) for n in range(20)])
+    optimizer.step([torch.ones(2)] * 20, 0.1, 0)
+    state = Counted(optimizer.state_dict())
+    optimizer.load_state_dict(state)
+    assert state.looks <= 2
+
+
 def test_what_is_no_optimiser_is_refused() -> None:
     parameter = torch.zeros(2, requires_grad=True)
 

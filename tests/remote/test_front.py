@@ -34,7 +34,12 @@ def fetched(address: str, folder: Path) -> Path:
 
 def test_what_is_an_address() -> None:
     assert all(map(is_address, ("s3://bucket/run", "gs://b", "memory://x")))
-    assert not any(map(is_address, ("runs/one", "/abs", "http://localhost:8000", "https://x", "C:\\runs", None, 3)))
+    assert not any(
+        map(
+            is_address,
+            ("runs/one", "/abs", "http://localhost:8000", "https://x", "C:\\runs", "s3://", "s3:///", None, 3),
+        )
+    )
 
 
 def test_a_run_that_moves_to_another_machine_ends_in_equal_files(

@@ -1,6 +1,7 @@
 """A folder and its address are kept equal; a checkpoint on the store is complete or absent at every moment."""
 
 import contextlib
+import shutil
 from pathlib import Path
 
 import pytest
@@ -108,6 +109,17 @@ def test_what_is_removed_here_is_removed_there_the_manifest_first(bucket: str, t
     mirror.store.left = 9
     mirror.push()
     assert not [name for name in mirror.store.versions() if name.startswith("checkpoints/10")]
+
+
+@pytest.mark.parametrize("removed", ["here/run", "here"])
+def test_a_folder_that_was_removed_takes_nothing_from_the_store(bucket: str, tmp_path: Path, removed: str) -> None:
+    mirror = Mirror(f"{bucket}/run", tmp_path / "here")
+    mirror.fetch()
+    saved(mirror, 10, 1.0)
+    mirror.push()
+    shutil.rmtree(tmp_path / removed)
+    assert mirror.push() == mirror.close() == []
+    assert read(f"{bucket}/run", tmp_path / "there") == {"10": 1.0}
 
 
 def test_a_run_that_went_on_elsewhere_replaces_what_is_here(bucket: str, tmp_path: Path) -> None:

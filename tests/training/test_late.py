@@ -1,12 +1,18 @@
 """A signal in the middle of a long update: it is given up within the grace period, and the run goes on as if nothing was."""
 
+import errno
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
+import pytest
 from tests.exact import differences
+
+from conveyor.training import late
+from conveyor.world.world import World
 
 SCRIPT = """
 import sys, time
@@ -56,3 +62,24 @@ def test_an_update_that_takes_too_long_is_given_up(tmp_path: Path) -> None:
     for name in ("stopped", "alone"):
         subprocess.run([sys.executable, "script.py", name], check=True, timeout=200, cwd=tmp_path)
     assert differences(tmp_path / "stopped", tmp_path / "alone") == []
+
+
+def test_a_full_disk_is_told_and_ends_the_worker_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def full(folder: Path, state: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    codes: list[int] = []
+    monkeypatch.setattr(late.checkpoints, "save", full)
+    monkeypatch.setattr(late.os, "_exit", codes.append)
+    session = SimpleNamespace(
+        world=World(), reason=None, update=7, local_state=lambda: SimpleNamespace(), progress=lambda local: {},
+        spec=SimpleNamespace(length=SimpleNamespace(updates_total=9)),
+    )  # fmt: skip
+    events = SimpleNamespace(folder=tmp_path, writer=SimpleNamespace(wait=lambda: None))
+    given_up = late.Late(session, events)  # type: ignore[arg-type]
+    with given_up.computing():
+        given_up._give_up(signal.SIGTERM)
+    assert codes == [128 + signal.SIGTERM]
+    assert "stopped in update 8, which is given up; nothing was saved (the disk is full)" in capsys.readouterr().out

@@ -52,13 +52,13 @@ def needs(model: str, image_size: int, classes: int, *, training: bool) -> Needs
     less, and Winograd's filtering multiplies less, so a share can be above what the machine really did.
     """
     from conveyor.models.registry import build
-    from conveyor.models.units import multiply_adds, trace
+    from conveyor.models.units import counted, trace
 
     with torch.device("meta"):
         units = trace(build(model, num_classes=classes), image_size)
     passes = 3.0 if training else 1.0
     moved = 2.0 * sum(unit.activation_bytes for unit in units)
-    return Needs(passes * 2.0 * multiply_adds(model, image_size, classes), passes * moved)
+    return Needs(passes * 2.0 * counted(model, image_size, classes).multiply_adds, passes * moved)
 
 
 def measure(threads: int, rounds: int = 5) -> Record:

@@ -76,7 +76,7 @@ def read_best(run: Path) -> tuple[int, float] | None:
     known = read_object(run / BEST_FILE)
     try:
         return int(known["update"]), float(known["accuracy"])
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, OverflowError):
         return None
 
 

@@ -94,6 +94,11 @@ def _without_tensors(folder: Path, data: bytes) -> State:
         progress, options = document["progress"], document["options"]
         if not isinstance(progress, dict) or not isinstance(options, dict) or not _is_count(progress.get("update", 0)):
             raise ValueError(f"{STATE} does not hold the progress and the options of a run")
+        names = progress.get("class_names", [])
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"{STATE} does not hold the names of the classes")
+        if not isinstance(progress.get("data", {}), dict):
+            raise ValueError(f"{STATE} does not say which data the run had")
         return State(model={}, progress=progress, options=options)
     except (KeyError, TypeError, ValueError) as problem:
         raise unreadable(folder, problem) from None

@@ -17,8 +17,8 @@ def is_held(run: Path) -> bool:
         return False
     try:
         fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return True
+    except OSError as problem:
+        return isinstance(problem, BlockingIOError)
     finally:
         os.close(descriptor)
     return False
@@ -42,9 +42,13 @@ class RunLock:
             ) from None
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
+        except OSError as problem:
             holder = os.pread(descriptor, 200, 0).decode(errors="replace").strip() or "another process"
             os.close(descriptor)
+            if not isinstance(problem, BlockingIOError):
+                raise UserError(
+                    f"cannot lock the run folder {self._run} ({problem.strerror}): choose a --run-dir on a file system with locks"
+                ) from None
             raise UserError(f"{self._run} is in use by {holder}: wait for it, or choose another --run-dir") from None
         os.ftruncate(descriptor, 0)
         os.pwrite(descriptor, f"process {os.getpid()} on {socket.gethostname()}\n".encode(), 0)

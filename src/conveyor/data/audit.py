@@ -204,8 +204,18 @@ def doubtful(files: Iterable[Path], known: dict[str, str]) -> list[Finding]:
         if not {"path", "label", "answer", "confidence", "right"} <= rows.keys():
             raise UserError(f"{file} is no file of answers: make one with conveyor validate RUN --answers FILE")
         wanted = [rows[name] for name in ("path", "label", "answer", "confidence", "right")]
-        for path, label, answer, confidence, right in zip(*wanted, strict=True):
-            if not int(right) and float(confidence) >= SURE and path in known:
-                detail = f"the model says {answer}, {100 * float(confidence):.1f} % sure"
-                found.append((float(confidence), Finding("doubtful label", known[path], path, str(label), detail)))
+        try:
+            sure = [
+                (float(confidence), path, label, answer)
+                for path, label, answer, confidence, right in zip(*wanted, strict=True)
+                if not int(right)
+            ]
+        except (TypeError, ValueError) as error:
+            raise UserError(
+                f"{file} is damaged ({error}): make it again with conveyor validate RUN --answers FILE"
+            ) from None
+        for confidence, path, label, answer in sure:
+            if confidence >= SURE and path in known:
+                detail = f"the model says {answer}, {100 * confidence:.1f} % sure"
+                found.append((confidence, Finding("doubtful label", known[path], path, str(label), detail)))
     return [one for _, one in sorted(found, key=lambda pair: -pair[0])]

@@ -24,7 +24,21 @@ def labels_of(dataset: Dataset) -> Indices:
         )
     # A generated set has the labels of a few images that stand for all.
     found = np.asarray(known, dtype=np.int64)
+    check_labels(dataset, np.arange(len(found)), found)
     return np.resize(found, (count, *found.shape[1:]))
+
+
+def check_labels(dataset: Dataset, samples: Indices, labels: Indices) -> None:
+    """Refuse a class number [N] that the data set does not have, by the name of its sample; rows of 0 and 1 have none."""
+    outside = (labels < 0) | (labels >= dataset.num_classes)
+    if labels.ndim == 1 and outside.any():
+        place = int(outside.argmax())
+        sample = int(samples[place]) % len(dataset)
+        name = dataset.key(sample) if hasattr(dataset, "key") else f"sample {sample} of the data"
+        raise UserError(
+            f"{name} has the class {labels[place]}, but there are {dataset.num_classes} classes, from 0 to "
+            f"{dataset.num_classes - 1}: mend its label, or the names of the classes"
+        )
 
 
 def class_weights(choice: str, dataset: Dataset, names: Sequence[str], num_classes: int) -> list[float]:

@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from conveyor.data.batch import PADDING_LABEL, Batch, Dataset
+from conveyor.data.labels import check_labels
 from conveyor.data.order import Indices
 from conveyor.layout import usable_cores
 
@@ -163,6 +164,7 @@ class _Assembly:
                 # A set that draws crops takes the copies' own numbers; the others know their samples alone.
                 keys = keys if getattr(self._dataset, "draws", False) else keys % len(self._dataset)
                 raw = self._dataset.read(keys, job.epoch, self._images[start:stop])
+                check_labels(self._dataset, keys, raw.labels.numpy())
                 self._labels[start:stop] = raw.labels
             with self._lock:
                 self._open_parts -= 1

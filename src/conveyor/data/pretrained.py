@@ -121,7 +121,7 @@ def find(name: str, weights_dir: str | None = None, *, download: bool = True) ->
         raise UserError(f"the weights {name} are not here and --no-download forbids to fetch them: {by_hand}")
     try:
         return _fetched(name)
-    except (OSError, http.client.HTTPException) as error:
+    except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: what is no address
         reason = getattr(error, "reason", None) or error
         if isinstance(error, urllib.error.HTTPError) and error.code in (401, 404):
             reason = "there are none of that name"

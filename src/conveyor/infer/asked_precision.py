@@ -2,7 +2,6 @@
 
 import argparse
 import dataclasses
-from typing import Any
 
 from conveyor.infer import PRECISIONS
 from conveyor.options.coerce import checked
@@ -34,12 +33,6 @@ class AskedPrecision:
         maximum=8,
     )
 
-    def check(self) -> "AskedPrecision":
-        return checked(self)
-
-    def to_json(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
-
 
 def add_infer_precision(parser: argparse._ActionsContainer, *, default: str = "an export's own, else float32") -> None:
     """Add `--infer-precision` and `--max-drop`."""
@@ -48,4 +41,4 @@ def add_infer_precision(parser: argparse._ActionsContainer, *, default: str = "a
 
 def asked_precision(arguments: argparse.Namespace) -> AskedPrecision:
     """The `AskedPrecision` in a command's arguments, as far as the command has them."""
-    return settings_from(AskedPrecision, arguments).check()
+    return checked(settings_from(AskedPrecision, arguments))

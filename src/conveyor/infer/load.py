@@ -153,10 +153,10 @@ def _load_export(path: Path, name: str | None = None) -> Loaded:
     labels = tuple(str(label) for label in document.get("labels", ()))
     if form != "torch":
         return Loaded(None, labels, preprocessing, spec, artifact=file)
-    from safetensors.torch import load_file
+    from conveyor.models.weights import read_state
 
-    options = Options.from_mapping(_known_options(document["options"]), where=str(path))
-    loaded = from_weights(options, load_file(str(file)), spec)
+    options = Options.from_mapping(_known_options(document.get("options", {})), where=str(path))
+    loaded = from_weights(options, read_state(file), spec)
     return Loaded(loaded.module, labels, preprocessing, {**spec, "batch": None})
 
 

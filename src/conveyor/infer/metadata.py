@@ -5,11 +5,11 @@ import json
 from pathlib import Path, PurePosixPath
 from typing import Any
 
+from conveyor.checkpoint.choice import EXPORT
 from conveyor.errors import UserError
 from conveyor.files import parse_json
 
-METADATA = "export.json"
-FORMATS = ("onnx", "openvino", "torch", "saved-model")
+METADATA = EXPORT
 INPUT, OUTPUT = "images", "logits"
 """Names of the graph's input and output."""
 BATCH_DIMENSION = "batch"
@@ -22,6 +22,7 @@ MODEL_FILES = {
     "saved-model": "model.onnx",
 }
 """The file that this program opens; a SavedModel for TensorFlow lies beside the ONNX file that it was made from."""
+FORMATS = tuple(MODEL_FILES)
 
 
 def is_export(path: Path) -> bool:
@@ -63,8 +64,13 @@ def read(folder: Path) -> dict[str, Any]:
         thresholds = document.get("thresholds") or [0.5] * int(document["num_classes"])
         if len(thresholds) != int(document["num_classes"]) or not all(0 <= float(one) <= 1 for one in thresholds):
             raise ValueError("its thresholds are none")
+        batch = document.get("batch")
         if not isinstance(document["preprocessing"], dict) or not isinstance(labels, list):
             raise ValueError("not an export of this program")
+        if not isinstance(document.get("options", {}), dict) or not (
+            batch is None or (type(batch) is int and batch > 0)
+        ):
+            raise ValueError("its options or its batch are none")
     except FileNotFoundError:
         raise UserError(f"{folder} is not an export: it has no {METADATA}") from None
     except (ValueError, KeyError, TypeError, AttributeError, OverflowError, OSError) as error:

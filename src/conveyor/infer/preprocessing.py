@@ -30,7 +30,7 @@ class Preprocessing:
         numbers = [self.image_size, self.channels, self.in_channels, *([] if self.resize is None else [self.resize])]
         if not all(type(number) is int and 0 < number <= LARGEST_SIDE for number in numbers):
             raise UserError(f"the preprocessing of the model holds impossible numbers: {str(numbers)[:100]}")
-        normalization(self.normalization)
+        normalization(str(self.normalization))
         if self.interpolation not in INTERPOLATIONS:
             hint = did_you_mean(str(self.interpolation)[:100], INTERPOLATIONS)
             raise UserError(f"there is no interpolation {str(self.interpolation)[:100]!r}{hint}")

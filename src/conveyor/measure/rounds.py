@@ -19,6 +19,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from conveyor.files import parse_json
+
 START_SECONDS = 600.0
 ROUND_SECONDS = 900.0
 GRACE_SECONDS = 5.0
@@ -124,10 +126,11 @@ class Session:
             self.errors = [*self.errors[-20:], line.rstrip()]
 
     def _answer(self, seconds: float) -> dict[str, Any]:
-        """The next JSON line; other output (of libraries) is ignored."""
+        """The next line with a JSON object; other output (of libraries) is ignored."""
+        ends = time.monotonic() + seconds
         while True:
             try:
-                line = self.lines.get(timeout=seconds)
+                line = self.lines.get(timeout=max(0.0, ends - time.monotonic()))
             except queue.Empty:
                 self.close()
                 raise UnavailableError(f"no answer within {seconds:.0f} s") from None
@@ -135,9 +138,12 @@ class Session:
                 self.process.wait()
                 self.close()
                 raise UnavailableError(self._last_error())
-            if not line.startswith("{"):
+            try:
+                answer = parse_json(line)
+            except ValueError:
                 continue
-            answer: dict[str, Any] = json.loads(line)
+            if not isinstance(answer, dict):
+                continue
             if "unavailable" in answer:
                 self.close()
                 raise UnavailableError(str(answer["unavailable"]))

@@ -211,7 +211,7 @@ def _validation(config: dict[str, Any]) -> tuple[dict[str, Any], tuple[str, ...]
             found["normalization"] = _named(stated["mean"], stated["std"])
         if stated.get("crop_mode", "center") != "center":
             notes.append(f"{CONFIG} says crop_mode {stated['crop_mode']}: the central crop is taken instead")
-    except (AttributeError, TypeError, ValueError, IndexError, OverflowError, ZeroDivisionError) as error:
+    except (AttributeError, TypeError, ValueError, LookupError, ArithmeticError) as error:
         raise UserError(f"{CONFIG} beside the weights is damaged ({error}): mend it, or move it away") from None
     return found, tuple(notes)
 

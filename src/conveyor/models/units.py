@@ -85,20 +85,17 @@ def trace(model: nn.Module, image_size: int, in_channels: int = 3) -> list[Unit]
     return units
 
 
-def multiply_adds(name: str, image_size: int, num_classes: int = 1000, in_channels: int = 3, **options: Any) -> int:
-    """Multiply-adds of one image through the convolutions and dense layers of the model `name`."""
+def counted(name: str, image_size: int, num_classes: int) -> Counts:
+    """Parameters and multiply-adds of the model `name`."""
     with torch.device("meta"):
-        model = build(name, num_classes=num_classes, in_channels=in_channels, image_size=image_size, **options)
-    return model_multiply_adds(model, image_size, in_channels)
+        model = build(name, num_classes=num_classes, image_size=image_size)
+    return Counts(sum(one.numel() for one in model.parameters()), model_multiply_adds(model, image_size))
 
 
 def count(name: str) -> Counts:
-    """Parameters and multiply-adds of a shipped model at its own image size and class count."""
+    """The same of a shipped model at its own image size and class count."""
     entry = catalogue.entry(name)
-    with torch.device("meta"):
-        model = build(name, num_classes=entry.num_classes, image_size=entry.image_size)
-    parameters = sum(parameter.numel() for parameter in model.parameters())
-    return Counts(parameters, model_multiply_adds(model, entry.image_size))
+    return counted(name, entry.image_size, entry.num_classes)
 
 
 def model_multiply_adds(model: nn.Module, image_size: int, in_channels: int = 3) -> int:

@@ -4,6 +4,7 @@
 too, but there it is imported only if the user named it as well: opening a received folder executes no code.
 """
 
+import hashlib
 import importlib.util
 import os
 import sys
@@ -100,10 +101,10 @@ def _load(source: str) -> ModuleType:
     try:
         if not source.endswith(".py"):
             return import_module(source)
-        name = f"conveyor_own_{Path(source).stem}"
-        known = sys.modules.get(name)
-        if known is not None and known.__file__ == source:
-            return known
+        digest = hashlib.blake2b(source.encode(errors="surrogateescape"), digest_size=4).hexdigest()
+        name = f"conveyor_own_{Path(source).stem}_{digest}"  # two files may have one stem
+        if name in sys.modules:
+            return sys.modules[name]
         spec = importlib.util.spec_from_file_location(name, source)
         assert spec is not None
         assert spec.loader is not None

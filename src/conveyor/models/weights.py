@@ -131,7 +131,7 @@ def _differs(name: str, own: Mapping[str, Tensor], found: Mapping[str, Tensor], 
     if name not in (f"{head}.weight", f"{head}.bias") or f"{head}.weight" not in found:
         return False
     theirs, ours = found[f"{head}.weight"], own[f"{head}.weight"]
-    return theirs.shape[0] != ours.shape[0] and theirs.shape[1] == ours.shape[1]
+    return theirs.dim() == ours.dim() and theirs.shape[0] != ours.shape[0] and theirs.shape[1] == ours.shape[1]
 
 
 def _unwrap(content: object, path: Path) -> dict[str, Tensor]:

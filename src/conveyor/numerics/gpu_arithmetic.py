@@ -1,8 +1,9 @@
 """What cuDNN and cuBLAS may do with a run's numbers on a GPU.
 
 float32 means float32: PyTorch itself lets cuDNN's convolutions round their operands to TF32 (10 bits of mantissa) unless told
-otherwise; here that is `--tf32`. Algorithms are chosen by rule, not by `cudnn.benchmark`: each worker would measure for itself,
-two workers could choose differently, and so could the same worker after a restart.
+otherwise; here that is `--tf32`. Sums of half products may be half numbers with `--half-partials`. Algorithms are chosen by
+rule, not by `cudnn.benchmark`: each worker would measure for itself, two workers could choose differently, and so could the
+same worker after a restart.
 """
 
 import contextlib
@@ -11,20 +12,27 @@ from typing import Any
 
 import torch
 
+from conveyor.options.precision import PrecisionOptions
+
 
 @contextlib.contextmanager
-def gpu_arithmetic(*, tf32: bool) -> Iterator[None]:
+def gpu_arithmetic(options: PrecisionOptions) -> Iterator[None]:
     """The rules above during the block; a caller from Python gets its own back."""
+    products: Any = torch.backends.cuda.matmul
     cudnn: Any = torch.backends.cudnn
-    before = torch.backends.cuda.matmul.fp32_precision, cudnn.conv.fp32_precision, cudnn.benchmark, cudnn.deterministic
-    _set(*("tf32" if tf32 else "ieee",) * 2, False, True)
+    float32 = "tf32" if options.tf32 else "ieee"
+    wanted = [
+        (products, "fp32_precision", float32),
+        (cudnn.conv, "fp32_precision", float32),
+        (cudnn, "benchmark", False),
+        (cudnn, "deterministic", True),
+        *([(products, "allow_fp16_reduced_precision_reduction", True)] if options.half_partials else []),
+    ]
+    before = [(owner, name, getattr(owner, name)) for owner, name, _ in wanted]
     try:
+        for owner, name, value in wanted:
+            setattr(owner, name, value)
         yield
     finally:
-        _set(*before)
-
-
-def _set(products: str, convolutions: str, benchmark: bool, deterministic: bool) -> None:
-    cudnn: Any = torch.backends.cudnn
-    torch.backends.cuda.matmul.fp32_precision = products
-    cudnn.conv.fp32_precision, cudnn.benchmark, cudnn.deterministic = convolutions, benchmark, deterministic
+        for owner, name, value in before:
+            setattr(owner, name, value)

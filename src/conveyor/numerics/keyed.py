@@ -69,11 +69,11 @@ def fold(seed: int, *keys: Key) -> int | Tensor:
     return state
 
 
-def bits(seed: int, *keys: Key, count: int, device: torch.device | str | None = None) -> Tensor:
-    """`count` random 64-bit words per key: int64 of shape [*broadcast shape of the keys, count]."""
+def bits(seed: int, *keys: Key, count: int) -> Tensor:
+    """`count` random 64-bit words per key, where the keys are: int64 of shape [*broadcast shape of the keys, count]."""
     state = fold(seed, *keys)
     if isinstance(state, int):
-        return draws(state, 0, count, device)
+        return draws(state, 0, count)
     return _mix_tensor(_steps(0, count, state.device) + state.unsqueeze(-1))
 
 
@@ -86,15 +86,13 @@ def _steps(first: int, count: int, device: torch.device | str | None) -> Tensor:
     return torch.arange(first + 1, first + count + 1, dtype=torch.int64, device=device).mul_(_signed(_GOLDEN))
 
 
-def uniform(
-    seed: int, *keys: Key, count: int, device: torch.device | str | None = None, dtype: torch.dtype = torch.float32
-) -> Tensor:
+def uniform(seed: int, *keys: Key, count: int, dtype: torch.dtype = torch.float32) -> Tensor:
     """`count` uniform numbers in [0, 1) per key, shape [*broadcast shape of the keys, count].
 
     24 bits fill a float32 and 53 a float64, so that 1 is never reached by rounding.
     """
     width = 53 if dtype == torch.float64 else 24
-    words = _shifted(bits(seed, *keys, count=count, device=device), 64 - width)
+    words = _shifted(bits(seed, *keys, count=count), 64 - width)
     return words.to(dtype).mul_(2.0**-width)
 
 

@@ -70,8 +70,6 @@ class Precision:
         """Make the model compute in this precision; it is changed in place and returned."""
         if not self.is_half:
             return model
-        if self.policy.half_partials:
-            torch.backends.cuda.matmul.allow_fp16_reduced_precision_reduction = True
         if self.master != torch.float32:
             for parameter in model.parameters():
                 parameter.data = parameter.data.to(self.master)

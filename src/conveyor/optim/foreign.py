@@ -6,6 +6,7 @@ draws nothing at random; that is the class's matter, so the run says it.
 """
 
 import inspect
+from collections import defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -135,14 +136,15 @@ class ForeignOptimizer(Optimizer):
     def load_state_dict(self, state: Mapping[str, Tensor]) -> None:
         """Load state; names of other stages are ignored."""
         super().load_state_dict(state)
+        kinds: dict[str, dict[str, Tensor]] = defaultdict(dict)
+        for key, value in state.items():
+            kind, _, name = key.rpartition("/")
+            kinds[name][kind] = value
         for group in self._groups:
             theirs, own = self._theirs[id(group)]
             for name, parameter in zip(group.names, own, strict=True):
-                kinds = {
-                    key.removesuffix(f"/{name}"): value for key, value in state.items() if key.endswith(f"/{name}")
-                }
                 stored: dict[str, Any] = {}
-                for kind, value in kinds.items():
+                for kind, value in kinds[name].items():
                     if kind.endswith(NUMBER):
                         number = value.item()
                         stored[kind.removesuffix(NUMBER)] = int(number) if float(number).is_integer() else number

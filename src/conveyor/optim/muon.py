@@ -19,7 +19,7 @@ def is_filter(parameter: Tensor) -> bool:
     return parameter.dim() >= 3 and parameter.shape[1] > 1
 
 
-def orthogonalize(matrices: Tensor, iterations: int = _ITERATIONS) -> Tensor:
+def orthogonalize(matrices: Tensor) -> Tensor:
     """The nearest (semi-)orthogonal matrices, roughly: U V^T of the singular value decomposition; [..., m, n].
 
     Newton-Schulz iteration X <- a X + (b A + c A^2) X with A = X X^T, started from X / |X|. It works on the short side
@@ -31,7 +31,7 @@ def orthogonalize(matrices: Tensor, iterations: int = _ITERATIONS) -> Tensor:
     x = x / x.norm(dim=(-2, -1), keepdim=True).clamp_min(1e-7)
     if x.is_cuda:
         x = x.bfloat16()
-    for _ in range(iterations):
+    for _ in range(_ITERATIONS):
         gram = x @ x.mT
         polynomial = torch.baddbmm(gram, gram, gram, beta=b, alpha=c)
         x = torch.baddbmm(x, polynomial, x, beta=a, alpha=1.0)

@@ -10,4 +10,4 @@ import re
 
 def is_address(text: object) -> bool:
     """Whether `text` is an address on a store, such as s3://bucket/run, and not a path or the address of a server."""
-    return isinstance(text, str) and re.match(r"(?!https?:|grpc:)[a-z][a-z0-9+.-]*://", text) is not None
+    return isinstance(text, str) and re.match(r"(?!https?:|grpc:)[a-z][a-z0-9+.-]*://.*[^/]", text) is not None

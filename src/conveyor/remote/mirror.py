@@ -95,7 +95,12 @@ class Mirror:
             raise UserError(f"{problem}; what is missing there is in {self.folder}") from None
 
     def push(self) -> list[str]:
-        """Upload every file that is not on the store as it is here, remove there what was removed here; the uploaded."""
+        """Upload every file that is not on the store as it is here, remove there what was removed here; the uploaded.
+
+        A folder that was removed as a whole, by hand or with the cache, takes nothing from the store.
+        """
+        if self._known and not self.folder.exists():
+            return []
         uploaded = []
         for names in _batches(self._marks(), self._known):
             for name in sorted(names, key=_is_manifest):

@@ -32,7 +32,7 @@ def run(spec: RunSpec, world: World | None = None, own: UserObjects | None = Non
     for note in spec.notes if world.is_main else ():
         if note != said:
             _logger.warning("note: %s", note)
-    with explained_memory(), using_threads(spec.layout.threads), gpu_arithmetic(tf32=spec.options.precision.tf32):
+    with explained_memory(), using_threads(spec.layout.threads), gpu_arithmetic(spec.options.precision):
         # The model first: weights that do not fit are reported before the images are searched.
         model = None if spec.options.run.checkpoint_path else build_model.build_model(spec, own=own.model)
         validation = make_validation(spec, world, own, make_prepare(spec, world))

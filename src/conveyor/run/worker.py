@@ -52,7 +52,7 @@ def run(spec: RunSpec, world: World | None = None, own: UserObjects | None = Non
         spec = with_stored_threads(spec, state)
         if world.is_main and state is None:
             spec = spec.replace(notes=(*spec.notes, *rundir.foreign_files(folder)))
-        with using_threads(spec.layout.threads), gpu_arithmetic(tf32=spec.options.precision.tf32):
+        with using_threads(spec.layout.threads), gpu_arithmetic(spec.options.precision):
             result = _run(spec, world, own, folder, state, signals, lock)
     gc.collect()  # model, state and connections are in circles of references; a process may train many times
     return result

@@ -1,7 +1,9 @@
 """The HTTP side: addresses, limits, errors. Bodies are read here, with every limit applied while they arrive."""
 
 import asyncio
+import contextlib
 import logging
+from collections.abc import AsyncIterator
 from importlib import resources
 from pathlib import PurePath
 from typing import Any, Protocol
@@ -105,96 +107,87 @@ class Http:
         return _json(http_tf.metadata(self._service.model(**request.path_params)))
 
     async def infer(self, request: Request) -> Response:
-        async with self._limit() as limit:
-            with self._service.request("http-v2", limit, **request.path_params) as asked:
-                async with Body(self._service, request, asked) as body:
-                    content, headers = await http_v2.infer(
-                        self._service, asked, body, request.headers.get(http_v2.BINARY_HEADER)
-                    )
-                asked.spend("encode")
-                return _timed(asked, Response(content, headers=headers))
+        async with self._asked("http-v2", request) as asked:
+            async with received(self._service, request, asked) as body:
+                header_length = request.headers.get(http_v2.BINARY_HEADER)
+                content, headers = await http_v2.infer(self._service, asked, body, header_length)
+            asked.spend("encode")
+            return _timed(asked, Response(content, headers=headers))
 
     async def predict(self, request: Request) -> Response:
-        async with self._limit() as limit:
-            with self._service.request("http-tensorflow", limit, **request.path_params) as asked:
-                async with Body(self._service, request, asked) as body:
-                    content = await http_tf.predict(self._service, asked, body)
-                asked.spend("encode")
-                return _timed(asked, Response(content, headers={"Content-Type": "application/json"}))
+        async with self._asked("http-tensorflow", request) as asked:
+            async with received(self._service, request, asked) as body:
+                content = await http_tf.predict(self._service, asked, body)
+            asked.spend("encode")
+            return _timed(asked, Response(content, headers={"Content-Type": "application/json"}))
 
     async def classify(self, request: Request) -> Response:
         """The request of the page: the bytes of one photograph in, the five best classes out, or all labels."""
-        async with self._limit() as limit:
-            with self._service.request("http-page", limit) as asked:
-                model = asked.model
-                kind = request.headers.get("content-type", "").partition(";")[0]
-                if kind in ("multipart/form-data", "application/json"):
-                    raise Unsupported(
-                        f"{kind} is not taken here: send the file itself as the body, as curl --data-binary @photo.jpg "
-                        f"does; JSON goes to /v1/models/{model.name}:predict"
-                    )
-                async with Body(self._service, request, asked) as body:
-                    images = await self._service.decode(asked, [body])
-                logits = await self._service.infer(asked, images)
-                row = model.probabilities(logits)[0]
-                best = [
-                    {"class": index, "label": label, "probability": probability}
-                    for index, label, probability in model.best(row)
+        async with self._asked("http-page", request) as asked:
+            model = asked.model
+            kind = request.headers.get("content-type", "").partition(";")[0]
+            if kind in ("multipart/form-data", "application/json"):
+                raise Unsupported(
+                    f"{kind} is not taken here: send the file itself as the body, as curl --data-binary @photo.jpg "
+                    f"does; JSON goes to /v1/models/{model.name}:predict"
+                )
+            async with received(self._service, request, asked) as body:
+                images = await self._service.decode(asked, [body])
+            logits = await self._service.infer(asked, images)
+            row = model.probabilities(logits)[0]
+            best = [
+                {"class": index, "label": label, "probability": probability}
+                for index, label, probability in model.best(row)
+            ]
+            found: dict[str, Any] = {"model": model.name, "version": model.version, "best": best}
+            if model.thresholds is not None:
+                found["labels"] = [
+                    {"class": index, "label": model.label(index), "probability": float(row[index])}
+                    for index in above(row, model.thresholds)
                 ]
-                found: dict[str, Any] = {"model": model.name, "version": model.version, "best": best}
-                if model.thresholds is not None:
-                    found["labels"] = [
-                        {"class": index, "label": model.label(index), "probability": float(row[index])}
-                        for index in above(row, model.thresholds)
-                    ]
-                elif row.max() < model.abstain_below:
-                    found["abstains"] = True
-                found["milliseconds"] = 1000 * asked.spend("encode")
-                return _timed(asked, _json(found))
+            elif row.max() < model.abstain_below:
+                found["abstains"] = True
+            found["milliseconds"] = 1000 * asked.spend("encode")
+            return _timed(asked, _json(found))
 
-    def _limit(self) -> Limit:
-        return Limit(self._service.settings.timeout)
+    @contextlib.asynccontextmanager
+    async def _asked(self, protocol: str, request: Request) -> AsyncIterator[Asked]:
+        """A request with its time limit, for the version that its address names, else the one in service."""
+        async with Limit(self._service.settings.timeout) as limit:
+            with self._service.request(protocol, limit, **request.path_params) as asked:
+                yield asked
 
 
-class Body:
-    """The body of a request, read within the limits of size, time and memory of all requests together."""
-
-    def __init__(self, service: Service, request: Request, asked: Asked) -> None:
-        self._service, self._request, self._asked = service, request, asked
-        self._held = 0
-
-    async def __aenter__(self) -> bytes:
-        settings, request = self._service.settings, self._request
-        if request.headers.get("content-encoding", "identity").lower() not in ("identity", ""):
-            raise Unsupported("compressed requests are not accepted: send the body as it is")
-        limit = settings.max_body
-        declared = request.headers.get("content-length", "0")
-        if declared.isdigit() and int(declared) > limit:
-            raise TooLarge(f"the request has {declared} bytes: at most {limit} are accepted")
-        parts: list[bytes] = []
+@contextlib.asynccontextmanager
+async def received(service: Service, request: Request, asked: Asked) -> AsyncIterator[bytes]:
+    """The body of a request, read within the limits of size and time; its memory counts until the end of the block."""
+    if request.headers.get("content-encoding", "identity").lower() not in ("identity", ""):
+        raise Unsupported("compressed requests are not accepted: send the body as it is")
+    limit, held = service.settings.max_body, 0
+    declared = request.headers.get("content-length", "0")
+    if declared.isdecimal() and int(declared) > limit:
+        raise TooLarge(f"the request has {declared} bytes: at most {limit} are accepted")
+    parts: list[bytes] = []
+    try:
         try:
             async for part in request.stream():
-                if self._held + len(part) > limit:
+                if held + len(part) > limit:
                     raise TooLarge(f"the request has more than {limit} bytes")
-                self._service.hold(len(part))
-                self._held += len(part)
+                service.hold(len(part))
+                held += len(part)
                 parts.append(part)
-        except BaseException as error:
-            self._release()
-            if isinstance(error, asyncio.CancelledError) and self._asked.limit.up:
-                raise TooSlow(f"the request did not arrive within {settings.timeout:g} seconds") from None
-            if isinstance(error, ClientDisconnect):
-                raise Refused("the connection ended before the request was complete") from None
+        except asyncio.CancelledError:
+            if asked.limit.up:
+                raise TooSlow(f"the request did not arrive within {asked.limit.seconds:g} seconds") from None
             raise
-        self._asked.spend("receive")
-        return b"".join(parts)
-
-    async def __aexit__(self, *_: object) -> None:
-        self._release()
-
-    def _release(self) -> None:
-        self._service.release(self._held)
-        self._held = 0
+        except ClientDisconnect:
+            raise Refused("the connection ended before the request was complete") from None
+        asked.spend("receive")
+        body = b"".join(parts)
+        parts.clear()
+        yield body
+    finally:
+        service.release(held)
 
 
 class Guarded(Protocol):

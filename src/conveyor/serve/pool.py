@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import dataclasses
 import json
 import logging
 import os
@@ -124,7 +125,7 @@ class Pool:
         self.described: dict[str, Any] = {}
         self._order: dict[str, Any] = {
             "path": path, "engine": settings.engine, "sizes": settings.sizes(), "threads": self.threads,
-            "wanted": settings.wanted().to_json(),
+            "wanted": dataclasses.asdict(settings.wanted()),
         }  # fmt: skip
         self._run_timeout = settings.timeout
         self._on_restart = on_restart

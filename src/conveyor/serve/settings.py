@@ -113,7 +113,7 @@ class ServeSettings:
         return (*powers, self.max_batch)
 
     def wanted(self) -> AskedPrecision:
-        return AskedPrecision(self.infer_precision, self.max_drop, data_dir=self.data_dir).check()
+        return checked(AskedPrecision(self.infer_precision, self.max_drop, data_dir=self.data_dir))
 
     def to_json(self) -> str:
         return json.dumps(dataclasses.asdict(self))

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 
 from conveyor.checkpoint import folder as checkpoints
 from conveyor.checkpoint import store
+from conveyor.files import why
 from conveyor.monitor.progress import say
 from conveyor.remote.mirror import nearby
 from conveyor.training.events import Events
@@ -59,13 +60,17 @@ class Late:
             # It may be writing the very checkpoint.
             self._events.writer.wait()
             path = folder / store.CHECKPOINTS / str(session.update)
-            if not (path / checkpoints.MANIFEST).exists():
-                state = session.local_state()
-                state.progress = session.progress(local=True)
-                checkpoints.save(path, state)
+            done = f"saved after update {session.update}"
+            try:
+                if not (path / checkpoints.MANIFEST).exists():
+                    state = session.local_state()
+                    state.progress = session.progress(local=True)
+                    checkpoints.save(path, state)
+            except OSError as problem:
+                done = f"nothing was saved ({why(problem)}), earlier checkpoints are intact"
             say(
-                f"{number.name}: stopped in update {session.update + 1}, which is given up; saved after update "
-                f"{session.update}; go on with conveyor restore {nearby(folder)}"
+                f"{number.name}: stopped in update {session.update + 1}, which is given up; {done}; go on with conveyor "
+                f"restore {nearby(folder)}"
             )
             sys.stdout.flush()
             sys.stderr.flush()

@@ -137,7 +137,6 @@ class StageLane:
         # Each part of this worker ends its groups by itself, so its gradients and statistics are a section of their own.
         sections = [together([stages[number] for number in parts[index].stages]) for index in self.pipeline.mine]
         self.module = together(sections)
-        self.split_names = options.batch.splits
         self.pipeline.release_others()
         self._dealt = spec.dealt(world.lanes)
         self._groups = self._dealt.passes_of(world.lane)

@@ -143,6 +143,12 @@ def test_without_a_network_the_message_says_what_to_do(tmp_path: Path) -> None:
     assert str(tmp_path) in str(error.value)
 
 
+@pytest.mark.parametrize("mirror", ["nohost/", "http://[/"])
+def test_a_mirror_that_is_no_address_is_one_sentence(tmp_path: Path, mirror: str) -> None:
+    with pytest.raises(UserError, match=r"cannot fetch a\.bin"):
+        fetch(described("a.bin", CONTENT), [mirror], tmp_path, pause=0.01)
+
+
 def small_mnist(server: Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Source:
     make_mnist(tmp_path / "made")
     downloads = []

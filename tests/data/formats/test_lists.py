@@ -99,6 +99,7 @@ def test_a_list_without_splits_is_divided(photos: Path) -> None:
         ("path,colour\na.jpg,red\n", "needs a column path and a column label"),
         ("path,label\n", "a line for each image"),
         ("path,label\na.jpg\n", "line 2"),
+        ("path,label\nlist.csv,\n", "has no label for list.csv"),
         ("path,label\nabsent.jpg,cat\n", "which is not there"),
         ("path,label,split\nlist.csv,cat,maybe\n", "column split"),
         ("path,label,split\nlist.csv,cat,train\nlist.csv,dog,val\n", "validation images only"),
@@ -114,6 +115,17 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path, content: str, said: str) 
     path.write_text(content)
     with pytest.raises(UserError, match=said):
         lists.read(lists.find(path))
+
+
+def test_labels_of_any_type_in_parquet(tmp_path: Path) -> None:
+    pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+    (tmp_path / "a.jpg").touch()
+    for value, expected in ((3, ("3",)), ([7, 3], ("3", "7")), ("x;y", ("x", "y"))):
+        parquet.write_table(pyarrow.table({"path": ["a.jpg"], "labels": [value]}), tmp_path / "train.parquet")
+        assert lists.read(lists.find(tmp_path)).classes == expected
+    parquet.write_table(pyarrow.table({"path": ["a.jpg"], "label": [None]}), tmp_path / "train.parquet")
+    with pytest.raises(UserError, match=r"has no label for a\.jpg"):
+        lists.read(lists.find(tmp_path))
 
 
 def test_an_image_twice_in_training_is_a_weight(photos: Path) -> None:

@@ -128,6 +128,12 @@ def test_what_is_wrong_is_one_sentence(tmp_path: Path) -> None:
         add(archive, "0.jpg", b"image")
     with pytest.raises(UserError, match=r"no 0.cls for 0.jpg"):
         packed.read(packed.find(tmp_path))
+    for text in (b"5", b'"label"', b"[1]"):
+        with tarfile.open(tmp_path / "train.tar", "w") as archive:
+            add(archive, "0.jpg", b"image")
+            add(archive, "0.json", text)
+        with pytest.raises(UserError, match="no JSON object"):
+            packed.read(packed.find(tmp_path))
     with tarfile.open(tmp_path / "train.tar", "w:gz") as archive:
         add(archive, "0.jpg", b"image")
     with pytest.raises(UserError, match="unpack compressed ones first"):

@@ -10,7 +10,7 @@ from tests.data.formats.test_tfrecord import framed
 from tests.data.photos import encoded, picture
 
 from conveyor.data import catalogue, open_dataset
-from conveyor.data.formats import locate, tfrecord_dataset
+from conveyor.data.formats import locate, tfds, tfrecord_dataset
 from conveyor.data.formats.tfrecord_example import encode_example
 from conveyor.data.open import read_copy
 from conveyor.data.verify import verify
@@ -108,6 +108,14 @@ def test_verify_names_a_bad_record(tmp_path: Path) -> None:
         read_copy(locate.search("mnist", tmp_path), "validation")
 
 
+@pytest.mark.parametrize("record", [b"\xff\xff\xff", encode_example({"image": [b"x"], "label": [b"one"]}), b""])
+def test_a_record_of_something_else_is_one_sentence(tmp_path: Path, record: bytes) -> None:
+    make(tmp_path, "mnist", "3.0.1", (28, 28))
+    (tmp_path / "mnist" / "3.0.1" / "mnist-test.tfrecord-00000-of-00002").write_bytes(framed(record))
+    with pytest.raises(UserError, match=r"record at byte 0 of .* is none of mnist"):
+        read_copy(locate.search("mnist", tmp_path), "validation")
+
+
 def test_imagenet_as_prepared(tmp_path: Path, conveyor: Callable[..., tuple[int, str, str]]) -> None:
     folder = tmp_path / "imagenet2012" / "5.1.0"
     images = [encoded(picture(50, 60, number), quality=90) for number in range(6)]
@@ -128,3 +136,10 @@ def test_imagenet_as_prepared(tmp_path: Path, conveyor: Callable[..., tuple[int,
     code, output, _ = conveyor("data", "get", "imagenet2012", "--data-dir", tmp_path)
     assert code == 0
     assert str(folder) in output
+
+
+def test_folders_and_counts_that_are_none_are_passed_over(tmp_path: Path) -> None:
+    (tmp_path / "cifar10" / "1.\u00b2.0").mkdir(parents=True)
+    assert list(tfds.folders("cifar10", tmp_path)) == []
+    (tmp_path / "dataset_info.json").write_text('{"splits": [{"name": "train", "shardLengths": [1e999]}]}')
+    assert tfds.counts(tmp_path) is None

@@ -17,7 +17,9 @@ from conveyor.data.feed import TrainingFeed
 from conveyor.data.formats import tfrecord_dataset
 from conveyor.data.formats.tfrecord import index_of, read_record, scan, write_records
 from conveyor.data.formats.tfrecord_example import decode_example, encode_example
+from conveyor.data.labels import labels_of
 from conveyor.errors import UserError
+from conveyor.monitor import protobuf_wire as wire
 from conveyor.monitor.protobuf_wire import masked_crc
 from conveyor.options import Options
 from conveyor.topology import Topology
@@ -140,6 +142,12 @@ def test_any_bytes_give_features_or_a_value_error(data: bytes) -> None:
     assert isinstance(found, dict)
 
 
+def test_numbers_that_are_no_float32_give_features() -> None:
+    """A list of floats may be written as numbers of any width."""
+    feature = wire.field(2, bytes([1 << 3]) + wire.varint(1 << 40))
+    assert decode_example(wire.field(1, wire.field(1, wire.field(1, b"x") + wire.field(2, feature)))) == {"x": [0.0]}
+
+
 @pytest.mark.parametrize(
     ("damage", "message"),
     [
@@ -240,6 +248,28 @@ def test_other_records_are_refused(folder: Path) -> None:
     for index, message in ((0, "no image/encoded"), (1, "no Example")):
         with pytest.raises(UserError, match=message):
             dataset.read(np.array([index]), 0)
+
+
+@pytest.mark.parametrize("label", [0, 4])
+def test_a_class_that_the_data_do_not_have_is_named(folder: Path, label: int) -> None:
+    example = encode_example({"image/encoded": [encoded(picture())], "image/class/label": [label]})
+    write_records(folder / "train-00000-of-00004", [example] * 3)
+    options = Options().replace(data="folder", data_dir=str(folder))
+    dataset = open_dataset(options, "train", 8, 3)
+    told = f"record at byte 0 of .* has the class {label - 1}, but there are 3 classes"
+    with (
+        TrainingFeed(dataset, Topology(4), updates_per_epoch=3, shuffle="none") as feed,
+        pytest.raises(UserError, match=told),
+    ):
+        next(feed)
+    with pytest.raises(UserError, match=told):
+        labels_of(dataset)
+
+
+def test_names_of_classes_that_are_no_text_are_one_sentence(folder: Path) -> None:
+    (folder / "labels.txt").write_bytes(b"one\ncaf\xe9\n")
+    with pytest.raises(UserError, match=r"labels\.txt is no text in UTF-8"):
+        catalogue.info(Options().replace(data="folder", data_dir=str(folder)).data)
 
 
 def test_imagenet_records_without_labels_have_a_thousand_classes(folder: Path) -> None:

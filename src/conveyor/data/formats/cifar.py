@@ -8,6 +8,7 @@ import numpy.typing as npt
 from conveyor.data.formats.idx import read_maybe_zipped
 from conveyor.data.formats.pickled import read_pickled
 from conveyor.errors import UserError
+from conveyor.files import read_lines
 
 _PIXELS = 3 * 32 * 32
 Arrays = tuple[npt.NDArray[np.uint8], npt.NDArray[np.uint8]]
@@ -47,7 +48,7 @@ def class_names(folder: Path) -> tuple[str, ...]:
     """Names from `batches.meta.txt`, `fine_label_names.txt` or the pickled `meta`; empty when there are none."""
     for name in ("fine_label_names.txt", "batches.meta.txt"):
         if (folder / name).is_file():
-            return tuple((folder / name).read_text(encoding="utf-8").split())
+            return tuple(read_lines(folder / name))
     for name, key in (("meta", "fine_label_names"), ("batches.meta", "label_names")):
         if (folder / name).is_file():
             content = read_pickled(folder / name)

@@ -41,7 +41,7 @@ def fetch(download: Download, mirrors: Sequence[str], folder: Path, *, pause: fl
             address = mirror + download.name
             try:
                 _fetch_with_retries(address, part, download, bar, pause)
-            except (OSError, http.client.HTTPException) as error:
+            except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: what is no address
                 if isinstance(error, OSError):
                     raise_if_full(error, part)
                 reasons.append(f"{address}: {_reason(error)}")

@@ -116,7 +116,10 @@ def _read(files: tuple[tuple[str, Path, int], ...], look: bool) -> Listing:
         )
         splits = [_split(value, path) for value in found["split"]] if "split" in found else [split] * len(found[place])
         for index, (name, value, part) in enumerate(zip(found[place], values, splits, strict=True)):
-            images.setdefault(part, []).append((str(name), _classes(value, several=column != "label")))
+            own = _classes(value, several=column != "label")
+            if column == "label" and not own:
+                raise UserError(f"{path} has no label for {name}: give it one, or write all of them in a column labels")
+            images.setdefault(part, []).append((str(name), own))
             if "group" in found:
                 groups.setdefault(part, []).append(str(found["group"][index]))
         if look:
@@ -179,9 +182,7 @@ def _split(value: Any, path: Path) -> str:
 def _classes(value: Any, *, several: bool) -> tuple[str, ...]:
     if value is None:
         return ()
-    if not several:
-        return (str(value).strip(),)
-    parts: Iterable[Any] = value.split(";") if isinstance(value, str) else value
+    parts: Iterable[Any] = value if isinstance(value, list) else str(value).split(";") if several else (value,)
     return tuple(text for part in parts if (text := str(part).strip()))
 
 

@@ -18,7 +18,10 @@ _LONGEST_WAIT = 6 * 3600.0
 @contextlib.contextmanager
 def exclusive(path: Path, longest_wait: float = _LONGEST_WAIT) -> Iterator[None]:
     """Hold the lock file `path`; the operating system frees it when its holder dies."""
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    except OSError as error:
+        raise _cannot_lock(path, error) from None
     try:
         deadline = time.monotonic() + longest_wait
         announced = False
@@ -26,7 +29,9 @@ def exclusive(path: Path, longest_wait: float = _LONGEST_WAIT) -> Iterator[None]
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 break
-            except BlockingIOError:
+            except OSError as error:
+                if not isinstance(error, BlockingIOError):
+                    raise _cannot_lock(path, error) from None
                 if time.monotonic() > deadline:
                     raise UserError(
                         f"another process has held {path} for {longest_wait:.0f} s: end it or wait"
@@ -38,3 +43,10 @@ def exclusive(path: Path, longest_wait: float = _LONGEST_WAIT) -> Iterator[None]
         yield
     finally:
         os.close(handle)
+
+
+def _cannot_lock(path: Path, error: OSError) -> UserError:
+    return UserError(
+        f"cannot lock {path} ({error.strerror}): name another folder for the data with --data-dir, for caches with the "
+        "variable CONVEYOR_CACHE"
+    )

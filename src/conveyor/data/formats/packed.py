@@ -159,6 +159,8 @@ def _label(text: str, suffix: str) -> str | None:
     if suffix == ".cls":
         return text.strip()
     document = parse_json(text)
+    if not isinstance(document, dict):
+        raise ValueError(f"{text[:20]!r} is no JSON object")
     value = next((document[key] for key in ("labels", "label", "cls") if key in document), None)
     return ";".join(str(one) for one in value) if isinstance(value, list) else None if value is None else str(value)
 

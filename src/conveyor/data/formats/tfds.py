@@ -61,16 +61,19 @@ def read_small(name: str, files: dict[str, Path], split: str) -> tuple[Pixels, P
     labels: list[int] = []
     for path, index in zip(chosen, index_files(chosen), strict=True):
         for offset, length in index.tolist():
-            features = decode_example(read_record(path, offset, length), frozenset(("image", "label")))
-            content, label = features.get("image"), features.get("label")
-            if not content or not label or not isinstance(content[0], bytes):
-                raise UserError(f"record at byte {offset} of {path} has no image and label: prepare {name} again")
+            data = read_record(path, offset, length)
             try:
+                features = decode_example(data, frozenset(("image", "label")))
+                content, label = (features.get(key) or [None] for key in ("image", "label"))
+                if not isinstance(content[0], bytes) or not isinstance(label[0], int) or not 0 <= label[0] < 256:
+                    raise ValueError("no image and label")
                 with Image.open(io.BytesIO(content[0])) as image:
                     images.append(np.asarray(image))
-            except (OSError, ValueError, SyntaxError) as error:
-                raise UserError(f"record at byte {offset} of {path} is no image ({error})") from None
-            labels.append(int(label[0]))
+            except (OSError, ValueError, SyntaxError, Image.DecompressionBombError) as error:
+                raise UserError(
+                    f"record at byte {offset} of {path} is none of {name} ({error}): prepare it again"
+                ) from None
+            labels.append(label[0])
     if len({image.shape for image in images}) != 1:
         raise UserError(f"the images in {chosen[0].parent} differ in size, so they are not those of {name}")
     stacked = np.stack(images)
@@ -82,11 +85,11 @@ def counts(folder: Path) -> dict[str, int] | None:
     try:
         content = parse_json((folder / "dataset_info.json").read_text(encoding="utf-8"))
         return {str(split["name"]): sum(int(length) for length in split["shardLengths"]) for split in content["splits"]}
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, OverflowError):
         return None
 
 
 def _version(path: Path) -> tuple[int, ...]:
     """(3, 0, 2) of a folder called 3.0.2, else ()."""
     parts = path.name.split(".")
-    return tuple(int(part) for part in parts) if len(parts) == 3 and all(part.isdigit() for part in parts) else ()
+    return tuple(int(part) for part in parts) if len(parts) == 3 and all(part.isdecimal() for part in parts) else ()

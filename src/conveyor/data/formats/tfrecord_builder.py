@@ -23,7 +23,7 @@ from conveyor.data.order import epoch_order
 from conveyor.data.photo import jpeg
 from conveyor.data.photo.decode import BadImageError, Encoded
 from conveyor.errors import UserError
-from conveyor.files import write_atomically
+from conveyor.files import read_lines, write_atomically
 from conveyor.monitor.progress import Bar, track
 
 _QUALITY = 95
@@ -65,8 +65,8 @@ def build_tfrecords(source: Path, target: Path, options: BuildOptions) -> dict[s
 
 def read_class_texts(path: Path) -> dict[str, str]:
     """Lines of a class folder's name, a space or tab, and its text."""
-    pairs = (line.split(maxsplit=1) for line in path.read_text(encoding="utf-8").splitlines())
-    return {pair[0]: pair[1].strip() for pair in pairs if len(pair) == 2}
+    pairs = (line.split(maxsplit=1) for line in read_lines(path))
+    return {pair[0]: pair[1] for pair in pairs if len(pair) == 2}
 
 
 def _build_split(listing: Listing, split: str, target: Path, shards: int, options: BuildOptions) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 from conveyor.data.formats import tfds
 from conveyor.data.formats.tfrecord import index_files
 from conveyor.errors import UserError
-from conveyor.files import parse_json
+from conveyor.files import parse_json, read_lines
 
 STANDARD_SHARDS = {"train": 1024, "validation": 128}
 SUMMARY = "dataset.json"
@@ -15,6 +15,7 @@ SUMMARY = "dataset.json"
 _NAME = re.compile(
     r"^(?:[a-z0-9_]+-)?(?P<split>train|validation|val|test)(?:\.tfrecord)?-(?P<number>\d{5})-of-(?P<total>\d{5})$"
 )
+_SUB_FOLDERS = ("imagenet-data", "tfrecords", "tf-records", "imagenet")
 _SPLITS = {"train": "train", "validation": "validation", "val": "validation", "test": "validation"}
 
 
@@ -63,11 +64,9 @@ def has_records(folder: Path) -> bool:
     return folder.is_dir() and any(_NAME.match(path.name) for path in folder.iterdir())
 
 
-def find_folder(
-    root: Path, sub_folders: tuple[str, ...] = ("imagenet-data", "tfrecords", "tf-records", "imagenet")
-) -> Path | None:
+def find_folder(root: Path) -> Path | None:
     """`root`, or the usual sub-folder of it, that holds TFRecord files."""
-    for candidate in (root, *(root / name for name in sub_folders), *tfds.folders("imagenet", root)):
+    for candidate in (root, *(root / name for name in _SUB_FOLDERS), *tfds.folders("imagenet", root)):
         if has_records(candidate):
             return candidate
     return None
@@ -106,6 +105,4 @@ def check_count(folder: Path, split: str, found: int) -> None:
 def label_names(folder: Path) -> tuple[str, ...]:
     """Class names from `labels.txt` (TensorFlow Datasets: `label.labels.txt`), one per line; empty without it."""
     path = next((path for name in ("labels.txt", "label.labels.txt") if (path := folder / name).is_file()), None)
-    if path is None:
-        return ()
-    return tuple(line.strip() for line in path.read_text(encoding="utf-8").splitlines() if line.strip())
+    return () if path is None else tuple(read_lines(path))

@@ -62,7 +62,9 @@ def _decode_feature(data: bytes) -> Value:
         if kind == _BYTES_LIST:
             return [value for _, value in items if isinstance(value, bytes)]
         if kind == _FLOAT_LIST:
-            raw = b"".join(value if isinstance(value, bytes) else struct.pack("<I", value) for _, value in items)
+            raw = b"".join(
+                value if isinstance(value, bytes) else struct.pack("<I", value & 0xFFFFFFFF) for _, value in items
+            )
             return list(struct.unpack(f"<{len(raw) // 4}f", raw[: len(raw) // 4 * 4]))
         if kind == _INT64_LIST:
             numbers: list[int] = []

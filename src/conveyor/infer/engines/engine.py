@@ -128,9 +128,9 @@ def open_named(source: Source, engine: str, *, batch: int, threads: int, spin: b
         from conveyor.infer.engines.onnxruntime_engine import PerCoreEngine
 
         return PerCoreEngine(source, threads)
-    from conveyor.infer.engines.openvino_engine import OpenVinoEngine, OpenVinoPerCoreEngine
+    from conveyor.infer.engines.openvino_engine import OpenVinoEngine
 
-    return (OpenVinoEngine if engine == "openvino" else OpenVinoPerCoreEngine)(source, threads, batch=batch)
+    return OpenVinoEngine(source, threads, batch=batch, per_core=engine == "openvino-per-core")
 
 
 def _why_not(source: Source, engine: str) -> str:

@@ -49,12 +49,14 @@ class WindowedConv(SameConv):
 
     index: Tensor
 
-    def __init__(self, channels: int, groups: int, width: int, kernel: int, stride: int, bias: bool) -> None:
+    def __init__(
+        self, channels: int, groups: int, width: int, kernel: int, stride: int, bias: bool, same: bool
+    ) -> None:
         super().__init__(groups * width, channels, kernel, stride, kernel // 2, groups=groups, bias=bias)
         starts = [round(group * (channels - width) / (groups - 1)) for group in range(groups)]
         index = torch.tensor([start + step for start in starts for step in range(width)])
         self.register_buffer("index", index, persistent=False)
-        self.symmetric = True
+        self.symmetric = not same
 
     def forward(self, x: Tensor) -> Tensor:
         gathered = x.index_select(1, self.index)
@@ -69,8 +71,6 @@ def spatial_conv(
     if group_dim is not None:
         groups, width = windows(in_channels, group_dim)
         if groups * width != in_channels:
-            made = WindowedConv(in_channels, groups, width, kernel, stride, bias)
-            made.symmetric = not same
-            return made
+            return WindowedConv(in_channels, groups, width, kernel, stride, bias, same)
     kind = SameConv if same else nn.Conv2d
     return kind(in_channels, out_channels, kernel, stride, kernel // 2, groups=groups, bias=bias)

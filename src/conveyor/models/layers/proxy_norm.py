@@ -6,9 +6,9 @@ from torch import Tensor, nn
 GRID_POINTS = 200
 
 
-def proxy_grid(points: int = GRID_POINTS) -> Tensor:
-    """Equally likely values of a standard normal: the inverse distribution function at (i + 1/2) / points."""
-    return torch.special.ndtri((torch.arange(points, dtype=torch.float64) + 0.5) / points).float()
+def proxy_grid() -> Tensor:
+    """Equally likely values of a standard normal: the inverse distribution function at (i + 1/2) / `GRID_POINTS`."""
+    return torch.special.ndtri((torch.arange(GRID_POINTS, dtype=torch.float64) + 0.5) / GRID_POINTS).float()
 
 
 class ProxyNormActivation(nn.Module):

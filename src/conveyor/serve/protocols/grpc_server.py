@@ -15,7 +15,7 @@ from conveyor.serve.deadline import Limit
 from conveyor.serve.errors import Refused, TooSlow
 from conveyor.serve.model import ServedModel
 from conveyor.serve.protocols import http_v2
-from conveyor.serve.protocols.arrays import as_images, checked_shape, from_bytes, split_strings
+from conveyor.serve.protocols.arrays import as_images
 from conveyor.serve.protocols.arrivals import Arrivals
 from conveyor.serve.protocols.protos import (
     HEALTH_SERVICE,
@@ -162,27 +162,18 @@ class Rpc:
 
     async def _v2_images(self, asked: Asked, request: Any) -> NDArray[np.uint8]:
         tensor, raw = request.inputs[0], request.raw_input_contents
-        shape = checked_shape(list(tensor.shape))
         if len(raw) > 1:
             raise Refused(f"{len(raw)} raw contents for one input")
-        if tensor.datatype == "BYTES":
-            count = int(np.prod(shape))
-            if count > self._service.settings.queue:
-                raise Refused(f"{count} photographs in one request: at most {self._service.settings.queue}")
-            contents = split_strings(raw[0], count) if raw else list(tensor.contents.bytes_contents)
-            if len(contents) != count:
-                raise Refused(f"the input has {len(contents)} photographs, but its shape is {shape}")
-            return await self._service.decode(asked, contents)
-        if raw:
-            values = from_bytes(raw[0], tensor.datatype, shape)
-        elif tensor.datatype in _CONTENTS:
-            listed = np.array(getattr(tensor.contents, _CONTENTS[tensor.datatype]))
-            if listed.size != np.prod(shape):
-                raise Refused(f"the input has {listed.size} values, but its shape is {shape}")
-            values = listed.reshape(shape)
-        else:
-            raise Refused(f"the data type {tensor.datatype[:20]!r} is not one of UINT8, other number types, or BYTES")
-        return as_images(values, asked.model.preprocessing.image_shape)
+
+        def listed(datatype: str) -> list[bytes] | NDArray[Any]:
+            if datatype == "BYTES":
+                return list(tensor.contents.bytes_contents)
+            if datatype not in _CONTENTS:
+                raise Refused(f"numbers of type {datatype} are sent as raw contents")
+            return np.array(getattr(tensor.contents, _CONTENTS[datatype]))
+
+        first = raw[0] if raw else None
+        return await http_v2.images_of(self._service, asked, tensor.datatype, list(tensor.shape), first, listed)
 
     async def predict(self, request: Any, limit: Limit) -> Any:
         spec = request.model_spec

@@ -1,7 +1,7 @@
 """The Open Inference Protocol, version 2, as JSON with optional binary tensors behind it."""
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,20 @@ async def infer(service: Service, asked: Asked, body: bytes, header_length: str 
     """The answer to one request and its headers."""
     request, binary = _split(body, header_length)
     tensor = _only_input(request)
-    images = await images_of(service, asked, tensor, binary)
+    parameters = tensor.get("parameters") or {}
+    size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
+    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size != len(binary)):
+        raise Refused(f"binary_data_size is {str(size)[:20]}, but {len(binary)} bytes follow the JSON part")
+    if size is None and len(binary):
+        raise Refused(f"{len(binary)} bytes follow the JSON part, but the input has no binary_data_size")
+
+    def listed(datatype: str) -> NDArray[Any]:
+        if datatype == "BYTES" or "data" not in tensor:
+            raise Refused("the input has neither 'data' nor binary data, as which photographs are sent")
+        return from_lists(tensor["data"])
+
+    raw = None if size is None else binary
+    images = await images_of(service, asked, tensor.get("datatype"), tensor.get("shape"), raw, listed)
     logits = await service.infer(asked, images)
     return _answer(asked.model, request, logits)
 
@@ -86,30 +99,31 @@ def _only_input(request: dict[str, Any]) -> dict[str, Any]:
     return tensor
 
 
-async def images_of(service: Service, asked: Asked, tensor: dict[str, Any], binary: memoryview) -> NDArray[np.uint8]:
-    """The images of an input tensor: numbers as bytes or JSON, or encoded photographs as type BYTES."""
-    datatype, shape = tensor.get("datatype"), checked_shape(tensor.get("shape"))
-    parameters = tensor.get("parameters") or {}
-    size = parameters.get("binary_data_size") if isinstance(parameters, dict) else None
-    if size is not None and (not isinstance(size, int) or isinstance(size, bool) or size != len(binary)):
-        raise Refused(f"binary_data_size is {str(size)[:20]}, but {len(binary)} bytes follow the JSON part")
-    if size is None and len(binary):
-        raise Refused(f"{len(binary)} bytes follow the JSON part, but the input has no binary_data_size")
-    if datatype == "BYTES":
-        count = int(np.prod(shape))
-        if size is None or count > service.settings.queue:
-            raise Refused(f"photographs are sent as binary data, at most {service.settings.queue} at a time")
-        return await service.decode(asked, split_strings(binary, count))
-    if not isinstance(datatype, str) or datatype not in DTYPES:
+async def images_of(
+    service: Service,
+    asked: Asked,
+    datatype: object,
+    shape: object,
+    raw: bytes | memoryview | None,
+    listed: Callable[[str], list[bytes] | NDArray[Any]],
+) -> NDArray[np.uint8]:
+    """The images of an input tensor, numbers or with type BYTES encoded photographs: in `raw`, or without it as `listed`."""
+    sizes = checked_shape(shape)
+    if not isinstance(datatype, str) or datatype not in (*DTYPES, "BYTES"):
         raise Refused(f"the data type {str(datatype)[:20]!r} is not one of UINT8, other number types, or BYTES")
-    if size is not None:
-        return as_images(from_bytes(binary, datatype, shape), asked.model.preprocessing.image_shape)
-    if "data" not in tensor:
-        raise Refused("the input has neither 'data' nor binary data")
-    values = from_lists(tensor["data"])
-    if values.size != math.prod(shape):
-        raise Refused(f"'data' does not have the shape {shape}")
-    return as_images(values.reshape(shape), asked.model.preprocessing.image_shape)
+    count = math.prod(sizes)
+    if datatype == "BYTES" and count > service.settings.queue:
+        raise Refused(f"{count} photographs in one request: at most {service.settings.queue} are accepted")
+    if raw is None:
+        given = listed(datatype)
+        found = given.size if isinstance(given, np.ndarray) else len(given)
+        if found != count:
+            raise Refused(f"the input has {found} values, but its shape is {sizes}")
+    else:
+        given = split_strings(raw, count) if datatype == "BYTES" else from_bytes(raw, datatype, sizes)
+    if isinstance(given, np.ndarray):
+        return as_images(given.reshape(sizes), asked.model.preprocessing.image_shape)
+    return await service.decode(asked, given)
 
 
 def wanted_outputs(request: dict[str, Any]) -> list[tuple[str, bool | None, int]]:

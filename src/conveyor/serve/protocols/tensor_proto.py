@@ -7,25 +7,26 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.serve.errors import Refused
-from conveyor.serve.protocols.arrays import checked_shape
+from conveyor.serve.protocols.arrays import DTYPES, checked_shape, from_bytes
 from conveyor.serve.protocols.protos import MESSAGES
 
 STRING = 7
 MOST_REPEATED = 1 << 22
 """Elements that one repeated value may stand for: a message of a few bytes must not cost more memory than a large one."""
 _NUMBERS = {
-    1: (np.float32, "float_val"),
-    2: (np.float64, "double_val"),
-    3: (np.int32, "int_val"),
-    4: (np.uint8, "int_val"),
-    5: (np.int16, "int_val"),
-    6: (np.int8, "int_val"),
-    9: (np.int64, "int64_val"),
-    17: (np.uint16, "int_val"),
-    22: (np.uint32, "uint32_val"),
-    23: (np.uint64, "uint64_val"),
+    1: ("FP32", "float_val"),
+    2: ("FP64", "double_val"),
+    3: ("INT32", "int_val"),
+    4: ("UINT8", "int_val"),
+    5: ("INT16", "int_val"),
+    6: ("INT8", "int_val"),
+    9: ("INT64", "int64_val"),
+    17: ("UINT16", "int_val"),
+    22: ("UINT32", "uint32_val"),
+    23: ("UINT64", "uint64_val"),
 }
-_NUMBER_OF = {np.dtype(kind): number for number, (kind, _) in _NUMBERS.items()}
+"""TensorFlow's number of a type, its name in `arrays.DTYPES`, and the field of its values."""
+_NUMBER_OF = {np.dtype(DTYPES[name]): number for number, (name, _) in _NUMBERS.items()}
 
 
 def to_proto(array: NDArray[Any]) -> Any:
@@ -42,14 +43,11 @@ def from_proto(proto: Any) -> NDArray[Any]:
         raise Refused(
             f"tensors of TensorFlow's type {proto.dtype} are not accepted: send DT_UINT8 or another number type"
         )
-    dtype, field = _NUMBERS[proto.dtype]
+    datatype, field = _NUMBERS[proto.dtype]
     shape = checked_shape([dim.size for dim in proto.tensor_shape.dim])
-    count = math.prod(shape)
     if proto.tensor_content:
-        if len(proto.tensor_content) != count * np.dtype(dtype).itemsize:
-            raise Refused(f"the tensor has {len(proto.tensor_content)} bytes, but its shape is {shape}")
-        return np.frombuffer(proto.tensor_content, np.dtype(dtype).newbyteorder("<")).reshape(shape)
-    values = getattr(proto, field)
+        return from_bytes(proto.tensor_content, datatype, shape)
+    values, count = getattr(proto, field), math.prod(shape)
     if len(values) == count:
         return np.array(values).reshape(shape)
     if len(values) == 1 and count <= MOST_REPEATED:
