@@ -203,7 +203,7 @@ def test_slots_that_share_a_pass(topology: Topology, span: int, size: int, expec
 
 def test_slots_that_were_asked_to_share_a_pass() -> None:
     assert group_slots(Topology(8, 8), 1, 224, "4") == 4
-    for asked in ("3", "16", "0", "many"):
+    for asked in ("3", "16", "0", "many", "²"):
         with pytest.raises(UserError, match="--pass-slots"):
             group_slots(Topology(8, 8), 1, 224, asked)
     with pytest.raises(UserError, match="use 2 or 4 or 8"):

@@ -84,7 +84,7 @@ def group_slots(topology: Topology, span: int, image_size: int, asked: str = "au
 
 
 def _asked_group(topology: Topology, span: int, asked: str) -> int:
-    if not asked.isdigit() or int(asked) < 1:
+    if not asked.isdecimal() or int(asked) < 1:
         raise UserError(f"--pass-slots {asked}: give auto or a number of slots from 1 on")
     number = int(asked)
     if topology.slots % number or number % span:

@@ -239,7 +239,7 @@ def _expand_one(text: str) -> list[str]:
     hosts: list[str] = []
     for item in found.group(1).split(","):
         first, _, last = item.partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
+        if not first.isdecimal() or (last and not last.isdecimal()):
             raise UserError(
                 f"the host list {text!r} cannot be read: {item!r} is not a number or a range such as 01-04."
             )

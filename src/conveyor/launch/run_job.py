@@ -219,7 +219,7 @@ def machine_of(options: Options, place: Place, environment: Mapping[str, str]) -
     if here.accelerators:
         return None
     dealt = environment.get("CONVEYOR_THREADS") or environment.get("SLURM_CPUS_PER_TASK") or ""
-    share = int(dealt) if dealt.isdigit() else max(1, here.cores // place.local_size)
+    share = int(dealt) if dealt.isdecimal() else max(1, here.cores // place.local_size)
     return Machine(share * place.size, hosts=max(1, place.size // place.local_size))
 
 

@@ -62,7 +62,7 @@ def _log_points(run: Path) -> dict[int, dict[str, str]]:
     if not run.is_dir():
         raise UserError(f"{run} is not a run: give the folders of two runs")
     rows = CsvFile(run / "metrics.csv", (), "update").read()
-    return {int(row["update"]): row for row in rows if row.get("update", "").isdigit()}
+    return {int(row["update"]): row for row in rows if row.get("update", "").isdecimal()}
 
 
 def _first_column(one: dict[str, str], other: dict[str, str]) -> str:
