@@ -22,7 +22,7 @@ from conveyor.infer.classifier import Classifier
 from conveyor.infer.load import load as load_for_inference
 from conveyor.launch.rank import is_main
 from conveyor.models import user_module
-from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.csvfile import read_rows
 from conveyor.numerics.threads import check_fork
 from conveyor.options import Options
 from conveyor.options.file import configuration
@@ -226,7 +226,7 @@ def _options(
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a CSV file without their empty cells, numbers as numbers."""
-    rows = CsvFile(path, (), "update").read()
+    rows = read_rows(path)
     return [{name: _value(text) for name, text in row.items() if text} for row in rows]
 
 

@@ -18,7 +18,7 @@ from typing import Any
 
 from conveyor.errors import UserError, did_you_mean
 from conveyor.files import write_atomically
-from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.csvfile import read_rows
 from conveyor.monitor.records import score
 from conveyor.options import Options, specs
 from conveyor.options.coerce import to_plain
@@ -160,7 +160,7 @@ def _run(sweep: Sweep, trial: Any, file: Path, folder: Path, *, may_prune: bool)
                 time.sleep(POLL)
                 if not (may_prune and sweep.prune):
                     continue
-                for row in CsvFile(folder / "validation.csv", (), "update").read():
+                for row in read_rows(folder / "validation.csv"):
                     update = row.get("update", "")
                     if not update.isdecimal() or int(update) in told or not row.get(sweep.metric):
                         continue

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from conveyor import scratch
-from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.csvfile import read_rows
 from conveyor.options import Options
 from conveyor.processes import of_module
 
@@ -47,5 +47,5 @@ def short_run(options: Options, variables: Mapping[str, str] | None = None, seco
             of_module(*run.command("train")), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds,
             env={**os.environ, **(variables or {})},
         )  # fmt: skip
-        rows = CsvFile(folder / "run" / "metrics.csv", (), "update").read()
+        rows = read_rows(folder / "run" / "metrics.csv")
     return ShortRun(done.returncode, done.stdout, rows)
