@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -127,7 +126,7 @@ def _wait(others: Sequence[tuple[str, "subprocess.Popen[bytes]"]]) -> None:
                 raise JobFailedError(Failure(0, code, f"the share of host {host} ended with exit code {code}."))
         if all(code == 0 for _, code in codes):
             return
-        threading.Event().wait(0.1)
+        time.sleep(0.1)
 
 
 def _end(others: Sequence[tuple[str, "subprocess.Popen[bytes]"]], grace: float = 0.0) -> None:
