@@ -152,6 +152,11 @@ def test_host_events_of_known_configurations(
     assert found == expected
 
 
+def test_the_number_of_host_calls_is_exact() -> None:
+    length = Length.of(1_000, 10, epochs=1e308)
+    assert host_events(length, EventOptions()).calls == length.updates_total // 100
+
+
 def test_first_checkpoint_epoch_shifts_the_checkpoints() -> None:
     length = Length.of(100, 100, epochs=5)
     events = host_events(

@@ -256,7 +256,7 @@ def host_events(length: Length, asked: EventOptions) -> HostEvents:
         updates_per_log=log_period,
         updates_per_checkpoint=save_period,
         updates_per_call=call,
-        calls=math.ceil(length.updates_total / call),
+        calls=-(-length.updates_total // call),  # exact: quotients of floats round, and end at 1e308
         first_checkpoint=math.floor(first * per_epoch),
         notes=tuple(notes),
     )

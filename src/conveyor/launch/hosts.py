@@ -100,10 +100,15 @@ def _start_others(
             command = ssh_command(host, command, str(Path.cwd()))
         try:
             process = subprocess.Popen(command, stdin=subprocess.PIPE)
-        except FileNotFoundError:
+        except OSError as error:
             _end(started)
+            why = (
+                "is not installed here"
+                if isinstance(error, FileNotFoundError)
+                else f"cannot be started ({error.strerror})"
+            )
             raise UserError(
-                "ssh is not installed here: run the commands that --print shows on each host, or use --emit slurm or k8s."
+                f"ssh {why}: run the commands that --print shows on each host, or use --emit slurm or k8s."
             ) from None
         started.append((host, process))
         with contextlib.suppress(OSError):

@@ -31,7 +31,7 @@ class ShortRun:
         return max(float(row["memory_mib"]) for row in self.rows)
 
     @property
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """One that the system killed for lack of memory prints nothing."""
         return (self.output.strip().splitlines() or [f"it ended with code {self.code}"])[-1]
 
