@@ -3,6 +3,7 @@
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -61,3 +62,20 @@ def test_a_closed_pipe_is_no_traceback() -> None:
     command = f"{sys.executable} -m conveyor train --help | head -1"
     result = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60)
     assert "Traceback" not in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("runs", "x" * 5000), "file name too long"),
+        (("plan", "--model", "resnet8", "--devices", "1", "--picture", "{file}/plan.svg"), "file exists"),
+    ],
+)
+def test_a_path_that_the_system_refuses_is_one_sentence(
+    words: tuple[str, ...], part: str, tmp_path: Path, conveyor: Run
+) -> None:
+    (tmp_path / "file").write_text("")
+    code, _, error = conveyor(*(word.format(file=tmp_path / "file") for word in words))
+    assert code == 2
+    assert len(error.splitlines()) == 1
+    assert part in error

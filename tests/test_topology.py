@@ -152,6 +152,11 @@ def test_host_events_of_known_configurations(
     assert found == expected
 
 
+def test_the_number_of_host_calls_is_exact() -> None:
+    length = Length.of(1_000, 10, epochs=1e308)
+    assert host_events(length, EventOptions()).calls == length.updates_total // 100
+
+
 def test_first_checkpoint_epoch_shifts_the_checkpoints() -> None:
     length = Length.of(100, 100, epochs=5)
     events = host_events(
@@ -203,7 +208,7 @@ def test_slots_that_share_a_pass(topology: Topology, span: int, size: int, expec
 
 def test_slots_that_were_asked_to_share_a_pass() -> None:
     assert group_slots(Topology(8, 8), 1, 224, "4") == 4
-    for asked in ("3", "16", "0", "many"):
+    for asked in ("3", "16", "0", "many", "²"):
         with pytest.raises(UserError, match="--pass-slots"):
             group_slots(Topology(8, 8), 1, 224, asked)
     with pytest.raises(UserError, match="use 2 or 4 or 8"):

@@ -22,7 +22,7 @@ from conveyor.infer.classifier import Classifier
 from conveyor.infer.load import load as load_for_inference
 from conveyor.launch.rank import is_main
 from conveyor.models import user_module
-from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.csvfile import read_rows
 from conveyor.numerics.threads import check_fork
 from conveyor.options import Options
 from conveyor.options.file import configuration
@@ -213,25 +213,20 @@ def _options(
     model: str | nn.Module | None, data: Any, config: str | None, given: dict[str, Any]
 ) -> tuple[Options, nn.Module | None, Any]:
     """The options, and the caller's own model and data if there are any."""
-    named = (one for one in (model, data, given.get("optimizer")) if isinstance(one, str))
-    for code_of_the_user in (*named, *given.get("callback", ())):
-        user_module.admit(code_of_the_user)
     own_model = None if model is None or isinstance(model, str) else model
     own_data = None if data is None or isinstance(data, str) else data
     if own_model is not None and not isinstance(own_model, nn.Module):
         raise UserError(f"model should be a name or an nn.Module, not {type(model).__name__}")
-    if isinstance(data, str) and ":" in data:
-        data = user_module.full_name(data)  # as a run stores it
-    plain_names = {"model": model if own_model is None else None, "data": data if own_data is None else None}
     plain = {name: str(value) if isinstance(value, Path) else value for name, value in given.items()}
-    asked = {**{name: value for name, value in plain_names.items() if value is not None}, **plain}
+    asked = {name: value for name, value in (("model", model), ("data", data)) if isinstance(value, str)} | plain
+    user_module.admit_options(asked)
     layers = [configuration(config)] if config is not None else []
     return layered([*layers, (asked, "")]), own_model, own_data
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:
     """The rows of a CSV file without their empty cells, numbers as numbers."""
-    rows = CsvFile(path, (), "update").read()
+    rows = read_rows(path)
     return [{name: _value(text) for name, text in row.items() if text} for row in rows]
 
 

@@ -2,19 +2,21 @@
 
 import argparse
 import contextlib
+import errno
 import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from textwrap import wrap
 
 from conveyor import commands
 from conveyor.errors import INTERRUPTED, USER_ERROR, UserError, did_you_mean
+from conveyor.files import FULL, why
 from conveyor.interrupt import heard_in_imports
 from conveyor.layout import let_idle_threads_sleep
 from conveyor.models import user_module
-from conveyor.monitor.progress import folded, say_aside
+from conveyor.monitor.progress import folded, say
 from conveyor.options.parser import Parser, width
 from conveyor.processes import print_any_text
 from conveyor.remote import is_address
@@ -31,27 +33,55 @@ EXTRAS = {
 """Which extra of the package brings a library that a command may need."""
 
 
+UNUSABLE = (
+    errno.EACCES,
+    errno.EPERM,
+    errno.EEXIST,
+    errno.EROFS,
+    errno.ENOTDIR,
+    errno.EISDIR,
+    errno.ENAMETOOLONG,
+    errno.ELOOP,
+    *FULL,
+)
+"""Errors of the system that say what is wrong with a path, whichever command meets it."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command line; returns its exit code."""
-    words = list(sys.argv[1:] if argv is None else argv)
     _log_to_standard_error()
     let_idle_threads_sleep()
     print_any_text()
+    return exit_code("conveyor", _dispatch, argv)
+
+
+def exit_code(program: str, act: Callable[[list[str]], int], argv: Sequence[str] | None = None) -> int:
+    """The exit code of `act`, called with a program's words; a user's mistake is one sentence in the program's name."""
     try:
         with heard_in_imports():
-            return _dispatch(words)
+            return act(list(sys.argv[1:] if argv is None else argv))
     except UserError as error:
-        from conveyor.launch.failure import in_step
-
-        say_aside(f"conveyor: error: {error}")
-        return in_step(USER_ERROR, os.environ)
+        return _refused(program, str(error))
     except KeyboardInterrupt:
-        print("conveyor: interrupted", file=sys.stderr)
+        print(f"{program}: interrupted", file=sys.stderr)
         return INTERRUPTED
     except BrokenPipeError:
         # The reader of our output closed the pipe (`conveyor models | head`): exit without an error, flush nothing.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 128 + signal.SIGPIPE
+    except OSError as error:
+        if error.filename is None or error.errno not in UNUSABLE:
+            raise
+        name = os.fsdecode(error.filename)
+        return _refused(program, f"cannot use {name[:200]}: {why(error)}; choose another path")
+
+
+def _refused(program: str, sentence: str) -> int:
+    from conveyor.launch.failure import in_step
+
+    # Folded for people; what reads the output of an older program expects one line.
+    say(f"{program}: error: {sentence}", stream=sys.stderr, whole=program != "conveyor")
+    return in_step(USER_ERROR, os.environ)
 
 
 class _Folded(logging.Formatter):
@@ -84,13 +114,7 @@ def _dispatch(words: list[str]) -> int:
     arguments = parser_of(name).parse_args(words[1:])
     module = commands.load(name)
     given = getattr(arguments, "given", None) or {}
-    for code_of_the_user in (
-        *(given.get(option) for option in ("model", "data", "optimizer")),
-        *given.get("callback", ()),
-    ):
-        user_module.admit(code_of_the_user)
-    if ":" in (given.get("data") or ""):
-        given["data"] = user_module.full_name(given["data"])  # as a run stores it
+    user_module.admit_options(given)
     try:
         with _local(name, arguments):
             code = module.run(arguments)
@@ -108,7 +132,8 @@ def _local(name: str, arguments: argparse.Namespace) -> Iterator[None]:
     """Addresses on object stores become local folders for the time of the command; see `remote.front`."""
     given = getattr(arguments, "given", None) or {}
     plain = {key: value for key, value in vars(arguments).items() if key != "given"}
-    words = [one for value in (*plain.values(), *given.values()) for one in (value if _is_list(value) else [value])]
+    values = (*plain.values(), *given.values())
+    words = [one for value in values for one in (value if isinstance(value, list | tuple) else [value])]
     if name == "launch" or not any(map(is_address, words)):
         yield
         return
@@ -120,10 +145,6 @@ def _local(name: str, arguments: argparse.Namespace) -> Iterator[None]:
         if given:
             arguments.given = {key: found[key] for key in given}
         yield
-
-
-def _is_list(value: object) -> bool:
-    return isinstance(value, list | tuple)
 
 
 def parser_of(name: str) -> argparse.ArgumentParser:

@@ -32,6 +32,18 @@ def open_replacing(target: Path) -> Iterator[BinaryIO]:
         os.fsync(file.fileno())
 
 
+def append(path: Path, content: bytes) -> None:
+    """Add `content` at the end of a file by one write: all of it or, where the disk is full, nothing."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        before = os.fstat(descriptor).st_size
+        if os.write(descriptor, content) < len(content):
+            os.ftruncate(descriptor, before)
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(path))
+    finally:
+        os.close(descriptor)
+
+
 @contextlib.contextmanager
 def replacing(target: Path) -> Iterator[Path]:
     """A temporary name beside `target`; renamed to it on success, removed on failure.

@@ -84,7 +84,7 @@ def group_slots(topology: Topology, span: int, image_size: int, asked: str = "au
 
 
 def _asked_group(topology: Topology, span: int, asked: str) -> int:
-    if not asked.isdigit() or int(asked) < 1:
+    if not asked.isdecimal() or int(asked) < 1:
         raise UserError(f"--pass-slots {asked}: give auto or a number of slots from 1 on")
     number = int(asked)
     if topology.slots % number or number % span:
@@ -256,7 +256,7 @@ def host_events(length: Length, asked: EventOptions) -> HostEvents:
         updates_per_log=log_period,
         updates_per_checkpoint=save_period,
         updates_per_call=call,
-        calls=math.ceil(length.updates_total / call),
+        calls=-(-length.updates_total // call),  # exact: quotients of floats round, and end at 1e308
         first_checkpoint=math.floor(first * per_epoch),
         notes=tuple(notes),
     )

@@ -10,6 +10,7 @@ from conveyor.bench.runner import Outcome, Series
 from conveyor.bench.spec import Benchmark, Case
 from conveyor.bench.tables import newest_records
 from conveyor.commands import bench
+from conveyor.errors import UserError
 from conveyor.measure.rounds import NO_TIME, Program, fitting_steps, run_rounds
 
 
@@ -47,6 +48,18 @@ def test_a_program_without_time_to_start_is_absent() -> None:
 
 def test_every_part_can_be_asked_for() -> None:
     assert set(bench_all.RUN) == set(bench.PARTS)
+
+
+def test_a_part_that_is_refused_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+
+    def refused(plan: bench_all.Plan, budget: Budget) -> None:
+        raise UserError("there is no engine")
+
+    monkeypatch.setattr(bench_all, "RUN", {"limits": refused})
+    plan = bench_all.Plan(tmp_path, 1, 2, said.append, parts=("limits",))
+    assert bench_all.measure(plan, 1.0) == ["limits: there is no engine"]
+    assert not any("Traceback" in text for text in said)
 
 
 def test_a_part_that_fails_is_named_and_the_rest_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

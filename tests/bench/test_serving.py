@@ -2,6 +2,7 @@ import contextlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+import psutil
 import pytest
 
 from conveyor.bench import serving
@@ -12,6 +13,23 @@ def test_growth_compares_the_end_with_the_second_quarter() -> None:
     assert growth([0.0] * 4 + [100.0] * 12) == 0.0, "the first quarter may fill caches"
     assert growth([100.0 + step for step in range(40)]) == pytest.approx(20.0)
     assert growth([1.0, 2.0]) == 0.0
+
+
+def test_a_process_that_ends_while_it_is_read_counts_nothing() -> None:
+    class Process:
+        def __init__(self, seconds: float | None, *started: "Process") -> None:
+            self.seconds, self.started = seconds, list(started)
+
+        def children(self, recursive: bool) -> list["Process"]:
+            return self.started
+
+        def cpu_times(self) -> tuple[float, float]:
+            if self.seconds is None:
+                raise psutil.NoSuchProcess(1)
+            return self.seconds, 0.5
+
+    assert serving._cpu(Process(1.0, Process(2.0), Process(None))) == (1.5, 2.5)  # type: ignore[arg-type]
+    assert serving._cpu(Process(None)) == (0.0, 0.0)  # type: ignore[arg-type]
 
 
 def test_a_round_is_compared_with_the_direct_rates_mean_of_neighbours_it() -> None:

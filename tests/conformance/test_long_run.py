@@ -22,7 +22,7 @@ from tests.conformance import reliability
 from tests.conformance.test_attack_training import kill, newest
 
 from conveyor.checkpoint import store
-from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.csvfile import read_rows
 
 UPDATES = int(os.environ.get("CONVEYOR_LONG_UPDATES", "100000"))
 pytestmark = [pytest.mark.conformance, pytest.mark.timeout(max(1200, UPDATES // 20))]
@@ -150,7 +150,7 @@ def same_end(calm: Path, run: Path) -> None:
         ends = [(folder / store.CHECKPOINTS / str(UPDATES) / name).read_bytes() for folder in (calm, run)]
         assert ends[0] == ends[1], name
     rows = [
-        [(row["update"], row["loss"], row["weights"]) for row in CsvFile(folder / "metrics.csv", (), "update").read()]
+        [(row["update"], row["loss"], row["weights"]) for row in read_rows(folder / "metrics.csv")]
         for folder in (calm, run)
     ]
     assert rows[0] == rows[1]

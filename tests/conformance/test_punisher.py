@@ -27,7 +27,7 @@ from tests.launch.network import ADDRESSES, ip, namespaces
 from tests.launch.test_exact_runs import CIFAR10
 
 from conveyor.checkpoint import store
-from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.csvfile import read_rows
 
 __all__ = ["namespaces"]
 MINUTES = float(os.environ.get("CONVEYOR_PUNISH_MINUTES", "30"))
@@ -225,7 +225,7 @@ def test_a_punished_run(tmp_path: Path, namespaces: tuple[str, str]) -> None:
 
 def rows(run: Path) -> list[dict[str, str]]:
     """The log points that every run has; one that is told to leave logs once more."""
-    found = CsvFile(run / "metrics.csv", (), "update").read()
+    found = read_rows(run / "metrics.csv")
     kept = [{key: value for key, value in row.items() if key not in TIMES} for row in found]
     return [row for row in kept if int(row["update"]) % 10 == 0]
 

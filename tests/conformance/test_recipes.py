@@ -8,7 +8,7 @@ import pytest
 from tests.conformance.made_data import jpeg, photograph
 
 from conveyor.cli import main
-from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.csvfile import read_rows
 from conveyor.options import Options
 from conveyor.options.file import configuration
 from conveyor.run.folder import read_options
@@ -45,7 +45,7 @@ def test_the_recipe_trains(name: str, photographs: Path, tmp_path: Path) -> None
         words += ["--model", "efficientnet_b0"]  # its own network needs torchvision
     assert main([*words, "--run-dir", str(tmp_path / "run")]) == 0
     assert json.loads((tmp_path / "run" / "result.json").read_text())["updates"] == 3
-    losses = [float(row["loss"]) for row in CsvFile(tmp_path / "run" / "metrics.csv", (), "update").read()]
+    losses = [float(row["loss"]) for row in read_rows(tmp_path / "run" / "metrics.csv")]
     assert losses
     assert all(math.isfinite(loss) and loss > 0 for loss in losses)
     asked, used = Options.from_mapping(configuration(name)[0]), read_options(tmp_path / "run")

@@ -192,6 +192,13 @@ MISTAKES = [
     ("tensorflow1", "gc-profile", "what is to be profiled"),
     ("tensorflow1", "gc-profile -x -- python train.py", "gc-profile -d DIR"),
     ("tensorflow1", "gc-info --fast", "write gc-info -l"),
+    ("tensorflow1", "python3 train.py --dataset cifar-10 --generated-data --batch-size inf", "a whole number"),
+    ("tensorflow1", "python3 train.py --dataset cifar-10 --generated-data --seed 1e400", "a whole number"),
+    ("tensorflow1", "python3 train.py --dataset cifar-10 --generated-data --warmup-epochs inf", "a number"),
+    ("tensorflow1", "python3 train.py --dataset cifar-10 --generated-data --learning-rate-schedule 1e999999999", "separated by commas"),
+    ("tensorflow2", "python3 train.py --logs-per-epoch 1e999999999", "a number or a fraction"),
+    ("tensorflow2", "python3 train.py --lr-warmup-params '{warmup_mode: mask, warmup_epochs: .inf}'", "should be a number"),
+    ("tensorflow2", "python3 train.py --norm-layer '{name: custom_batch_norm, momentum: .nan}' --model-name resnet50", "should be a number"),
     ("tensorflow2", "python3 -m examples_utils benchmark", "--spec"),
     ("tensorflow2", "python3 -m examples_utils measure --spec x", "measure"),
     ("tensorflow2", "python3 -m examples_utils benchmark --spec nowhere.yml", "nowhere.yml"),
@@ -216,6 +223,11 @@ def test_a_malformed_command_line_is_one_sentence(folder, command, part, capsys,
     error = capsys.readouterr().err
     assert one_sentence(error), error
     assert part in error
+
+
+def test_a_mistake_in_one_of_several_tasks_of_srun_counts_more_than_the_loss_that_its_peers_report(monkeypatch):
+    monkeypatch.setenv("SLURM_STEP_NUM_TASKS", "2")
+    assert run_line("python3 train.py --batch-size many", "pytorch") == 98
 
 
 def test_there_are_more_than_a_hundred():

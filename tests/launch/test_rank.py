@@ -85,7 +85,16 @@ def test_mpirun_rank_stands_in_for_a_missing_task_index() -> None:
         detect({"TF_CONFIG": json.dumps(TF_WORKERS)})
 
 
-@pytest.mark.parametrize("text", ["{", '{"cluster": {}}', '{"cluster": {"worker": ["a"]}}', "[1]"])
+@pytest.mark.parametrize(
+    "text",
+    [
+        "{",
+        '{"cluster": {}}',
+        '{"cluster": {"worker": ["a"]}}',
+        "[1]",
+        '{"cluster": {"worker": ["a:1", "b:1"]}, "task": {"index": "x"}}',
+    ],
+)
 def test_unreadable_tf_config_is_explained(text: str) -> None:
     with pytest.raises(UserError, match="TF_CONFIG"):
         detect({"TF_CONFIG": text})
@@ -112,3 +121,5 @@ def test_host_lists(text: str, hosts: list[str]) -> None:
 def test_bad_host_list() -> None:
     with pytest.raises(UserError, match="01-04"):
         expand_hosts("n[x-y]")
+    with pytest.raises(UserError, match="more than"):
+        expand_hosts("n[1-999999999]")

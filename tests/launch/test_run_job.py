@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from conveyor.errors import UserError
 from conveyor.launch.rank import Place
 from conveyor.launch.run_job import machine_of, under_launcher
 from conveyor.layout import Machine
@@ -98,6 +99,8 @@ def test_the_launchers_replicas_win(caplog: pytest.LogCaptureFixture) -> None:
     assert not caplog.records
     assert under_launcher(options, {"CONVEYOR_REPLICAS": "8"}).batch.replicas == 8
     assert "8 replicas" in caplog.text
+    with pytest.raises(UserError, match="CONVEYOR_REPLICAS is 'all'"):
+        under_launcher(options, {"CONVEYOR_REPLICAS": "all"})
 
 
 def test_pinned_workers_use_all_their_threads(monkeypatch: pytest.MonkeyPatch) -> None:

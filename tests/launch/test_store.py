@@ -15,7 +15,7 @@ import torch.distributed as dist
 from conveyor.errors import UserError
 from conveyor.launch import messages, secret
 from conveyor.launch.rendezvous import remove_dead_sockets
-from conveyor.launch.store import MAX_STRANGERS, UNIX, Server, Store
+from conveyor.launch.store import MAX_UNPROVED, UNIX, Server, Store
 
 SECRET = b"known to the job alone"
 
@@ -160,9 +160,9 @@ def test_changed_and_repeated_messages_are_refused(server: Server) -> None:
     reader.close()
 
 
-def test_silent_strangers_do_not_keep_others_out(server: Server) -> None:
+def test_silent_unproved_do_not_keep_others_out(server: Server) -> None:
     """More than the server holds are connected and say nothing: who belongs here gets in at the first attempt."""
-    strangers = [connected(server) for _ in range(MAX_STRANGERS + 50)]
+    strangers = [connected(server) for _ in range(MAX_UNPROVED + 50)]
     for one in strangers:
         # Greeted, so it takes up a place (or has lost it again).
         assert len(messages.read(one, len(messages.MAGIC))) == len(messages.MAGIC)
@@ -223,8 +223,8 @@ def test_a_flood_does_not_keep_others_out(server: Server) -> None:
 
 def test_the_oldest_of_the_busiest_address_makes_room(server: Server) -> None:
     """A stranger's address never closes the connections of another that are about to prove the secret."""
-    pairs = [socket.socketpair() for _ in range(MAX_STRANGERS + 2)]
-    names = ["friend", *["stranger"] * (MAX_STRANGERS - 2), "friend", "stranger", "stranger"]
+    pairs = [socket.socketpair() for _ in range(MAX_UNPROVED + 2)]
+    names = ["friend", *["stranger"] * (MAX_UNPROVED - 2), "friend", "stranger", "stranger"]
     for (mine, _), name in zip(pairs, names, strict=True):
         server.greet(mine, name)
     for _, other in pairs:

@@ -13,7 +13,7 @@ import pytest
 from conveyor import cli
 from conveyor.commands.sweep import summary
 from conveyor.errors import UserError
-from conveyor.launch.sweep import Sweep
+from conveyor.launch.sweep import Sweep, run
 
 pytest.importorskip("optuna", reason="an extra")
 
@@ -32,7 +32,12 @@ def write(path: Path, **changes: Any) -> Path:
 @pytest.mark.parametrize(
     ("changes", "said"),
     [
-        ({"method": "magic"}, "method is one of"),
+        ({"method": "magic"}, "method cannot be 'magic'"),
+        ({"trials": "many"}, "trials is 'many', but should be a whole number"),
+        ({"seeds": 0}, "seeds is 0; the smallest value is 1"),
+        ({"prune": "perhaps"}, "prune is 'perhaps', but should be true or false"),
+        ({"options": 5}, "options should hold"),
+        ({"search": {"learning_rate": {"low": 1, "high": 2, "lag": True}}}, "log"),
         ({"search": {}}, "searches nothing"),
         ({"search": {"learnin_rate": [1]}}, "learning_rate"),
         ({"search": {"learning_rate": {"low": 1}}}, "low and high"),
@@ -44,6 +49,16 @@ def write(path: Path, **changes: Any) -> Path:
 def test_a_mistake_is_found_before_the_first_run(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
     with pytest.raises(UserError, match=said.replace("_", "[-_]")):
         Sweep.read(write(tmp_path / "sweep.yml", **changes))
+
+
+@pytest.mark.parametrize(
+    "bounds", [{"low": 1, "high": 0.1}, {"low": 0, "high": 1, "log": True}, {"low": 0.1, "high": 1, "step": 0}]
+)
+def test_bounds_that_cannot_be_searched_are_one_sentence(tmp_path: Path, bounds: dict[str, Any]) -> None:
+    file = write(tmp_path / "sweep.yml", search={"learning_rate": bounds}, out=str(tmp_path / "out"))
+    with pytest.raises(UserError, match="learning_rate cannot be searched so"):
+        run(Sweep.read(file), print)
+    assert not (tmp_path / "out").exists()
 
 
 def test_a_trial_that_was_given_up_is_not_among_the_finished_ones(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ import pytest
 
 from conveyor.errors import UserError
 from conveyor.monitor import observers
-from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.csvfile import CsvFile, read_last_row, read_rows
 from conveyor.monitor.log_style import log_style
 from conveyor.options import Options
 
@@ -95,19 +95,26 @@ def test_a_new_key_becomes_a_column_and_survives_a_resume(tmp_path: Path) -> Non
 def test_the_last_row_is_read_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "x.csv"
     file = CsvFile(path, ("update", "note"), "update")
-    assert file.last() == {}
+    assert read_last_row(path) == {}
     file.open()
-    assert file.last() == {}
+    assert read_last_row(path) == {}
     for update in range(1, 200):
         file.append({"update": update, "note": f"a, {update}"})
-        assert file.last() == file.read()[-1]
+        assert read_last_row(path) == read_rows(path)[-1]
     monkeypatch.setattr("conveyor.monitor.csvfile._LONGEST_ROW", 40)
-    assert file.last() == file.read()[-1] == {"update": "199", "note": "a, 199"}
+    assert read_last_row(path) == read_rows(path)[-1] == {"update": "199", "note": "a, 199"}
     with path.open("a") as more:
         more.write("200,trunc")
-    assert file.last()["update"] == "199"
+    assert read_last_row(path)["update"] == "199"
     monkeypatch.setattr("conveyor.monitor.csvfile._LONGEST_ROW", 5)
-    assert file.last() == {}
+    assert read_last_row(path) == {}
+
+
+def test_bytes_that_are_no_text_cost_one_cell(tmp_path: Path) -> None:
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"update,loss\n1,\xff\n2,0.5\n")
+    assert [row["update"] for row in read_rows(path)] == ["1", "2"]
+    assert read_last_row(path) == {"update": "2", "loss": "0.5"}
 
 
 def test_rows_wait_until_there_is_room(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Trackers: event files that TensorBoard reads, and a Weights & Biases run without a network."""
 
+import resource
 import time
 from pathlib import Path
 
@@ -33,6 +34,23 @@ def test_tensorboard_reads_what_was_written_and_a_resume_replaces_later_steps(tm
     second.log({"update": 15, "loss": 9.5})
     assert scalars(tmp_path, "train/loss") == [(5, 0.5), (10, 1.0), (15, 9.5)]
     assert scalars(tmp_path, "validation/accuracy") == [(10, 61.5)]
+
+
+def test_a_full_disk_leaves_no_half_event(tmp_path: Path) -> None:
+    """A reader of events stops at a half one: what is written when there is room again would be lost."""
+    tracker = TensorBoard(tmp_path)
+    tracker.start({})
+    (file,) = tmp_path.iterdir()
+    before, limits = file.stat().st_size, resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (before + 3, limits[1]))
+    try:
+        with pytest.raises(OSError):
+            tracker.log({"update": 1, "loss": 2.0})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+    assert file.stat().st_size == before
+    tracker.log({"update": 2, "loss": 1.0})
+    assert scalars(tmp_path, "train/loss") == [(2, 1.0)]
 
 
 @pytest.mark.filterwarnings("ignore")

@@ -27,7 +27,7 @@ def test_durations_in_updates(text: str, updates: Fraction) -> None:
     assert Duration.parse(text).updates(updates_per_epoch=100, updates_total=2000, global_batch=64) == updates
 
 
-@pytest.mark.parametrize("text", ["", "ep", "5 parsecs", "1h", "-3ep", "1/0ep", "five"])
+@pytest.mark.parametrize("text", ["", "ep", "5 parsecs", "1h", "-3ep", "1/0ep", "five", "1e999999999ep", "1e-9999up"])
 def test_durations_that_are_none(text: str) -> None:
     with pytest.raises(UserError):
         Duration.parse(text)
@@ -42,7 +42,8 @@ def test_a_duration_is_read_back_as_written(amount: Fraction, unit: str) -> None
 def test_frequencies() -> None:
     assert frequency("1/3") == Fraction(1, 3)
     assert frequency("0.25") == Fraction(1, 4)
-    for wrong in ("a", "1/2/3", "1/", "/2", "1/0", "-1"):
+    assert frequency("0.5/2") == Fraction(1, 4)
+    for wrong in ("a", "1/2/3", "1/", "/2", "1/0", "-1", "1e999999999", "1/1e-999999999"):
         with pytest.raises(UserError):
             frequency(wrong)
 

@@ -138,7 +138,8 @@ def test_reading_a_cluster() -> None:
     [("host=8", "did you mean 'hosts'"), ("hosts", "not key=value"), ("hosts=many", "not a number for hosts"), ("hosts=0", "at least 1"),
      ("reduce=star", "there is no all-reduce 'star'"), ("mtbf=0", "mtbf must be above 0"), ("save=0", "save must be above 0"),
      ("link=0Gbit", "link must be above 0"), ("tflops=0", "tflops must be above 0"), ("tflops=nan", "tflops must be above 0"),
-     ("straggler=-1", "straggler must not be below 0"), ("storage=0GB/s", "storage must be above 0"),
+     ("straggler=-1", "straggler must not be below 0"), ("straggler=inf", "straggler.* must be at most 5"),
+     ("seed=-1", "seed must not be below 0"), ("storage=0GB/s", "storage must be above 0"),
      ("recovery=none", "there is no recovery 'none': update, checkpoint")],
 )  # fmt: skip
 def test_mistakes_are_named(word: str, answer: str) -> None:

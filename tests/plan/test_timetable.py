@@ -56,7 +56,16 @@ def test_sequential_overlaps_nothing() -> None:
     assert float(table.makespan) == pytest.approx(3 * (9 + 2 * 0.5))
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@given(stages=st.integers(1, 6), micro_batches=st.integers(1, 9))
+def test_micro_batches_kept_are_those_of_the_order(schedule: str, stages: int, micro_batches: int) -> None:
+    for stage, most in enumerate(in_flight(schedule, stages, micro_batches)):
+        steps = (1 if kind == "F" else -1 for kind, _ in order(schedule, stage, stages, micro_batches))
+        assert most == max(itertools.accumulate(steps))
+
+
 def test_micro_batches_kept() -> None:
+    assert in_flight("1f1b", 3, 10**12) == [3, 2, 1]  # without going through them one by one
     assert in_flight("gpipe", 4, 8) == [8, 8, 8, 8]
     assert in_flight("1f1b", 4, 8) == [4, 3, 2, 1]
     assert in_flight("1f1b", 4, 2) == [2, 2, 2, 1]

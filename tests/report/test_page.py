@@ -220,3 +220,26 @@ def test_a_table_of_thousands_of_labels_is_cut_and_says_so() -> None:
     assert few is not None
     assert len(few["rows"]) + len(few["others"]) == 20
     assert "weakest" not in few["whose"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content"),
+    [
+        ("spec.json", "[1]"),
+        ("result.json", "5"),
+        ("timing.json", '{"data": "long"}'),
+        ("confusion.json", "[1]"),
+        ("confusion.json", '{"classes": ["a"]}'),
+        ("labels.json", '{"classes": ["a"]}'),
+        ("calibration.json", '{"bins": [1]}'),
+        ("mistakes/mistakes.json", '[{"label": 1}]'),
+        ("profile/layers.json", "[1]"),
+        ("timeline-0.json", "[1]"),
+    ],
+)
+def test_a_file_that_holds_something_else_is_named(name: str, content: str, tmp_path: Path) -> None:
+    (tmp_path / "options.yml").write_text("model: resnet8\n")
+    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).write_text(content)
+    with pytest.raises(UserError, match=r"cannot be read .*: remove it"):
+        inputs.read_run(tmp_path)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from tests.exact import differences
 
-from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.csvfile import read_rows
 from conveyor.options import Options
 from conveyor.run import worker
 from conveyor.spec import resolve
@@ -83,7 +83,7 @@ def test_a_stop_that_was_asked_for_adds_a_row_and_a_checkpoint(tmp_path: Path, m
     stopped(disturbed, 7, monkeypatch)
     train(disturbed, goes_on=True)
     train(undisturbed)
-    rows = CsvFile(disturbed / "metrics.csv", (), "update").read()
+    rows = read_rows(disturbed / "metrics.csv")
     assert [row["update"] for row in rows] == ["5", "7", "10", "12"]
     lines = (disturbed / "metrics.csv").read_text().splitlines(keepends=True)
     (disturbed / "metrics.csv").write_text("".join([*lines[:2], *lines[3:]]))

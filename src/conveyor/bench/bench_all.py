@@ -20,6 +20,7 @@ from conveyor.bench.page import LEFT_OUT
 from conveyor.bench.peer_programs import environment
 from conveyor.bench.records import Record, Sample, make_record
 from conveyor.bench.spec import read_spec
+from conveyor.errors import UserError
 from conveyor.layout import usable_cores
 from conveyor.measure.rounds import NO_TIME, in_turn
 from conveyor.processes import of_module
@@ -60,7 +61,9 @@ def measure(plan: Plan, minutes: float) -> list[str]:
         plan.say(f"{name}: up to {seconds / 60:.1f} min")
         try:
             RUN[name](plan, budget)
-        except Exception as error:  # a part must not end the others
+        except UserError as error:  # a part must not end the others
+            troubles.append(f"{name}: {error}")
+        except Exception as error:
             plan.say("".join(traceback.format_exception(error)))
             troubles.append(f"{name}: failed with {type(error).__name__}: {error}")
     left_out = [*troubles, *budget.left_out]
@@ -209,9 +212,9 @@ def _succeed(command: Sequence[str], seconds: float, env: Mapping[str, str] | No
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=limit, env={**os.environ, **(env or {})})
     except subprocess.TimeoutExpired:
-        raise RuntimeError(f"`{' '.join(command[2:5])}` took more than {limit:.0f} s") from None
+        raise UserError(f"`{' '.join(command[2:5])}` took more than {limit:.0f} s: give more --minutes") from None
     if done.returncode:
-        raise RuntimeError((done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1])
+        raise UserError((done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1])
     return done.stdout
 
 

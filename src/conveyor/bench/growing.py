@@ -24,21 +24,10 @@ CLASSES = 100
 CLIENTS, LOAD_SECONDS = 8, 4.0
 SAVES = 5
 """Checkpoints of which the mean is taken."""
+UNVALIDATED = ["--no-validation", "--no-report"]
 TRAIN = [
-    "train",
-    "--image-size",
-    "32",
-    "--micro-batch-size",
-    "8",
-    "--layout",
-    "1x1",
-    "--threads",
-    "1",
-    "--no-tensorboard",
-    "--quiet",
-    "--no-validation",
-    "--no-report",
-]
+    "train", "--image-size", "32", "--micro-batch-size", "8", "--layout", "1x1", "--threads", "1", "--no-tensorboard", "--quiet",
+]  # fmt: skip
 
 
 class Cost(NamedTuple):
@@ -63,17 +52,8 @@ def files(count: int, folder: Path) -> dict[str, float]:
     """A run on a folder of `count` files, up to its first update."""
     make_class_folders(folder / "data" / "train", count, min(CLASSES, count))
     make_class_folders(folder / "data" / "validation", CLASSES, min(CLASSES, count))
-    words = [
-        "--model",
-        "cifar_resnet8",
-        "--data-dir",
-        str(folder / "data"),
-        "--updates",
-        "1",
-        "--checkpoints-per-epoch",
-        "0",
-    ]
-    cost = run([*TRAIN, *words, "--run-dir", str(folder / "run")])
+    words = ["--model", "cifar_resnet8", "--updates", "1", "--checkpoints-per-epoch", "0"]
+    cost = run([*TRAIN, *UNVALIDATED, *words, "--data-dir", str(folder / "data"), "--run-dir", str(folder / "run")])
     return {"start_cpu_seconds": cost.cpu_seconds, "start_mib": cost.peak_mib}
 
 
@@ -86,7 +66,7 @@ def classes(count: int, folder: Path) -> dict[str, float]:
         make_class_folders(folder / "data" / split, count, count)
     target = folder / "run"
     words = ["--model", "cifar_resnet8", "--data-dir", str(folder / "data"), "--updates", "2", "--run-dir", str(target)]
-    train = run([*TRAIN[:-2], *words])
+    train = run([*TRAIN, *words])
     return {
         "run_cpu_seconds": train.cpu_seconds,
         "run_mib": train.peak_mib,
@@ -103,8 +83,7 @@ def checkpoints(count: int, folder: Path) -> dict[str, float]:
     from conveyor.checkpoint import store
 
     target = folder / "run"
-    words = ["--model", "resnet8", "--updates", "1", "--run-dir", str(target)]
-    run([*TRAIN, *words])
+    run([*TRAIN, *UNVALIDATED, "--model", "resnet8", "--updates", "1", "--run-dir", str(target)])
     _, state = store.load_newest(target)
 
     def save(update: int) -> None:
@@ -120,7 +99,7 @@ def checkpoints(count: int, folder: Path) -> dict[str, float]:
         store.prune(target, count)  # as a run does that keeps so many
     saved = (time.process_time() - begun) / SAVES
     length = str(count + SAVES + 1)
-    went_on = run(["restore", str(target), "--updates", length, "--quiet", "--no-validation", "--no-report"])
+    went_on = run(["restore", str(target), "--updates", length, "--quiet", *UNVALIDATED])
     return {
         "save_cpu_ms": 1000 * saved,
         "list_cpu_ms": 1000 * listed.cpu_seconds,
@@ -134,7 +113,7 @@ def requests(rate: int, folder: Path) -> dict[str, float]:
     from conveyor.bench import serving
 
     target = folder / "run"
-    run([*TRAIN, "--model", "resnet8", "--updates", "1", "--run-dir", str(target)])
+    run([*TRAIN, *UNVALIDATED, "--model", "resnet8", "--updates", "1", "--run-dir", str(target)])
     ready = folder / "server.json"
     command = of_module(
         "conveyor", "serve", str(target), "--port", "0", "--grpc-port", "0", "--poll", "0", "--ready-file", str(ready)

@@ -200,7 +200,7 @@ def _threads(rows: Sequence[dict[str, Any]], env: Mapping[str, str]) -> int:
         if row.get("event") == "start" and {"layout", "threads"} <= set(row.get("spec", ())):
             return math.prod(parse_layout(row["spec"]["layout"])) * int(row["spec"]["threads"])
     told = env.get("OMP_NUM_THREADS", "")
-    return int(told) if told.isdigit() else usable_cores()
+    return int(told) if told.isdecimal() else usable_cores()
 
 
 def _structured(rows: Sequence[dict[str, Any]]) -> dict[str, float]:

@@ -97,7 +97,7 @@ def run_clients(
 
     def watch() -> None:
         while not done.wait(SAMPLE_SECONDS):
-            memory.append(sum(each.memory_info().rss for each in _process_tree(process)) / MIB)
+            memory.append(sum(_of_each(process, lambda each: each.memory_info().rss)) / MIB)
 
     watcher = threading.Thread(target=watch)
     before = _cpu(process)
@@ -119,14 +119,21 @@ def run_clients(
     )  # fmt: skip
 
 
-def _process_tree(process: psutil.Process) -> list[psutil.Process]:
-    return [process, *process.children(recursive=True)]
+def _of_each(process: psutil.Process, read: Callable[[psutil.Process], float]) -> list[float]:
+    """What `read` gives of a process and of those that it started; one that ends meanwhile (an engine replaced) counts 0."""
+    found = []
+    with contextlib.suppress(psutil.NoSuchProcess):
+        for each in (process, *process.children(recursive=True)):
+            found.append(0.0)
+            with contextlib.suppress(psutil.NoSuchProcess):
+                found[-1] = read(each)
+    return found
 
 
 def _cpu(process: psutil.Process) -> tuple[float, float]:
     """Processor seconds of the server itself and of its engine processes."""
-    own, *children = [each.cpu_times() for each in _process_tree(process)]
-    return own.user + own.system, sum(each.user + each.system for each in children)
+    own, *children = _of_each(process, lambda each: sum(each.cpu_times()[:2])) or [0.0]  # user and system
+    return own, sum(children)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

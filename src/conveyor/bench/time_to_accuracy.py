@@ -13,7 +13,7 @@ from typing import Any
 from conveyor.bench.records import Record, Sample, make_record
 from conveyor.errors import UserError
 from conveyor.files import read_object
-from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.csvfile import read_rows
 from conveyor.monitor.svg import Series, line_chart, percent, standalone
 
 KIND = "time to accuracy"
@@ -55,8 +55,8 @@ def _read(folder: Path) -> dict[str, Any]:
     if result["updates"] < spec["updates_total"]:
         raise UserError(f"the run in {folder} ended after {result['updates']} of {spec['updates_total']} updates")
     cores = prod(int(number) for number in spec["layout"].split("x")) * spec["threads"]
-    metrics = CsvFile(folder / "metrics.csv", (), "update").read()
-    validations = sorted(CsvFile(folder / "validation.csv", (), "update").read(), key=lambda row: float(row["update"]))
+    metrics = read_rows(folder / "metrics.csv")
+    validations = sorted(read_rows(folder / "validation.csv"), key=lambda row: float(row["update"]))
     if not validations:
         raise UserError(f"the run in {folder} was never validated: run `conveyor validate {folder}` first")
     spent = {float(row["update"]): cores * float(row["seconds"]) for row in metrics}

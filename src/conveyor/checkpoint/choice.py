@@ -5,7 +5,7 @@ from pathlib import Path
 
 from conveyor.errors import UserError
 from conveyor.files import read_object, write_atomically
-from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.csvfile import read_rows
 
 CHECKPOINTS = "checkpoints"
 MANIFEST, STATE, MODEL = "manifest", "state.json", "model.safetensors"
@@ -118,7 +118,7 @@ def _complete(path: Path) -> list[Path]:
 def _accuracies(run: Path) -> dict[str, float]:
     """Validation accuracy by the name of the checkpoint."""
     found: dict[str, float] = {}
-    for row in CsvFile(run / "validation.csv", (), "update").read():
+    for row in read_rows(run / "validation.csv"):
         try:
             found[row.get("name") or row["update"]] = float(row["accuracy"])
         except (KeyError, ValueError):

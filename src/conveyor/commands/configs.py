@@ -56,12 +56,9 @@ def show(name: str) -> str:
     """The configuration as YAML, with what it inherits."""
     import yaml
 
-    chain = [name]
-    mapping = shipped().resolve(name)
-    while isinstance(base := shipped().entry(chain[-1]).get("base"), str):
-        chain.append(base)
-    values = {key.replace("_", "-"): value for key, value in mapping.items()}
-    head = f"# {name}" + (f", from {' <- '.join(chain[1:])}" if len(chain) > 1 else "") + f" ({shipped().where[name]})"
+    values = {key.replace("_", "-"): value for key, value in shipped().resolve(name).items()}
+    inherits = " <- ".join(shipped().chain(name)[1:])
+    head = f"# {name}{inherits and f', from {inherits}'} ({shipped().where[name]})"
     return f"{head}\n{yaml.safe_dump(values, sort_keys=False, width=1000).rstrip()}"
 
 

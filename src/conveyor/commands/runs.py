@@ -69,11 +69,12 @@ def rows_below(folder: Path) -> list[Row]:
 
 def _row(folder: Path) -> Row:
     from conveyor.checkpoint.lock import is_held
-    from conveyor.report.inputs import read_last_row, read_rows
+    from conveyor.monitor.csvfile import read_last_row, read_rows
+    from conveyor.report.inputs import with_numbers
 
     spec, result = read_object(folder / "spec.json"), read_object(folder / "result.json")
-    validations = read_rows(folder / "validation.csv")
-    seconds = result.get("seconds") or read_last_row(folder / "metrics.csv").get("seconds")
+    validations = map(with_numbers, read_rows(folder / "validation.csv"))
+    seconds = result.get("seconds") or with_numbers(read_last_row(folder / "metrics.csv")).get("seconds")
     written = [path.stat().st_mtime for path in (folder / "metrics.csv", folder / "options.yml") if path.exists()]
     state = "running" if is_held(folder) else str(result.get("reason", "stopped"))
     return Row(

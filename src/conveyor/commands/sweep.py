@@ -4,12 +4,14 @@ import argparse
 from pathlib import Path
 from typing import Any
 
+from conveyor.options.parser import count
+
 HELP = "Search options with Optuna: random, grid or TPE, over paired seeds; a killed sweep goes on."
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE.yml", help="options, search, method, trials, seeds, metric, prune, out.")
-    parser.add_argument("--trials", type=int, metavar="N", help="Instead of the file's number.")
+    parser.add_argument("--trials", type=count, metavar="N", help="Instead of the file's number.")
     parser.add_argument("--report-only", action="store_true", help="The table and the page of what is there.")
 
 

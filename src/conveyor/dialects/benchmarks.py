@@ -3,7 +3,8 @@
 import functools
 from collections.abc import Sequence
 
-from conveyor.dialects.running import exit_code, run_command
+from conveyor.cli import exit_code
+from conveyor.dialects.running import run_command
 from conveyor.errors import UserError
 
 

@@ -40,7 +40,7 @@ def checkpoint_path(path: str) -> str:
         return _chosen(path, saved, [entry for entry in averages if not name or entry.name == name])
     if match := EPOCH.fullmatch(wanted.name):
         epoch = float(match[1] or match[2])
-        numbered = [entry for entry in saved if entry.name.isdigit()]
+        numbered = [entry for entry in saved if entry.name.isdecimal()]
         return _chosen(path, saved, [entry for entry in numbered if abs(_epoch(entry) - epoch) < CLOSE])
     return path
 
@@ -62,4 +62,4 @@ def _epoch(checkpoint: Path) -> float:
 
 
 def _order(checkpoint: Path) -> tuple[int, str]:
-    return (int(checkpoint.name), "") if checkpoint.name.isdigit() else (1 << 62, checkpoint.name)
+    return (int(checkpoint.name), "") if checkpoint.name.isdecimal() else (1 << 62, checkpoint.name)

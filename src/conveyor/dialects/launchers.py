@@ -15,10 +15,11 @@ import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from conveyor.cli import exit_code
 from conveyor.dialects import scripts
 from conveyor.dialects.agreement import agreed
 from conveyor.dialects.mpi_options import read_options, split_options
-from conveyor.dialects.running import exit_code, run, run_command
+from conveyor.dialects.running import run, run_command
 from conveyor.dialects.translation import Launcher
 from conveyor.errors import UserError, did_you_mean
 from conveyor.launch.job import LaunchPlan, local_host_index
@@ -127,7 +128,7 @@ def _launcher(given: Mapping[str, str]) -> Launcher:
     numbers = {}
     for name in COUNTS:
         text = given.get(name, "")
-        if text and (not text.isdigit() or int(text) < 1):
+        if text and (not text.isdecimal() or int(text) < 1):
             raise UserError(f"{name} is {text!r}, but must be a whole number of at least 1")
         numbers[name] = int(text) if text else 0
     instances, replicas = numbers["--num-instances"] or 1, numbers["--num-replicas"] or numbers["--num-instances"] or 1

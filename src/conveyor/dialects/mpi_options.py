@@ -55,7 +55,7 @@ def read_options(words: Sequence[str], environment: Mapping[str, str]) -> MpiOpt
             parameters[value] = values[-1]
         elif name in HOSTS:
             hosts += [host.partition(":")[0] for host in value.split(",") if host]
-        elif name in COUNTS and value.isdigit():
+        elif name in COUNTS and value.isdecimal():
             count = int(value)
         elif name == "--tag-output":
             tagged = True

@@ -11,7 +11,7 @@ from conveyor.dialects.table import FLAGS, LISTS, Row, Table, plain
 from conveyor.dialects.values import convert
 from conveyor.errors import UserError, did_you_mean
 from conveyor.options import find, specs
-from conveyor.options.file import read_mapping
+from conveyor.options.file import read_mapping, read_text
 from conveyor.options.parser import Parser
 
 OWN_FLAGS = ("dry-run", "json")
@@ -120,7 +120,7 @@ def find_prefix(key: str, keys: Mapping[str, Row]) -> str | None:
 def file_beside(folder: Path) -> dict[str, str]:
     """The text of configs.yml beside a script, if there is one."""
     path = folder / "configs.yml"
-    return {str(path): path.read_text(encoding="utf-8")} if path.is_file() else {}
+    return {str(path): read_text(path)} if path.is_file() else {}
 
 
 def _refuse_own(table: Table, script: str, own: Mapping[str, Any]) -> None:

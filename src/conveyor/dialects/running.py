@@ -7,13 +7,12 @@ import os
 import sys
 import time
 import zlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from conveyor.dialects import splits
 from conveyor.dialects.translation import Translation
-from conveyor.errors import INTERRUPTED, USER_ERROR, UserError
 from conveyor.launch.rank import Place, detect
 from conveyor.options import Options
 from conveyor.run.preflight import check_start
@@ -21,18 +20,6 @@ from conveyor.spec import RunSpec, random_weights, resolve
 from conveyor.world import restarts
 
 _LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789"
-
-
-def exit_code(program: str, act: Callable[[list[str]], int], argv: Sequence[str] | None = None) -> int:
-    """The exit code of `act`, called with a program's words; a user's mistake is one sentence in the program's name."""
-    try:
-        return act(list(sys.argv[1:] if argv is None else argv))
-    except UserError as error:
-        print(f"{program}: error: {error}", file=sys.stderr)
-        return USER_ERROR
-    except KeyboardInterrupt:
-        print(f"{program}: interrupted", file=sys.stderr)
-        return INTERRUPTED
 
 
 def run(translation: Translation) -> int:

@@ -9,6 +9,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
+from conveyor.cli import exit_code
 from conveyor.dialects import configurations, other_scripts
 from conveyor.dialects.help import help_text
 from conveyor.dialects.other_scripts import Rules
@@ -17,7 +18,7 @@ from conveyor.dialects.popart import translate as popart
 from conveyor.dialects.pytorch import table as pytorch_table
 from conveyor.dialects.pytorch import translate as pytorch
 from conveyor.dialects.reader import Values, add_configuration, file_beside, read
-from conveyor.dialects.running import exit_code, run
+from conveyor.dialects.running import run
 from conveyor.dialects.stored_runs import as_validation
 from conveyor.dialects.table import Table
 from conveyor.dialects.tensorflow1 import table as tensorflow1_table

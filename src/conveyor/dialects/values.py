@@ -1,5 +1,6 @@
 """Values in the spellings of the dialects: booleans, fractions, lists and YAML texts, all through one converter."""
 
+import math
 from fractions import Fraction
 from typing import Any
 
@@ -7,6 +8,7 @@ from conveyor.dialects.table import LISTS, Row
 from conveyor.errors import UserError, did_you_mean
 from conveyor.options.coerce import to_bool
 from conveyor.options.file import parse
+from conveyor.options.units import quotient
 
 _SWITCH = "true or false (or t, f, 1, 0, yes, no, y, n, on, off)"
 _WORDS = {
@@ -41,7 +43,7 @@ def convert(row: Row, value: Any, where: str = "") -> Any:
 def _one(row: Row, kind: str, value: Any, place: str) -> Any:
     try:
         result = _convert(kind, value)
-    except (ValueError, TypeError, ZeroDivisionError):
+    except (ValueError, TypeError, ArithmeticError):
         raise UserError(f"{place}{row.flag} is {value!r}, but should be {_WORDS.get(kind, 'text')}") from None
     if row.least is not None and result < row.least:
         raise UserError(f"{place}{row.flag} is {value}, but must be at least {row.least:g}")
@@ -70,28 +72,24 @@ def _convert(kind: str, value: Any) -> Any:
             raise ValueError
         return int(number)
     if kind == "float":
-        number = float(value)
-        if number != number:
-            raise ValueError
-        return number
+        return _finite(value)
     if kind == "frequency":
-        return _frequency(str(value))
+        return quotient(str(value))
     text = str(value)
     return text.lower() if kind == "lower" else text.upper() if kind == "upper" else text
 
 
-def _frequency(text: str) -> Fraction:
-    """A number or `a/b`, kept exact; the sign is checked by the rules of the dialect."""
-    above, slash, below = text.partition("/")
-    if "/" in below:
+def _finite(value: Any) -> float:
+    number = float(value)
+    if not math.isfinite(number):
         raise ValueError
-    return Fraction(above) / Fraction(below) if slash else Fraction(above)
+    return number
 
 
 def fractions(flag: str, text: str, hint: str = "numbers") -> list[Fraction]:
     """`0.5,0.75` as exact numbers."""
     try:
-        return [Fraction(part.strip()) for part in str(text).split(",")]
+        return [quotient(part.strip()) for part in str(text).split(",")]
     except (ValueError, ZeroDivisionError):
         raise UserError(f"{flag} {text}: give {hint} separated by commas, such as 0.5,0.75") from None
 
@@ -116,7 +114,7 @@ def number(row_flag: str, mapping: dict[str, Any], key: str, default: float | No
     try:
         if isinstance(mapping[key], bool):
             raise ValueError
-        found = float(mapping[key])
+        found = _finite(mapping[key])
     except (TypeError, ValueError):
         raise UserError(f"{row_flag}: {key} is {mapping[key]!r}, but should be a number") from None
     if found < 0 and not key.endswith("exponent"):

@@ -133,7 +133,7 @@ def record(error: BaseException, environment: Mapping[str, str]) -> int:
 def in_step(code: int, environment: Mapping[str, str]) -> int:
     """`code` of a worker's own error, above the 75 of its peers if it is one of several tasks of srun."""
     tasks = environment.get("SLURM_STEP_NUM_TASKS", "")
-    several = tasks.isdigit() and int(tasks) > 1
+    several = tasks.isdecimal() and int(tasks) > 1
     return code + ABOVE_PEERS if several and code in (OWN_ERROR, USER_ERROR) else code
 
 

@@ -6,7 +6,6 @@ import logging
 import os
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -101,10 +100,15 @@ def _start_others(
             command = ssh_command(host, command, str(Path.cwd()))
         try:
             process = subprocess.Popen(command, stdin=subprocess.PIPE)
-        except FileNotFoundError:
+        except OSError as error:
             _end(started)
+            why = (
+                "is not installed here"
+                if isinstance(error, FileNotFoundError)
+                else f"cannot be started ({error.strerror})"
+            )
             raise UserError(
-                "ssh is not installed here: run the commands that --print shows on each host, or use --emit slurm or k8s."
+                f"ssh {why}: run the commands that --print shows on each host, or use --emit slurm or k8s."
             ) from None
         started.append((host, process))
         with contextlib.suppress(OSError):
@@ -127,7 +131,7 @@ def _wait(others: Sequence[tuple[str, "subprocess.Popen[bytes]"]]) -> None:
                 raise JobFailedError(Failure(0, code, f"the share of host {host} ended with exit code {code}."))
         if all(code == 0 for _, code in codes):
             return
-        threading.Event().wait(0.1)
+        time.sleep(0.1)
 
 
 def _end(others: Sequence[tuple[str, "subprocess.Popen[bytes]"]], grace: float = 0.0) -> None:

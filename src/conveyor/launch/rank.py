@@ -18,6 +18,7 @@ from conveyor.world import restarts
 
 LOOPBACK = "127.0.0.1"
 GROUP, SUBMITIT = "process group", "submitit"
+MAX_HOSTS = 1 << 14
 TF_CONFIG_EXAMPLE = '{"cluster": {"worker": ["host0:3636", "host1:3636"]}, "task": {"type": "worker", "index": 0}}'
 
 
@@ -201,6 +202,7 @@ def _tf_config(environment: Mapping[str, str]) -> Place | None:
         config = parse_json(text)
         workers = list(config["cluster"]["worker"])
         index = environment.get("OMPI_COMM_WORLD_RANK") or config.get("task", {}).get("index")
+        rank = -1 if index is None else int(index)
         hosts = [str(worker).rpartition(":")[0] for worker in workers]
         port = int(str(workers[0]).rpartition(":")[2])
     except (ValueError, KeyError, TypeError, IndexError, AttributeError) as error:
@@ -209,7 +211,6 @@ def _tf_config(environment: Mapping[str, str]) -> Place | None:
         return None
     if index is None:
         raise UserError("TF_CONFIG has no task.index, and no mpirun rank is set: say which worker this is.")
-    rank = int(index)
     if rank >= len(workers):
         raise UserError(f"TF_CONFIG lists {len(workers)} workers, and this one has the index {rank}.")
     return Place(
@@ -239,10 +240,12 @@ def _expand_one(text: str) -> list[str]:
     hosts: list[str] = []
     for item in found.group(1).split(","):
         first, _, last = item.partition("-")
-        if not first.isdigit() or (last and not last.isdigit()):
+        if not first.isdecimal() or (last and not last.isdecimal()):
             raise UserError(
                 f"the host list {text!r} cannot be read: {item!r} is not a number or a range such as 01-04."
             )
+        if int(last or first) - int(first) >= MAX_HOSTS:
+            raise UserError(f"the host list {text!r} has more than {MAX_HOSTS} machines: check {item!r}.")
         for index in range(int(first), int(last or first) + 1):
             hosts += _expand_one(f"{before}{index:0{len(first)}d}{after}")
     return hosts

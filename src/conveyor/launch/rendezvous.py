@@ -1,4 +1,4 @@
-"""Where the workers of a job find each other, and how strangers are kept out.
+"""Where the workers of a job find each other, and how everybody else is kept out.
 
 | workers | started by | their store |
 |---|---|---|

@@ -22,7 +22,7 @@ from conveyor.errors import USER_ERROR, UserError
 from conveyor.launch import failure
 from conveyor.launch.cores import describe
 from conveyor.launch.job import LaunchPlan
-from conveyor.launch.rank import Place, detect, of_group
+from conveyor.launch.rank import Place, detect, number, of_group
 from conveyor.layout import Machine
 from conveyor.options import Options
 from conveyor.processes import end_with_parent, of_module
@@ -219,7 +219,7 @@ def machine_of(options: Options, place: Place, environment: Mapping[str, str]) -
     if here.accelerators:
         return None
     dealt = environment.get("CONVEYOR_THREADS") or environment.get("SLURM_CPUS_PER_TASK") or ""
-    share = int(dealt) if dealt.isdigit() else max(1, here.cores // place.local_size)
+    share = int(dealt) if dealt.isdecimal() else max(1, here.cores // place.local_size)
     return Machine(share * place.size, hosts=max(1, place.size // place.local_size))
 
 
@@ -330,8 +330,8 @@ def work(job: Mapping[str, Any]) -> None:
 
 def under_launcher(options: Options, environment: Mapping[str, str]) -> Options:
     """The launcher's number of replicas overrides the program's own."""
-    text = environment.get("CONVEYOR_REPLICAS", "")
-    if not text or int(text) == options.batch.replicas:
+    replicas = number(environment, "CONVEYOR_REPLICAS", options.batch.replicas)
+    if replicas == options.batch.replicas:
         return options
-    log.warning("the launcher says %s replicas in all: this overrules --replicas %d", text, options.batch.replicas)
-    return options.replace(replicas=int(text))
+    log.warning("the launcher says %d replicas in all: this overrules --replicas %d", replicas, options.batch.replicas)
+    return options.replace(replicas=replicas)

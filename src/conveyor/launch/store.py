@@ -25,7 +25,7 @@ from conveyor.launch import messages
 log = logging.getLogger(__name__)
 
 ANSWER_SECONDS = 60.0
-MAX_STRANGERS = 128
+MAX_UNPROVED = 128
 """Connections that have not proved the secret yet. One more closes the oldest one of the address that has the most."""
 
 MAX_PATH = 100
@@ -41,7 +41,7 @@ class Server:
         """`silence`: after how many beats of worker 0 a silent worker counts as lost; None: never."""
         self._beats: dict[int, int] = {}
         self._lost: int | None = None
-        self._strangers: dict[socket.socket, str] = {}
+        self._unproved: dict[socket.socket, str] = {}
         self._values: dict[str, bytes] = {}
         self._lock = threading.Lock()
         self._refused: set[str] = set()
@@ -110,26 +110,26 @@ class Server:
         """Register a connection that has not proved the secret yet.
 
         A flood from one address closes connections of that address only, never those of another address. A legitimate
-        client at the same address (another user of that machine) succeeds if its handshake ends before `MAX_STRANGERS`
+        client at the same address (another user of that machine) succeeds if its handshake ends before `MAX_UNPROVED`
         new connections have come.
         """
         with self._lock:
-            if len(self._strangers) >= MAX_STRANGERS:
-                most = Counter(self._strangers.values()).most_common(1)[0][0]
-                oldest = next(one for one, address in self._strangers.items() if address == most)
-                del self._strangers[oldest]
+            if len(self._unproved) >= MAX_UNPROVED:
+                most = Counter(self._unproved.values()).most_common(1)[0][0]
+                oldest = next(one for one, address in self._unproved.items() if address == most)
+                del self._unproved[oldest]
                 with contextlib.suppress(OSError):
                     oldest.shutdown(socket.SHUT_RDWR)
-            self._strangers[connection] = peer
+            self._unproved[connection] = peer
 
     def greeted(self, connection: socket.socket) -> None:
         """The handshake has ended, with success or not."""
         with self._lock:
-            self._strangers.pop(connection, None)
+            self._unproved.pop(connection, None)
 
     def refuse(self, peer: str, why: str) -> None:
         """Log a refused connection, once for each address."""
-        if peer not in self._refused and len(self._refused) < MAX_STRANGERS:
+        if peer not in self._refused and len(self._refused) < MAX_UNPROVED:
             self._refused.add(peer)
             log.warning("refused a connection%s to the job's store: %s", f" from {peer}" if peer else "", why)
 

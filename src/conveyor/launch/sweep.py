@@ -11,24 +11,24 @@ import os
 import subprocess
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from conveyor.errors import UserError, did_you_mean
+from conveyor.errors import UserError, did_you_mean, first_line
 from conveyor.files import write_atomically
-from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.csvfile import read_rows
 from conveyor.monitor.records import score
 from conveyor.options import Options, specs
-from conveyor.options.coerce import to_plain
+from conveyor.options.coerce import checked, to_plain
+from conveyor.options.field import option
 from conveyor.options.file import read_mapping
 from conveyor.options.run import METRICS
 from conveyor.processes import of_module
 from conveyor.run.folds import is_done, last_validation
 
-METHODS = ("tpe", "random", "grid")
 POLL = 0.2
-KEYS = ("options", "search", "method", "trials", "seeds", "metric", "prune", "out", "seed")
+BOUNDS = ("low", "high", "log", "step")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -36,28 +36,30 @@ class Sweep:
     """What the YAML file of a sweep says."""
 
     options: dict[str, Any]
-    """Options of every run."""
     search: dict[str, Any]
     """By option: a list of values, or {low, high} with `log: true` or `step`."""
-    method: str = "tpe"
-    trials: int = 20
-    seeds: int = 1
-    metric: str = "accuracy"
-    prune: bool = False
-    out: Path = Path("runs/sweep")
-    seed: int = 0
+    out: Path
+    method: str = option("tpe", "How trials are chosen.", choices=("tpe", "random", "grid"))
+    trials: int = option(20, "Trials in all.", minimum=1)
+    seeds: int = option(1, "Runs of each trial.", minimum=1)
+    metric: str = option("accuracy", "A figure of validation.", choices=METRICS)
+    prune: bool = option(False, "Give trials up that are behind after some validations of their first seed.")
+    seed: int = option(0, "Of the search.", minimum=0)
 
     @classmethod
     def read(cls, path: Path) -> "Sweep":
         """From a file; every mistake is found before the first run."""
-        given = read_mapping(path)
+        given, keys = read_mapping(path), [field.name for field in fields(cls)]
         for key in given:
-            if key not in KEYS:
-                raise UserError(f"{path}: a sweep has no {key!r}{did_you_mean(str(key), KEYS)}")
-        found = cls(**{"options": {}, "search": {}, **given, "out": Path(given.get("out", f"runs/{path.stem}"))})
-        for name, allowed in (("method", METHODS), ("metric", METRICS)):
-            if getattr(found, name) not in allowed:
-                raise UserError(f"{path}: {name} is one of {', '.join(allowed)}, not {getattr(found, name)!r}")
+            if key not in keys:
+                raise UserError(f"{path}: a sweep has no {key!r}{did_you_mean(str(key), keys)}")
+        named = {"options": given.get("options") or {}, "search": given.get("search") or {}}
+        try:
+            found = checked(cls(**{**given, **named, "out": Path(str(given.get("out") or f"runs/{path.stem}"))}))
+        except UserError as error:
+            raise UserError(f"{path}: {str(error).removeprefix('--')}") from None
+        if not isinstance(found.options, dict):
+            raise UserError(f"{path}: options should hold 'name: value' lines, not {found.options!r}")
         if not found.search or not isinstance(found.search, dict):
             raise UserError(
                 f"{path} searches nothing: under search, give options with a list of values or low and high"
@@ -68,6 +70,8 @@ class Sweep:
             bounds = space if isinstance(space, dict) else {}
             if not (isinstance(space, list) and space) and not {"low", "high"} <= bounds.keys():
                 raise UserError(f"{path}: {name} needs a list of values, or low and high")
+            for key in bounds.keys() - BOUNDS:
+                raise UserError(f"{path}: {name} has no {key!r}{did_you_mean(str(key), BOUNDS)}")
             if found.method == "grid" and bounds:
                 raise UserError(f"{path}: a grid needs a list of values for {name}")
             for value in space if isinstance(space, list) else (bounds["low"], bounds["high"]):
@@ -92,6 +96,12 @@ def run(sweep: Sweep, say: Callable[[str], None]) -> Any:
     from optuna.storages.journal import JournalFileBackend
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
+    for name, space in sweep.search.items():
+        first = json.dumps(space[0]) if isinstance(space, list) else space["low"]
+        try:
+            sweep.value_of(optuna.trial.FixedTrial({name: first}), name)
+        except (ValueError, TypeError) as error:
+            raise UserError(f"{name} cannot be searched so: {first_line(error)}") from None
     sweep.out.mkdir(parents=True, exist_ok=True)
     storage = optuna.storages.JournalStorage(JournalFileBackend(str(sweep.out / "journal.log")))
     study = optuna.create_study(study_name="sweep", storage=storage, direction="maximize", load_if_exists=True)
@@ -163,7 +173,7 @@ def _run(sweep: Sweep, trial: Any, file: Path, folder: Path, *, may_prune: bool)
                 time.sleep(POLL)
                 if not (may_prune and sweep.prune):
                     continue
-                for row in CsvFile(folder / "validation.csv", (), "update").read():
+                for row in read_rows(folder / "validation.csv"):
                     update = row.get("update", "")
                     if not update.isdecimal() or int(update) in told or not row.get(sweep.metric):
                         continue

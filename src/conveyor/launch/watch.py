@@ -2,7 +2,7 @@
 
 gloo reports a dead process only to those that wait for it, and a machine without power or network to nobody for half an
 hour. So every worker tells worker 0's store once a second that it lives, and is told who does not: one whose connection
-was closed without a farewell, or (across machines) one that was silent while worker 0 told `SILENT_BEATS` times. Time is
+was closed before it told that it ends, or (across machines) one that was silent while worker 0 told `SILENT_BEATS` times. Time is
 counted in worker 0's own beats: a job that is suspended as a whole loses nobody.
 """
 
@@ -35,10 +35,10 @@ class Watch:
         _running.append(self)
         threading.Thread(target=self._watch, name="watch", daemon=True).start()
 
-    def close(self, *, farewell: bool = True) -> None:
-        """Without a farewell the others take this worker for lost."""
+    def close(self, *, in_order: bool = True) -> None:
+        """Not `in_order`: the others take this worker for lost."""
         self._done.set()
-        if farewell:
+        if in_order:
             try:
                 self._store.leave(self._rank)
             except dist.DistNetworkError:
@@ -67,4 +67,4 @@ class Watch:
 def abandon() -> None:
     """This worker failed: tell its peers; the process goes on, because a caller may have more to do in it."""
     for one in list(_running):
-        one.close(farewell=False)
+        one.close(in_order=False)

@@ -54,6 +54,19 @@ def admit(model: str | None) -> None:
         os.environ[VARIABLE] = ",".join([*_named(), source])
 
 
+def admit_options(given: dict[str, Any]) -> None:
+    """Allow the import of all code that options name; data of the user's own get their full name, as a run stores it."""
+    callbacks = given.get("callback", ())
+    for named in (
+        *map(given.get, ("model", "data", "optimizer")),
+        *([callbacks] if isinstance(callbacks, str) else callbacks),
+    ):
+        if isinstance(named, str):
+            admit(named)
+    if ":" in (given.get("data") or ""):
+        given["data"] = full_name(given["data"])
+
+
 def is_admitted(model: str) -> bool:
     """Whether the user named this code, so that it may be imported."""
     return _full(model.rpartition(":")[0]) in _named()

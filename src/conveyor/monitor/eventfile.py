@@ -11,6 +11,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conveyor.files import append
 from conveyor.monitor.protobuf_wire import FIXED32, FIXED64, VARINT, field, frame, key, varint
 
 if TYPE_CHECKING:
@@ -69,8 +70,4 @@ class EventFile:
             self._write(_event(step, field(5, b"".join(values))))
 
     def _write(self, data: bytes) -> None:
-        descriptor = os.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
-        try:
-            os.write(descriptor, frame(data))
-        finally:
-            os.close(descriptor)
+        append(self.path, frame(data))  # whole: a reader stops at half an event

@@ -115,5 +115,5 @@ def make_trackers(options: Options, run_dir: Path, note: Callable[[str], None]) 
     if run.wandb:
         trackers.append(Wandb(run_dir, run.wandb_project, run.wandb_name, run.wandb_tags))
     if run.weight_histograms and not trackers:
-        note("note: --weight-histograms has no effect without --tensorboard or --wandb: nobody draws them")
+        note("note: --weight-histograms has no effect without --tensorboard or --wandb")
     return trackers

@@ -132,7 +132,7 @@ def to_bool(value: Any) -> bool:
 
 def _whole(value: Any) -> int:
     """The number in 12, 12.0, "12" or "1e3"."""
-    if isinstance(value, float) or (isinstance(value, str) and not value.strip().lstrip("+-").isdigit()):
+    if isinstance(value, float) or (isinstance(value, str) and not value.strip().lstrip("+-").isdecimal()):
         value = float(value)
         if value != int(value):
             raise ValueError

@@ -16,14 +16,18 @@ MOST_BYTES, MOST_NODES, MOST_LEVELS = 1 << 20, 20_000, 50
 
 def read_mapping(path: str | Path) -> dict[str, Any]:
     """The mapping at the top of a YAML file; a UserError names the file and the line of a mistake."""
+    return parse_mapping(read_text(path), str(path))
+
+
+def read_text(path: str | Path) -> str:
+    """A file's text, no more of it than `parse` takes."""
     try:
         with open(path, "rb") as file:
-            text = file.read(MOST_BYTES + 1).decode("utf-8")
+            return file.read(MOST_BYTES + 1).decode("utf-8")
     except FileNotFoundError:
         raise UserError(f"there is no file {path}") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read {path}: {error}") from None
-    return parse_mapping(text, str(path))
 
 
 def parse_mapping(text: str, where: str) -> dict[str, Any]:
@@ -146,8 +150,8 @@ class Configurations:
         found = self._entries[name]
         return found() if callable(found) else found
 
-    def resolve(self, name: str) -> dict[str, Any]:
-        """The options of a configuration with all that it inherits; later values win."""
+    def chain(self, name: str) -> list[str]:
+        """The configuration and those that it inherits from, the nearest first."""
         chain: list[str] = []
         current: str | None = name
         while current is not None:
@@ -162,8 +166,12 @@ class Configurations:
             if base is not None and not isinstance(base, str):
                 raise UserError(f"{self.where[current]}: base of {current!r} should be one name, not {base!r}")
             current = base
+        return chain
+
+    def resolve(self, name: str) -> dict[str, Any]:
+        """The options of a configuration with all that it inherits; later values win."""
         merged: dict[str, Any] = {}
-        for link in reversed(chain):
+        for link in reversed(self.chain(name)):
             merged.update(
                 {str(key).replace("-", "_"): value for key, value in self.entry(link).items() if key != BASE_KEY}
             )
@@ -187,9 +195,8 @@ def _with_shipped(texts: Mapping[str, str]) -> Configurations:
 def configuration(name: str) -> tuple[dict[str, Any], str]:
     """Options of `name`: a shipped configuration, or `FILE.yml` (plain options) or `FILE.yml:NAME`."""
     file, _, entry = name.partition(":")
-    if file.endswith((".yml", ".yaml")):
-        mapping = read_mapping(file)
-        if entry:
-            return _with_shipped({file: Path(file).read_text(encoding="utf-8")}).resolve(entry), f"{file}:{entry}"
-        return mapping, file
-    return shipped().resolve(name), f"configuration {name}"
+    if not file.endswith((".yml", ".yaml")):
+        return shipped().resolve(name), f"configuration {name}"
+    if not entry:
+        return read_mapping(file), file
+    return _with_shipped({file: read_text(file)}).resolve(entry), f"{file}:{entry}"

@@ -28,7 +28,10 @@ class Duration:
         if match is None or match[2] in ("s", "min", "h"):
             raise UserError(f"{text!r} is not a duration: write 5ep, 500up, 1000img or 10%")
         unit = match[2] or default_unit
-        return cls(_fraction(match[1]), _DURATION_UNITS.get(unit, unit))
+        try:
+            return cls(quotient(match[1]), _DURATION_UNITS.get(unit, unit))
+        except (ValueError, ZeroDivisionError):
+            raise UserError(f"{match[1]!r} is not a number") from None
 
     def updates(self, *, updates_per_epoch: int | Fraction, updates_total: int, global_batch: int) -> Fraction:
         """The same length counted in weight updates; exact, so that the caller chooses how to round."""
@@ -55,7 +58,7 @@ def seconds(text: str) -> float:
 def frequency(text: str) -> Fraction:
     """Events per epoch: a number or `a/b`, kept exact."""
     try:
-        value = Fraction(text.replace(" ", ""))
+        value = quotient(text.replace(" ", ""))
     except (ValueError, ZeroDivisionError):
         raise UserError(f"{text!r} is not a frequency: write a number or a fraction such as 1/2") from None
     if value < 0:
@@ -164,7 +167,7 @@ def jitter_reaches(given: Sequence[float]) -> tuple[float, ...]:
 def size_from_epoch(pair: str) -> tuple[int, int]:
     """`10:128` -> (10, 128)."""
     epoch, colon, size = pair.partition(":")
-    if not (colon and epoch.strip().isdigit() and size.strip().isdigit() and int(size) > 0):
+    if not (colon and epoch.strip().isdecimal() and size.strip().isdecimal() and int(size) > 0):
         raise UserError(f"{pair!r} is not EPOCH:SIZE: write pairs such as 0:96 10:128")
     return int(epoch), int(size)
 
@@ -192,8 +195,12 @@ def _positive(text: str) -> float | None:
     return value if 0 < value < math.inf else None
 
 
-def _fraction(text: str) -> Fraction:
-    try:
-        return Fraction(text)
-    except (ValueError, ZeroDivisionError):
-        raise UserError(f"{text!r} is not a number") from None
+def quotient(text: str) -> Fraction:
+    """A number or `a/b`, exact; ValueError or ZeroDivisionError for anything else.
+
+    An exponent has three digits at most: Python writes all billion digits of 1e999999999 out.
+    """
+    above, slash, below = text.partition("/")
+    if "/" in below or re.search(r"e[-+]?[\d_]{4}", text, re.IGNORECASE):
+        raise ValueError
+    return Fraction(above) / Fraction(below) if slash else Fraction(above)

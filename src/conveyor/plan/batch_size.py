@@ -90,4 +90,4 @@ def _measured(options: Options, batch: int) -> Size | None:
         return Size(batch, found.memory, found.rate)
     if found.code < 0 or any(word in found.output.lower() for word in ("memory", "kill")):
         return None
-    raise UserError(f"a run with micro-batch {batch} failed: {found.last_words}")
+    raise UserError(f"a run with micro-batch {batch} failed: {found.last_line}")

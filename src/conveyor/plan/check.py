@@ -95,7 +95,7 @@ def measure(options: Options, about: Subject, one: Proposal, updates: int = UPDA
     except subprocess.TimeoutExpired:
         raise UserError(f"layout {one.layout} did not finish {updates} updates in {LIMIT_SECONDS} s") from None
     if found.code:
-        raise UserError(f"layout {one.layout} could not be run: {found.last_words}")
+        raise UserError(f"layout {one.layout} could not be run: {found.last_line}")
     return found.rate
 
 

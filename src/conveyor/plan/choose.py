@@ -16,6 +16,7 @@ from conveyor.plan.costs import RECOMPUTE, Model, StageCost
 from conveyor.plan.hardware import Hardware
 from conveyor.plan.splits import split_model
 from conveyor.plan.timetable import LIKE, Timetable, in_flight, simulate
+from conveyor.topology import divisors
 
 MAX_SHOWN_SLOTS = 64
 """Longer timetables are extrapolated from two shorter ones: in the steady state every slot adds the same time."""
@@ -87,7 +88,7 @@ class Proposal:
 def proposals(model: Model, hardware: Hardware, wanted: Wanted) -> list[Proposal]:
     """Every way that fits, fastest first; of equally fast ones the one that needs less memory."""
     found: list[Proposal] = []
-    for depth in wanted.depths or divisors(wanted.devices):
+    for depth in wanted.depths or sorted(divisors(wanted.devices)):
         for micro_batch in wanted.micro_batches or sizes(wanted.global_batch, wanted.smallest_micro_batch):
             if wanted.global_batch % micro_batch:
                 continue
@@ -184,10 +185,6 @@ def _lane_timetable(
     )
 
 
-def divisors(number: int) -> list[int]:
-    return [value for value in range(1, number + 1) if number % value == 0]
-
-
 def sizes(global_batch: int, smallest: int = 1) -> list[int]:
     """Micro-batches worth trying: powers of two from `smallest` to 128 that divide the global batch."""
     found = (1 << power for power in range(8))
@@ -208,7 +205,7 @@ def no_proposal(model: Model, wanted: Wanted, hardware: Hardware) -> UserError:
     """Why nothing fits, with the least memory that would do."""
     small = [
         made
-        for depth in wanted.depths or divisors(wanted.devices)
+        for depth in wanted.depths or sorted(divisors(wanted.devices))
         for recompute in wanted.recompute
         if depth <= len(model)
         and (made := propose(model, hardware, replace(wanted, memory=None), max(1, wanted.devices // depth), depth, min(wanted.micro_batches or (1,)), "1f1b", recompute))

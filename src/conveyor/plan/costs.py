@@ -24,9 +24,6 @@ class Linear:
     def __add__(self, other: "Linear") -> "Linear":
         return Linear(self.fixed + other.fixed, self.per_image + other.per_image)
 
-    def scaled(self, factor: float) -> "Linear":
-        return Linear(self.fixed * factor, self.per_image * factor)
-
 
 @dataclass(frozen=True, slots=True)
 class UnitCost:

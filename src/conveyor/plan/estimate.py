@@ -46,7 +46,7 @@ def estimated(
     costs = []
     for unit, block in zip(units, owners(units, blocks(model)), strict=True):
         forward = _forward(unit, hardware, scale)
-        measured = (times or {}).get(unit.name, (forward, forward.scaled(2.0)))
+        measured = (times or {}).get(unit.name, (forward, forward + forward))
         costs.append(
             UnitCost(
                 unit.path,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import median
 
 from conveyor import scratch
-from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.csvfile import read_rows
 from conveyor.options import Options
 from conveyor.processes import of_module
 
@@ -31,7 +31,7 @@ class ShortRun:
         return max(float(row["memory_mib"]) for row in self.rows)
 
     @property
-    def last_words(self) -> str:
+    def last_line(self) -> str:
         """One that the system killed for lack of memory prints nothing."""
         return (self.output.strip().splitlines() or [f"it ended with code {self.code}"])[-1]
 
@@ -47,5 +47,5 @@ def short_run(options: Options, variables: Mapping[str, str] | None = None, seco
             of_module(*run.command("train")), stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, timeout=seconds,
             env={**os.environ, "COLUMNS": "10000", **(variables or {})},
         )  # fmt: skip
-        rows = CsvFile(folder / "run" / "metrics.csv", (), "update").read()
+        rows = read_rows(folder / "run" / "metrics.csv")
     return ShortRun(done.returncode, done.stdout, rows)

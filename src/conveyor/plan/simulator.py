@@ -27,7 +27,7 @@ _Array = npt.NDArray[np.float64]
 MAX_SLOTS = 64
 RING_CELLS = 4_000_000
 ABOVE_ZERO = ("flops", "memory_bandwidth", "link", "inner", "mtbf", "save", "slow_factor", "storage", "image")
-NOT_BELOW_ZERO = ("latency", "overhead", "straggler", "slow", "restart", "overlap")
+NOT_BELOW_ZERO = ("latency", "overhead", "straggler", "slow", "restart", "overlap", "seed")
 RECOVERIES = ("update", "checkpoint")
 MOST_FAILURES = 100_000
 """More of them in one run are not worth simulating."""
@@ -108,6 +108,8 @@ class Pod:
         for name in NOT_BELOW_ZERO:
             if not getattr(pod, name) >= 0:
                 raise UserError(f"--simulate: {name} must not be below 0")
+        if pod.straggler > 5:
+            raise UserError("--simulate: straggler, a deviation of logarithms, must be at most 5")
         return pod
 
 

@@ -42,15 +42,9 @@ def order(schedule: str, stage: int, stages: int, micro_batches: int) -> list[Pa
 
 
 def in_flight(schedule: str, stages: int, micro_batches: int) -> list[int]:
-    """For each stage the most micro-batches whose activations it keeps at one time."""
-    most = []
-    for stage in range(stages):
-        held = highest = 0
-        for kind, _ in order(schedule, stage, stages, micro_batches):
-            held += 1 if kind == "F" else -1
-            highest = max(highest, held)
-        most.append(highest)
-    return most
+    """For each stage the most micro-batches whose activations it keeps at one time, as follows from `order`."""
+    most = {"gpipe": [micro_batches] * stages, "sequential": [1] * stages}
+    return most.get(schedule) or [min(micro_batches, stages - stage) for stage in range(stages)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,5 +1,6 @@
 """What the page that compares several runs shows."""
 
+import bisect
 from collections.abc import Sequence
 from typing import Any
 
@@ -89,9 +90,9 @@ def _over_time(run: Run) -> list[tuple[float, float]]:
     clock = run.series("seconds", by="update")
     points = []
     for update, accuracy in run.series("accuracy", of_validation=True, by="update"):
-        seconds = [at for logged, at in clock if logged <= update]
-        if seconds:
-            points.append((seconds[-1], accuracy))
+        before = bisect.bisect_right(clock, update, key=lambda point: point[0])
+        if before:
+            points.append((clock[before - 1][1], accuracy))
     return points
 
 

@@ -23,18 +23,22 @@ timeline-N.json   a list of {"worker", "stage", "slot", "phase", "start", "end"}
 profile/          what `monitor.profile` leaves: operators.json, layers.json, trace-<worker>.json.gz
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from conveyor.checkpoint.lock import is_held
 from conveyor.errors import UserError
 from conveyor.files import parse_json
 from conveyor.monitor import timeline
-from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.csvfile import read_rows
 from conveyor.options.file import read_mapping
 
+T = TypeVar("T")
 Row = dict[str, float | str]
+UNREADABLE = (ValueError, OSError, KeyError, TypeError, AttributeError)
+"""What comes of a file that is damaged or holds something else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,35 +148,26 @@ def read_run(folder: str | Path) -> Run:
     return Run(
         folder=path.resolve(),
         options=_yaml(path / "options.yml"),
-        spec=_json(path / "spec.json", {}),
-        result=_json(path / "result.json", {}),
-        metrics=read_rows(path / "metrics.csv"),
-        validations=read_rows(path / "validation.csv"),
-        timing={str(key): float(value) for key, value in _json(path / "timing.json", {}).items()},
-        confusion=_confusion(_json(path / "confusion.json", None)),
-        labels=_json(path / "labels.json", {}),
-        calibration=_calibration(_json(path / "calibration.json", None)),
+        spec=_json(path / "spec.json", dict) or {},
+        result=_json(path / "result.json", dict) or {},
+        metrics=[with_numbers(row) for row in read_rows(path / "metrics.csv")],
+        validations=[with_numbers(row) for row in read_rows(path / "validation.csv")],
+        timing=_json(path / "timing.json", _timing) or {},
+        confusion=_json(path / "confusion.json", _confusion),
+        labels=_json(path / "labels.json", _labels) or {},
+        calibration=_json(path / "calibration.json", _calibration),
         mistakes=_examples(path / "mistakes"),
         right=_examples(path / "right"),
         augmented=_examples(path / "augmented"),
         running=is_held(path),
         spans=_spans(path),
-        operators=_json(path / "profile" / "operators.json", []),
-        layers=_json(path / "profile" / "layers.json", []),
+        operators=_json(path / "profile" / "operators.json", _dicts) or [],
+        layers=_json(path / "profile" / "layers.json", _dicts) or [],
     )
 
 
-def read_rows(path: Path) -> list[Row]:
-    """Rows of a CSV file with numbers as floats; a truncated last line is left out."""
-    return [_numbers(row) for row in CsvFile(path, (), "update").read()]
-
-
-def read_last_row(path: Path) -> Row:
-    """The last of `read_rows`, read alone: the list of runs needs no other of a long run's many."""
-    return _numbers(CsvFile(path, (), "update").last())
-
-
-def _numbers(row: dict[str, str]) -> Row:
+def with_numbers(row: dict[str, str]) -> Row:
+    """A row of a CSV file without its empty cells, its numbers as floats."""
     return {name: _number(value) for name, value in row.items() if name and value}
 
 
@@ -186,17 +181,30 @@ def _number(text: str) -> float | str:
 def _spans(folder: Path) -> list[timeline.Span]:
     try:
         return timeline.read(folder)
-    except (ValueError, OSError, KeyError, TypeError) as error:
+    except UNREADABLE as error:
         raise UserError(f"{folder}/timeline*.json cannot be read ({error}): remove it to report the rest") from None
 
 
-def _json(path: Path, default: Any) -> Any:
+def _json(path: Path, made: Callable[[Any], T]) -> T | None:
+    """What is made of the content of a JSON file; None where there is no file."""
     if not path.exists():
-        return default
+        return None
     try:
-        return parse_json(path.read_text(encoding="utf-8"))
-    except (ValueError, OSError) as error:
+        return made(parse_json(path.read_text(encoding="utf-8")))
+    except UNREADABLE as error:
         raise UserError(f"{path} cannot be read ({error}): remove it to report the rest") from None
+
+
+def _dicts(raw: Any) -> list[dict[str, Any]]:
+    return [dict(row) for row in raw]
+
+
+def _timing(raw: Any) -> dict[str, float]:
+    return {str(key): float(value) for key, value in raw.items()}
+
+
+def _labels(raw: Any) -> dict[str, Any]:
+    return {key: raw[key] for key in ("classes", "update", "thresholds", "average_precision", "counts")}
 
 
 def _yaml(path: Path) -> dict[str, Any]:
@@ -238,6 +246,10 @@ def _calibration(raw: Any) -> Calibration | None:
 
 
 def _examples(folder: Path) -> list[Example]:
+    return _json(folder / f"{folder.name}.json", lambda raw: _listed(folder, raw)) or []
+
+
+def _listed(folder: Path, raw: Any) -> list[Example]:
     return [
         Example(
             folder / Path(entry["file"]).name,
@@ -247,5 +259,5 @@ def _examples(folder: Path) -> list[Example]:
             entry.get("heat", []),
             entry.get("update"),
         )
-        for entry in _json(folder / f"{folder.name}.json", [])
+        for entry in raw
     ]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.errors import UserError
+from conveyor.monitor.records import number
 from conveyor.report.inputs import read_run
 from conveyor.report.sections import notebook
 
@@ -66,10 +67,10 @@ def page(folder: Path) -> str:
         return f"<p>{escape(str(folder))}: starting</p>"
     total = int(run.spec.get("updates_total") or 0)
     row = run.metrics[-1] if run.metrics else {}
-    done = int(float(row.get("update", 0)))
+    done = int(number(row, "update"))
     words = [f"update {done} of {total}"]
-    words += [f"loss {float(row['loss']):.4f}"] if "loss" in row else []
+    words += [f"loss {number(row, 'loss'):.4f}"] if "loss" in row else []
     if run.validations and "accuracy" in run.validations[-1]:
-        words.append(f"validation {float(run.validations[-1]['accuracy']):.2f} %")
+        words.append(f"validation {number(run.validations[-1], 'accuracy'):.2f} %")
     bar = f'<progress max="{total or 1}" value="{done}" style="width:420px;max-width:100%"></progress>'
     return bar + notebook(run, ", ".join(words))

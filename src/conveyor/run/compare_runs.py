@@ -10,7 +10,7 @@ from conveyor.checkpoint import folder as checkpoints
 from conveyor.checkpoint import store
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
-from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.csvfile import read_rows
 from conveyor.options.units import many
 
 TIMES = {"images_per_second", "update_seconds", "seconds", "data_wait", "memory_mib", "peak_share"}
@@ -61,8 +61,8 @@ def compare(one: Path, other: Path) -> Comparison:
 def _log_points(run: Path) -> dict[int, dict[str, str]]:
     if not run.is_dir():
         raise UserError(f"{run} is not a run: give the folders of two runs")
-    rows = CsvFile(run / "metrics.csv", (), "update").read()
-    return {int(row["update"]): row for row in rows if row.get("update", "").isdigit()}
+    rows = read_rows(run / "metrics.csv")
+    return {int(row["update"]): row for row in rows if row.get("update", "").isdecimal()}
 
 
 def _first_column(one: dict[str, str], other: dict[str, str]) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 from conveyor.files import write_atomically
 from conveyor.measure.paired import mean_and_deviation
-from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.csvfile import read_rows
 from conveyor.monitor.table import format_table
 from conveyor.options import Options
 from conveyor.options.run import METRICS
@@ -41,7 +41,7 @@ def summary(base: Path, folds: int) -> str:
 
 def last_validation(run: Path) -> dict[str, float]:
     """The figures of a run's last validation of its own weights."""
-    rows = [row for row in CsvFile(run / "validation.csv", (), "update").read() if row.get("name", "").isdecimal()]
+    rows = [row for row in read_rows(run / "validation.csv") if row.get("name", "").isdecimal()]
     return {name: float(rows[-1][name]) for name in METRICS if rows and rows[-1].get(name)}
 
 

@@ -61,7 +61,7 @@ def check_names(spec: RunSpec, named: Collection[str], model: "nn.Module | None"
     for flag, pattern in asked:
         if excluded(parameters.items(), (pattern,)):
             continue
-        layers = dict.fromkeys(part for name in parameters for part in name.split(".")[:-1] if not part.isdigit())
+        layers = dict.fromkeys(part for name in parameters for part in name.split(".")[:-1] if not part.isdecimal())
         close = nearest(pattern.removeprefix("^"), [*KINDS, *layers, *parameters])
         cure = f"did you mean {' or '.join(close[:2])}?" if close else f"it has {', '.join([*layers][:12])}"
         raise UserError(f"{flag} {pattern}: no parameter of {spec.subject.name} has that in its name ({cure})")

@@ -6,7 +6,7 @@ from pathlib import Path
 from conveyor.checkpoint import store
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
-from conveyor.monitor.csvfile import CsvFile
+from conveyor.monitor.csvfile import read_rows
 from conveyor.run import folder as rundir
 from conveyor.run.stored_options import check_past, stored_options
 from conveyor.spec import RunSpec
@@ -47,8 +47,10 @@ def begun_anew(folder: Path, world: World) -> tuple[int, int]:
 
 def _last_logged(folder: Path, world: World) -> int:
     """The newest update with a log point: later updates are not recorded, so a few more may be repeated."""
-    rows = CsvFile(folder / "metrics.csv", (), "update").read() if world.is_main else []
-    return int(world.broadcast_object(max((int(row["update"]) for row in rows), default=0)))
+    rows = read_rows(folder / "metrics.csv") if world.is_main else []
+    return int(
+        world.broadcast_object(max((int(one) for row in rows if (one := row.get("update", "")).isdecimal()), default=0))
+    )
 
 
 def _saved_state(spec: RunSpec, folder: Path, world: World, *, again: bool) -> State | None:

@@ -1,6 +1,7 @@
 """Checks of a run before anything is started, and notes for its user: one sentence each."""
 
 import math
+from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -72,29 +73,23 @@ def check_targets(options: Options) -> None:
             raise UserError(f"{flag} {path}: there is nothing at this path")
 
 
-def unused_targets(options: Options) -> list[str]:
+def unused(options: Options, data: DatasetInfo) -> Iterator[str]:
+    """Options without effect beside the others."""
     chosen = options.optimizer
-    notes = []
+    if options.data.interpolation is not None and data.kind != "files":
+        yield f"--interpolation {options.data.interpolation} has no effect: the images of {data.name} are no photographs"
+    if options.data.balanced_sampling and options.data.shuffle != "full":
+        yield f"--shuffle {options.data.shuffle} has no effect: --balanced-sampling makes the order"
     if chosen.bce_threshold is not None and chosen.loss != "bce" and not options.data.multi_label:
-        notes.append("--bce-threshold has no effect: it belongs to --loss bce")
+        yield "--bce-threshold has no effect: it belongs to --loss bce"
     names = ("distillation", "teacher_temperature", "teacher_share")
     given = [specs()[name].flag for name in names if name in options.changed()]
     if given and chosen.teacher is None:
-        notes.append(f"{', '.join(given)}: no effect without --teacher: there is no distillation")
+        yield f"{', '.join(given)}: no effect without --teacher: there is no distillation"
     elif chosen.distillation == "hard" and chosen.teacher_temperature != 1:
-        notes.append("--teacher-temperature has no effect: hard distillation takes the teacher's best class")
-    return notes
-
-
-def unused_shuffle(options: Options) -> list[str]:
-    if not options.data.balanced_sampling or options.data.shuffle == "full":
-        return []
-    return [f"--shuffle {options.data.shuffle} has no effect: --balanced-sampling makes the order"]
-
-
-def unused_compile(options: Options) -> list[str]:
-    both = options.precision.compile and options.precision.fp_exceptions
-    return ["--compile has no effect: --fp-exceptions looks at single layers"] if both else []
+        yield "--teacher-temperature has no effect: hard distillation takes the teacher's best class"
+    if options.precision.compile and options.precision.fp_exceptions:
+        yield "--compile has no effect: --fp-exceptions looks at single layers"
 
 
 def check_trackers(options: Options) -> None:
@@ -161,115 +156,70 @@ def chosen_devices(options: Options) -> list[tuple[str, tuple[int, ...]]]:
     return [(flag, chosen) for flag, chosen in named if chosen]
 
 
-def unused_devices(options: Options, machine: Machine) -> list[str]:
+def unused_devices(options: Options, machine: Machine) -> Iterator[str]:
     chosen = [f"{flag} {' '.join(map(str, numbers))}" for flag, numbers in chosen_devices(options)]
-    if machine.accelerators or not chosen:
-        return []
-    why = "the run is on the CPU (--device cpu)" if options.layout.device == "cpu" else "the run is on the CPU"
-    return [f"{' and '.join(chosen)} {'have' if len(chosen) > 1 else 'has'} no effect: {why}"]
+    if chosen and not machine.accelerators:
+        why = "the run is on the CPU (--device cpu)" if options.layout.device == "cpu" else "the run is on the CPU"
+        yield f"{' and '.join(chosen)} {'have' if len(chosen) > 1 else 'has'} no effect: {why}"
 
 
-def no_interpolation(options: Options, data: DatasetInfo) -> list[str]:
-    if options.data.interpolation is None or data.kind == "files":
-        return []
-    return [f"--interpolation {options.data.interpolation} has no effect: the images of {data.name} are no photographs"]
-
-
-def unused_folder(options: Options, data: DatasetInfo) -> list[str]:
-    folder = options.data.data_dir
-    if folder is None or data.name != "digits":
-        return []
-    return [f"--data-dir {folder} has no effect: the digits are embedded; leave out --data digits to use the folder"]
-
-
-def odd_classes(options: Options, data: DatasetInfo) -> list[str]:
-    """Classes with which training goes well and means little: a single one, and outputs without a name."""
-    outputs, notes = options.model.num_classes or data.num_classes, []
+def odd_data(options: Options, data: DatasetInfo) -> Iterator[str]:
+    """A folder that is not read, and classes with which training goes well and means little: one alone, or without a name."""
+    folder, outputs = options.data.data_dir, options.model.num_classes or data.num_classes
+    if folder is not None and data.name == "digits":
+        yield f"--data-dir {folder} has no effect: the digits are embedded; leave out --data digits to use the folder"
     if data.num_classes == 1 and not options.data.multi_label:
-        notes.append("there is one class alone: every answer will be right, and nothing is learnt; add another class")
+        yield "there is one class alone: every answer will be right, and nothing is learnt; add another class"
     if data.class_names and outputs > data.num_classes:
         many = f"--num-classes {outputs} is more than the {data.num_classes} classes of {data.name}"
-        notes.append(f"{many}: answers will be numbers without names; leave it out to keep the names")
-    return notes
+        yield f"{many}: answers will be numbers without names; leave it out to keep the names"
 
 
-def validation_set(options: Options, data: DatasetInfo) -> list[str]:
-    """What to know of the validation images of class folders: that they are test/, that classes have none."""
+def validation_set(options: Options, data: DatasetInfo) -> Iterator[str]:
+    """What to know of the validation images of a folder: that they are test/, that classes have none, that they are held out."""
     folder = datasets.data_dir(options.data)
-    if data.name != "folder" or folder is None or not options.events.training:
-        return []
-    if not folder.is_dir() or divide.is_listed(folder):
-        return []
-    split, notes = split_folder(folder, "validation"), []
-    if split is None or divide.records_folder(folder) is not None or options.data.folds is not None:
-        return []
-    if split.name.lower() == "test":
-        notes.append(
-            f"{split} is the validation set, so the best checkpoint is chosen by it: keep a test set elsewhere"
-        )
-    listing = divide.listing(folder, options.data, datasets.hold_out(options.data, data))
-    there = {label for _, label in listing.files.get("validation", ())}
-    absent = [name for number, name in enumerate(listing.classes) if number not in there]
-    if there and absent:
-        notes.append(f"{split} has no images of {some(absent)}: nothing is known of how well they are told")
-    return notes
+    if data.name != "folder" or folder is None or options.data.folds is not None:
+        return
+    listed = divide.is_listed(folder)
+    split = split_folder(folder, "validation") if options.events.training and folder.is_dir() and not listed else None
+    if split is not None and divide.records_folder(folder) is None:
+        if split.name.lower() == "test":
+            yield f"{split} is the validation set, so the best checkpoint is chosen by it: keep a test set elsewhere"
+        listing = divide.listing(folder, options.data, datasets.hold_out(options.data, data))
+        there = {label for _, label in listing.files.get("validation", ())}
+        absent = [name for number, name in enumerate(listing.classes) if number not in there]
+        if there and absent:
+            yield f"{split} has no images of {some(absent)}: nothing is known of how well they are told"
+    if options.data.hold_out != 1 and (
+        is_plain(folder) or (listed and divide.listing(folder, options.data, 0.1).held_out)
+    ):
+        yield f"{folder} has no validation set of its own: {data.validation_images} of its images are held out (--hold-out)"
 
 
-def held_out(data: DatasetInfo, options: Options) -> list[str]:
-    folder = datasets.data_dir(options.data)
-    if data.name != "folder" or folder is None or options.data.hold_out == 1 or options.data.folds is not None:
-        return []
-    if not is_plain(folder) and not (divide.is_listed(folder) and divide.listing(folder, options.data, 0.1).held_out):
-        return []
-    return [
-        f"{folder} has no validation set of its own: {data.validation_images} of its images are held out (--hold-out)"
-    ]
-
-
-def made_up_images(count: int) -> list[str]:
-    if not count:
-        return []
-    return [f"validation is on the {count} different images of made-up data (--max-validation-images)"]
-
-
-def dropped_images(data: DatasetInfo, topology: Topology, length: Length, options: Options) -> list[str]:
+def dropped_images(data: DatasetInfo, topology: Topology, length: Length, options: Options) -> Iterator[str]:
     if not options.events.training or options.length.updates_per_epoch is not None or data.kind == "none":
-        return []
+        return
     dropped = data.train_images - length.updates_per_epoch * topology.global_batch
-    if dropped <= 0:
-        return []
-    fill, sit, others = ("does", "sits", "another one") if dropped == 1 else ("do", "sit", "other ones")
-    note = f"{dropped} of {data.train_images} images {fill} not fill a global batch of {topology.global_batch} and {sit} out"
-    return [f"{note} each epoch ({others} each time)"]
+    if dropped > 0:
+        fill, sit, others = ("does", "sits", "another one") if dropped == 1 else ("do", "sit", "other ones")
+        note = f"{dropped} of {data.train_images} images {fill} not fill a global batch of {topology.global_batch} and {sit} out"
+        yield f"{note} each epoch ({others} each time)"
 
 
-def unused_time(options: Options, length: Length, warmup: int) -> list[str]:
+def unused_time(options: Options, length: Length, warmup: int) -> Iterator[str]:
     """Notes about what begins, or would be reached, only after the run's last update."""
     if not options.events.training or not length.epochs:
-        return []
+        return
     if not length.updates_total:
-        return [
-            f"--epochs {float(length.epochs):g} is less than one update: nothing is trained; give more, or --updates"
-        ]
-    notes = [
-        f"--progressive-image-size {first}:{size} has no effect: the run ends after {float(length.epochs):.4g} epochs"
-        for first, size in parse_progressive(options.data.progressive_image_size)
-        if first >= length.epochs
-    ]
+        yield f"--epochs {float(length.epochs):g} is less than one update: nothing is trained; give more, or --updates"
+        return
+    for first, size in parse_progressive(options.data.progressive_image_size):
+        if first >= length.epochs:
+            ends = f"the run ends after {float(length.epochs):.4g} epochs"
+            yield f"--progressive-image-size {first}:{size} has no effect: {ends}"
     if warmup > length.updates_total:
-        notes.append(
-            f"--warmup {options.schedule.warmup} is longer than the run of {length.updates_total} updates: the rate never "
-            "reaches --learning-rate"
-        )
-    return notes
-
-
-def frozen_random(options: Options, *, own: bool) -> list[str]:
-    if options.optimizer.freeze == "none" or own or _begun(options):
-        return []
-    return [
-        "--freeze backbone leaves random weights as they are: add --pretrained or --weights to start from trained ones"
-    ]
+        longer = f"longer than the run of {length.updates_total} updates"
+        yield f"--warmup {options.schedule.warmup} is {longer}: the rate never reaches --learning-rate"
 
 
 def _begun(options: Options) -> bool:
@@ -277,20 +227,17 @@ def _begun(options: Options) -> bool:
     return bool(options.model.weights or options.run.checkpoint_path or options.run.resume == "auto")
 
 
-def few_images(options: Options, data: DatasetInfo, *, own: bool) -> list[str]:
-    """The advice to fine-tune, where there are too few images for training from random weights."""
-    if (
-        own
-        or _begun(options)
-        or data.name != "folder"
-        or data.train_images >= FEW_IMAGES
-        or not options.events.training
-    ):
-        return []
-    count = "1 photograph is" if data.train_images == 1 else f"{data.train_images:,} photographs are"
-    named = options.model.model if is_library(options.model.model) else ADVISED
-    advice = f"add --pretrained {named} to start from weights that know photographs already"
-    return [f"{count} few to learn from nothing: {advice}"]
+def random_start(options: Options, data: DatasetInfo) -> Iterator[str]:
+    """What random weights are no good for: to be frozen, and to learn from few images."""
+    if _begun(options):
+        return
+    if options.optimizer.freeze != "none":
+        yield "--freeze backbone leaves random weights as they are: add --pretrained or --weights to start from trained ones"
+    if data.name == "folder" and data.train_images < FEW_IMAGES and options.events.training:
+        count = "1 photograph is" if data.train_images == 1 else f"{data.train_images:,} photographs are"
+        named = options.model.model if is_library(options.model.model) else ADVISED
+        advice = f"add --pretrained {named} to start from weights that know photographs already"
+        yield f"{count} few to learn from nothing: {advice}"
 
 
 def random_weights(options: Options) -> str | None:

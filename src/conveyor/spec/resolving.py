@@ -93,22 +93,20 @@ def resolve(
         notes=(
             *([] if model_name is not None or (random := checks.random_weights(options)) is None else [random]),
             *told,
-            *checks.no_interpolation(options, data),
-            *checks.unused_shuffle(options),
-            *checks.unused_targets(options),
-            *checks.unused_compile(options),
+            *checks.unused(options, data),
             *notes,
             *events.notes,
             *checks.unused_devices(options, machine),
-            *checks.unused_folder(options, data),
-            *checks.odd_classes(options, data),
+            *checks.odd_data(options, data),
             *checks.validation_set(options, data),
-            *checks.held_out(data, options),
-            *checks.made_up_images(made_up),
+            *(
+                [f"validation is on the {made_up} different images of made-up data (--max-validation-images)"]
+                if made_up
+                else []
+            ),
             *checks.dropped_images(data, topology, length, options),
             *checks.unused_time(options, length, schedule.warmup),
-            *checks.frozen_random(options, own=model_name is not None),
-            *checks.few_images(options, data, own=model_name is not None),
+            *(() if model_name is not None else checks.random_start(options, data)),
         ),
     )
 

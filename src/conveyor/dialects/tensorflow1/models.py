@@ -49,12 +49,12 @@ def model_name(family: str, size: str, cifar: bool) -> str:
         return "squeezenet"
     if family == "efficientnet":
         text = size.upper()
-        text = f"B{text}" if text.isdigit() else text
+        text = f"B{text}" if text.isdecimal() else text
         sizes = [f"B{number}" for number in range(8)] + ["CIFAR"]
         if text not in sizes:
             raise UserError(f"--model-size {size} does not exist for efficientnet{did_you_mean(text, sizes)}")
         return f"efficientnet_{text.lower()}"
-    if not size.isdigit():
+    if not size.isdecimal():
         raise UserError(f"--model-size is {size!r}, but should be a whole number for {family}")
     candidates = _candidates(family, cifar)
     if int(size) not in candidates:

@@ -173,7 +173,7 @@ def run_folder(draft: Draft) -> str:
         return str(values["logs_path"])
     family, name = str(values["model"]), str(flat["model"])
     short = {"resnet": "RN", "resnext": "RNX", "efficientnet": "EfficientNet-"}.get(family, "SN")
-    size = "".join(ch for ch in name if ch.isdigit()) if family != "efficientnet" else name.split("_")[1].upper()
+    size = "".join(ch for ch in name if ch.isdecimal()) if family != "efficientnet" else name.split("_")[1].upper()
     batch = draft.options().batch
     replicas, accumulation = batch.replicas, batch.accumulation or 1
     copies = f"x{replicas}r" if replicas > 1 else ""

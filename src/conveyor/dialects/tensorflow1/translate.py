@@ -267,7 +267,7 @@ def _numerics(draft: Draft, validates: bool = False) -> None:
         draft.set(profile=PROFILES[values["profile"]])
     flag = values.spelling("select_ipu")
     chosen = [word for word in values["select_ipu"] or () if word.upper() != "AUTO"]
-    if not all(word.isdigit() for word in chosen):
+    if not all(word.isdecimal() for word in chosen):
         raise UserError(f"{flag} {' '.join(chosen)}: give AUTO or device numbers as gc-info -l lists them")
     if len(chosen) > 2:
         raise UserError(f"{flag} {' '.join(chosen)}: give the device of training and, if wanted, that of validation")
