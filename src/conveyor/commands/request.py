@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_settings(parser, LoadSettings, "timeout", "verbose")
     parser.add_argument("--json", action="store_true", help="One JSON object instead of text.")
-    add(parser, "--engine", "auto", f"{{{','.join(ENGINES)}}}", "Engine, when a model is served for the occasion.")
+    add(parser, "--engine", "auto", "NAME", f"When a model is served for the occasion: {', '.join(ENGINES)}.")
     add_infer_precision(parser)
     add(parser, "--max-batch", 16, "N", "Largest batch then.")
     add(parser, "--delay-us", 2000, "N", "Batching delay then.")
