@@ -53,6 +53,7 @@ def test_the_run_as_an_object(tmp_path: Path) -> None:
     assert "<script" not in shown
     pytest.importorskip("matplotlib")
     assert len(run.plot().axes) == 2
+    assert run.plot()._repr_png_().startswith(b"\x89PNG"), "what a notebook shows"
     again = conveyor.Run.open(tmp_path / "run")
     assert again.best_accuracy == run.best_accuracy
     assert again.updates == 6

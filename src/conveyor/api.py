@@ -8,6 +8,7 @@ model.predict("photo.jpg").label
 """
 
 import contextlib
+import io
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -109,6 +110,7 @@ class Run:
         except ImportError:
             raise UserError("plot needs matplotlib: pip install 'conveyor[plot]'") from None
         figure = Figure(figsize=(9, 3.2), layout="constrained")
+        figure._repr_png_ = lambda: _png(figure)  # type: ignore[attr-defined]  # what a notebook shows; without pyplot it knows no figures
         for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
             for rows, what in ((self.metrics, "training"), (self.validation, "validation")):
                 points = [(row["epoch"], row[name]) for row in rows if name in row and "epoch" in row]
@@ -222,6 +224,11 @@ def _options(
     user_module.admit_options(asked)
     layers = [configuration(config)] if config is not None else []
     return layered([*layers, (asked, "")]), own_model, own_data
+
+
+def _png(figure: Any) -> bytes:
+    figure.savefig(buffer := io.BytesIO(), format="png")
+    return buffer.getvalue()
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

@@ -23,6 +23,9 @@ SAID = [
     ("train --pretrained tf_efficientnet_lite0 --no-download --data-dir photos", 2), ("predict runs/a nothing.png", 2),
     ("restore runs/a", 0), ("validate --checkpoint-path runs/b", 2), ("serve nothing", 2), ("compare runs/a runs/a", 0),
     ("report runs/a", 0), ("export runs/a --out exported", 2), ("data verify photos", None),
+    ("train --updates 44 --threads 1 --layout 1x1 --seed 1 --quiet --run-dir runs/c", 0), ("compare runs/a runs/c", 1),
+    ("average runs/a --out averaged", 0), ("data list", 0),
+    *((f"{command} --help", 0) for command in ("predict", "serve", "request", "batch-find")),
 ]  # fmt: skip
 
 

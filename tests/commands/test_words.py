@@ -1,6 +1,7 @@
 """Help, options by word, names of the field, runs: what a person meets on the first day."""
 
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -132,6 +133,15 @@ def test_a_missing_library_is_one_sentence(conveyor: Command, monkeypatch: pytes
     code, _, err = conveyor("train")
     assert code == 2
     assert "needs starlette.applications: pip install 'conveyor[serve]'" in err
+
+
+def test_a_load_without_the_servers_packages_is_one_sentence(
+    runs: Path, conveyor: Command, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "uvicorn", None)
+    code, _, err = conveyor("request", runs / "long", "--num-images", 1)
+    assert code == 2
+    assert "conveyor request needs uvicorn: pip install 'conveyor[serve]'" in err
 
 
 def test_wandb_without_its_package_is_refused(

@@ -78,7 +78,7 @@ def test_it_finds_what_was_put_there(photos: Path, tmp_path: Path, capsys: pytes
         "path,label,answer,confidence,right\nvalidation/ape/0.JPEG,ape,bee,0.97,0\nvalidation/ape/1.JPEG,ape,bee,0.6,0\n"
     )
     out = tmp_path / "audit"
-    command = ["data", "audit", "--data-dir", str(photos), "--out", str(out), "--answers", str(answers)]
+    command = ["data", "audit", str(photos), "--out", str(out), "--answers", str(answers)]
     assert cli.main(command) == 1
     with (out / "audit.csv").open() as file:
         found = {(row["kind"], row["path"]): row for row in csv.DictReader(file)}

@@ -11,6 +11,7 @@ from conveyor.report import live
 CELLS = (
     "import conveyor",
     "run = conveyor.train(epochs=3, run_dir='run', layout={layout!r}, accumulation=2, logs_per_epoch=4)\nrun",
+    "run.plot()",
 )
 
 
@@ -50,3 +51,4 @@ def test_a_notebook_shows_the_run(tmp_path: Path, layout: str) -> None:
     assert first.count("<svg") >= 2
     assert "accuracy" in last
     assert "done after" in last
+    assert any("image/png" in output.get("data", {}) for output in cells[2].outputs)

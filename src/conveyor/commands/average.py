@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from conveyor.errors import UserError
+from conveyor.monitor.progress import say
 from conveyor.options.parser import count
 from conveyor.options.units import many
 
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         statistics_batches=arguments.recompute_statistics,
     )
     if not arguments.quiet:
-        print(f"average of {many(len(names), 'checkpoint')} ({', '.join(names)}) written to {written}")
+        say(f"average of {many(len(names), 'checkpoint')} ({', '.join(names)}) written to {written}")
     if not arguments.validation:
         return 0
     from conveyor.commands.validate import execute, stored

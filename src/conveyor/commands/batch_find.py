@@ -14,6 +14,7 @@ FREE_SHARE = 0.8
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = f"{parser.prog} [options]"
     asked = parser.add_argument_group("Search")
     asked.add_argument(
         "--sizes", nargs="+", type=int, default=[2, 8, 32], metavar="N", help="Micro-batches to run. [2 8 32]"

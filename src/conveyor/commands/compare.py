@@ -5,6 +5,8 @@ import dataclasses
 import json
 from pathlib import Path
 
+from conveyor.monitor.progress import say
+
 HELP = "Compare two runs: identical, or the first update and tensor that differ."
 
 
@@ -22,5 +24,5 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json:
         print(json.dumps({"identical": found.identical, **dataclasses.asdict(found)}))
     else:
-        print(found.sentence())
+        say(found.sentence())
     return 0 if found.identical else 1

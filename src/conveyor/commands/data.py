@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any
 
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
+from conveyor.monitor.progress import say
 from conveyor.monitor.records import many
 from conveyor.monitor.table import format_table
 from conveyor.options import Options, specs
-from conveyor.options.parser import add_config, add_options, options_from
+from conveyor.options.parser import add_config, add_options, add_word, options_from
 
 if TYPE_CHECKING:
     from conveyor.bench.records import Record
@@ -56,6 +57,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     audit = actions.add_parser(
         "audit", help="duplicates, leaks into validation, broken and odd pictures, doubtful labels, class balance"
     )
+    add_word(audit, "data_dir", "FOLDER", "as --data-dir FOLDER")
     audit.add_argument(
         "--answers", nargs="+", default=[], metavar="FILE", help="of validate --answers: doubtful labels"
     )
@@ -130,9 +132,8 @@ def _list(arguments: argparse.Namespace) -> int:
         counts = [f"{row['train_images']:,}", f"{row['validation_images']:,}", row["classes"]]
         lines.append([row["name"], *counts, size, place])
     print(format_table(["name", "train", "validation", "classes", "size", "where"], lines, rule=False))
-    print(
-        "\nfolder: any folder with train/ and validation/ (or val/), one folder of images per class: --data-dir FOLDER"
-    )
+    print()
+    say("folder: any folder with train/ and validation/ (or val/), one folder of images per class: --data-dir FOLDER")
     return 0
 
 
@@ -193,9 +194,9 @@ def _audit(arguments: argparse.Namespace) -> int:
     found = audit(pictures, [_existing(name) for name in arguments.answers], max(1, arguments.threads))
     out = Path(arguments.out).expanduser()
     for line in write_audit(out, pictures, found):
-        print(line)
+        say(line)
     excluded = len({one.path for one in found if one.exclude})
-    print(
+    say(
         f"see {out}/audit.html; {many(excluded, 'image')} to leave out: conveyor train --exclude-images {out}/exclude.txt"
     )
     return 1 if excluded else 0

@@ -5,6 +5,7 @@ import json
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from conveyor.monitor.progress import folded
 from conveyor.monitor.table import format_table
 
 if TYPE_CHECKING:
@@ -105,7 +106,7 @@ def show(arguments: argparse.Namespace) -> str:
         ]
         for unit in units
     ]  # fmt: skip
-    lines = [title, "", format_table(titles, rows, rule=False)]
+    lines = [folded(title), "", format_table(titles, rows, rule=False)]
     if splits:
         lines += ["", f"for {arguments.stages} stages: --splits {' '.join(splits)}"]
     return "\n".join(lines)

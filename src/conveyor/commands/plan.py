@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from conveyor.errors import UserError
+from conveyor.monitor.progress import folded
 from conveyor.options import Options
 from conveyor.options.parser import add, add_config, add_options, count, options_from
 from conveyor.options.units import many, size_in_bytes
@@ -30,7 +31,7 @@ examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.epilog = EXAMPLES
+    parser.usage, parser.description, parser.epilog = f"{parser.prog} [options]", folded(HELP), EXAMPLES
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     asked = parser.add_argument_group("Plan")
     add(asked, "--devices", int, "N", "Workers to plan for; default: those of this machine.", count)

@@ -37,8 +37,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     form = parser.add_mutually_exclusive_group()
     form.add_argument("--json", action="store_true", help="A JSON list on standard output instead of a table.")
     form.add_argument("--csv", metavar="FILE", help="Write a CSV file instead of a table; - for standard output.")
-    fewer = f"auto: PyTorch for fewer than {MEASURED_FROM} images, else the fastest of all."
-    add(parser, "--engine", "auto", f"{{{','.join(ENGINES)}}}", fewer)
+    fewer = f"auto: PyTorch for fewer than {MEASURED_FROM} images, else the fastest of {', '.join(ENGINES[1:])}."
+    add(parser, "--engine", "auto", "NAME", fewer)
     add_infer_precision(parser)
     add(parser, "--data-dir", str, "DIR", "Images for --infer-precision, when not where the run had them.")
     parser.add_argument("--quiet", action="store_true", help="No progress bar, no word on the checkpoint.")

@@ -4,7 +4,6 @@ import argparse
 import json
 import os
 import ssl
-import sys
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -12,6 +11,7 @@ from urllib.parse import quote, urlsplit
 from conveyor.errors import UserError
 from conveyor.infer import ENGINES
 from conveyor.infer.asked_precision import add_infer_precision
+from conveyor.monitor.progress import say_aside
 from conveyor.options.coerce import checked
 from conveyor.options.parser import add, add_checkpoint, add_settings, settings_from
 
@@ -40,7 +40,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add_settings(parser, LoadSettings, "timeout", "verbose")
     parser.add_argument("--json", action="store_true", help="One JSON object instead of text.")
-    add(parser, "--engine", "auto", f"{{{','.join(ENGINES)}}}", "Engine, when a model is served for the occasion.")
+    add(parser, "--engine", "auto", "NAME", f"When a model is served for the occasion: {', '.join(ENGINES)}.")
     add_infer_precision(parser)
     add(parser, "--max-batch", 16, "N", "Largest batch then.")
     add(parser, "--delay-us", 2000, "N", "Batching delay then.")
@@ -78,7 +78,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"there is nothing at {arguments.target}: give http://HOST:PORT, a run or an export")
     chosen = versions.newest(Path(arguments.target), arguments.checkpoint).text()
     if not arguments.json:
-        print(f"starting a server for {arguments.target}{chosen and f': {chosen}'}", file=sys.stderr, flush=True)
+        say_aside(f"starting a server for {arguments.target}{chosen and f': {chosen}'}")
     with running_server(settings) as server:
         return _ask(arguments, server.url, trusted, "127.0.0.1", server.port, server.grpc_port or 0)
 

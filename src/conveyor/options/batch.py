@@ -23,8 +23,9 @@ class BatchOptions:
     )
     pipeline_schedule: str = option(
         "gpipe",
-        "gpipe: all forwards, then all backwards; 1f1b: alternating; sequential: one micro-batch at a time; the others deal "
-        "several stages to each worker in turn.",
+        "gpipe: all forwards, then all backwards; 1f1b: alternating; sequential: one micro-batch at a time; interleaved-1f1b, "
+        "looped-bfs, zero-bubble: several stages for each worker in turn.",
+        metavar="NAME",
         choices=("gpipe", "1f1b", "sequential", "interleaved-1f1b", "looped-bfs", "zero-bubble"),
         changes_result=False,
     )

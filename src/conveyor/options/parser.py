@@ -278,8 +278,13 @@ def _add(group: Any, spec: Spec) -> None:
 
 def add_run(parser: argparse.ArgumentParser, text: str) -> None:
     """Add RUN as the first word, which means `--checkpoint-path RUN`."""
-    parser.add_argument("checkpoint_path", nargs="?", action=_Given, metavar="RUN", help=text)
-    parser.usage = f"{parser.prog} [RUN] [options]"
+    add_word(parser, "checkpoint_path", "RUN", text)
+
+
+def add_word(parser: argparse.ArgumentParser, name: str, metavar: str, text: str) -> None:
+    """Add the option `name` as the first word, which may be left out."""
+    parser.add_argument(name, nargs="?", action=_Given, metavar=metavar, help=text)
+    parser.usage = f"{parser.prog} [{metavar}] [options]"
 
 
 def first_sentence(text: str) -> str:

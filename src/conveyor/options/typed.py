@@ -100,8 +100,8 @@ class TrainOptions(DataOptions, total=False):
     """First layer of each further stage (names as `conveyor models show` prints them, or regular expressions), or
     auto."""
     pipeline_schedule: Literal["gpipe", "1f1b", "sequential", "interleaved-1f1b", "looped-bfs", "zero-bubble"]
-    """gpipe: all forwards, then all backwards; 1f1b: alternating; sequential: one micro-batch at a time; the others
-    deal several stages to each worker in turn. [gpipe]"""
+    """gpipe: all forwards, then all backwards; 1f1b: alternating; sequential: one micro-batch at a time;
+    interleaved-1f1b, looped-bfs, zero-bubble: several stages for each worker in turn. [gpipe]"""
     device_mapping: Sequence[int]
     """Worker of the lane that runs each stage; default: one each."""
     split_include: Sequence[str]

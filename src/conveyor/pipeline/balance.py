@@ -43,7 +43,7 @@ def automatic_splits(
     allowed = [unit.index for unit in units[1:] if unit.index not in closed and _may_split(unit, include, exclude)]
     if len(allowed) < stages - 1:
         raise UserError(
-            f"{stages} stages need {stages - 1} places to split, and only {len(allowed)} {'begin a block (--compile) and ' if closed else 'names '}pass "
+            f"{stages} stages need {stages - 1} places to split, and only {len(allowed)} {'begin a block and ' if closed else 'names '}pass "
             f"--split-include and --split-exclude: widen the filters or ask for at most {len(allowed) + 1} stages"
         )
     work = list(costs) if costs is not None else [cost(unit) for unit in units]

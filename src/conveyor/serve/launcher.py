@@ -37,6 +37,8 @@ class RunningServer:
 @contextlib.contextmanager
 def running_server(settings: ServeSettings, ready_seconds: float = READY_SECONDS) -> Iterator[RunningServer]:
     """A server for the body of a `with` statement; its output goes to a file that an error message quotes."""
+    import uvicorn  # noqa: F401  absent: one sentence of the command, not the end of the server's log
+
     settings.check()
     with scratch.folder("serve") as folder:
         ready, log = folder / "ready.json", folder / "server.log"

@@ -36,7 +36,9 @@ class ServeSettings:
         None, "gRPC port, 0 for a free one; default: the one after --port.", metavar="N", minimum=NO_GRPC, maximum=65535
     )
     """-1: no gRPC."""
-    engine: str = option("auto", "auto measures and takes the fastest.", choices=ENGINES)
+    engine: str = option(
+        "auto", f"auto measures these and takes the fastest: {', '.join(ENGINES[1:])}.", choices=ENGINES, metavar="NAME"
+    )
     infer_precision: str | None = None
     """float32, bfloat16, int8 or auto; none: an export's own, float32 for a run."""
     max_drop: float = 0.5

@@ -6,7 +6,7 @@ from torch import nn
 
 from conveyor import models
 from conveyor.errors import UserError
-from conveyor.models import splits, units
+from conveyor.models import library_models, splits, units
 from conveyor.pipeline.balance import automatic_splits
 from conveyor.spec import RunSpec
 
@@ -16,10 +16,12 @@ def split_units(
 ) -> list[int]:
     """The units before which a new stage begins; `costs` are measured ones, else the units are estimated.
 
-    With `--compile` no block is cut in two: a block that is compiled in parts could round differently.
+    With `--compile` no block is cut in two: a block that is compiled in parts could round differently. Nor are those of timm and
+    torchvision unless `--splits` says so: what crosses arrives channels-last, and inside a block it need not lie so.
     """
-    options = spec.options.batch
-    blocks = unit_ranges(found, models.blocks(model)) if spec.options.precision.compile else []
+    options, compiled = spec.options.batch, spec.options.precision.compile
+    whole = compiled or library_models.is_library(spec.subject.name)
+    blocks = unit_ranges(found, models.blocks(model)) if whole else []
     inside = {index for block in blocks for index in block[1:]}
     if options.splits in ((), ("auto",)):
         return automatic_splits(
@@ -32,7 +34,7 @@ def split_units(
         )
     points = splits.resolve(spec.subject.name, found, options.splits)
     for point, name in zip(points, options.splits, strict=True):
-        if point in inside:
+        if compiled and point in inside:
             raise UserError(
                 f"--compile compiles whole blocks, and --splits {name} lies inside one: choose the first layer of a block, "
                 "or leave --compile out"
