@@ -10,11 +10,12 @@ model.predict("photo.jpg").label
 import contextlib
 import io
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Unpack
 
+import torch
 from torch import nn
 
 from conveyor.checkpoint import choice
@@ -56,7 +57,7 @@ class Run:
     def of(cls, result: Mapping[str, Any], own_model: nn.Module | None = None) -> "Run":
         """A run from what its main worker returned."""
         known = (result.get("reason", "stopped"), result.get("updates", 0), result.get("accuracy"))
-        return cls(Path(result["folder"]), *known, result.get("best_accuracy"), own_model)
+        return cls(Path(result["folder"]).absolute(), *known, result.get("best_accuracy"), own_model)
 
     @classmethod
     def open(cls, folder: str | Path, own_model: nn.Module | None = None) -> "Run":
@@ -154,7 +155,7 @@ def train(
     from conveyor.launch.run_job import TRAIN, start
     from conveyor.run.preflight import check_names
 
-    with front.local("train", options, writes=is_main()) as given, contextlib.ExitStack() as shown:
+    with front.local("train", options, writes=is_main()) as given, contextlib.ExitStack() as shown, _plain_torch():
         chosen, own_model, own_data = _options(model, data, config, given)
         own = own_model is not None or own_data is not None
         if chosen.data.folds is not None and chosen.data.fold is None:
@@ -167,6 +168,8 @@ def train(
                 chosen = chosen.replace(run_dir=name)
             shown.enter_context(live.shown(Path(str(chosen.run.run_dir))))
         how: dict[str, Any] = {"run": TRAIN}
+        if not isinstance(callbacks, Sequence):
+            raise UserError(f"callbacks should be a list of objects, not {type(callbacks).__name__}")
         if own or callbacks:
             how["resolving"], how["run"] = in_process.prepared(chosen, own_model, own_data, callbacks)
         result = start(chosen, check=lambda spec: check_names(spec, options, own_model), everywhere=True, **how)
@@ -215,6 +218,11 @@ def _options(
     model: str | nn.Module | None, data: Any, config: str | None, given: dict[str, Any]
 ) -> tuple[Options, nn.Module | None, Any]:
     """The options, and the caller's own model and data if there are any."""
+    if isinstance(given.get("callback"), str):
+        given["callback"] = [given["callback"]]
+    callbacks = given.get("callback") or ()
+    if not isinstance(callbacks, list | tuple) or not all(isinstance(one, str) for one in callbacks):
+        raise UserError("callback names code, as FILE.py:NAME; objects are given as callbacks=[...]")
     own_model = None if model is None or isinstance(model, str) else model
     own_data = None if data is None or isinstance(data, str) else data
     if own_model is not None and not isinstance(own_model, nn.Module):
@@ -229,6 +237,18 @@ def _options(
 def _png(figure: Any) -> bytes:
     figure.savefig(buffer := io.BytesIO(), format="png")
     return buffer.getvalue()
+
+
+@contextlib.contextmanager
+def _plain_torch() -> Iterator[None]:
+    """Apart from what the caller is in the middle of: a run has the same bits wherever it is called, and draws none of theirs."""
+    with (
+        torch.inference_mode(False),
+        torch.enable_grad(),
+        torch.autocast("cpu", enabled=False),
+        torch.random.fork_rng(devices=[]),
+    ):
+        yield
 
 
 def _rows(path: Path) -> list[dict[str, Any]]:

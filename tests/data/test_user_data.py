@@ -108,14 +108,14 @@ from conveyor import models
 @models.register("tiny")
 def tiny(num_classes: int, in_channels: int) -> nn.Module:
     return nn.Sequential(
-        nn.Conv2d(in_channels, 4, 3, padding=1, bias=False), models.norms.BatchNorm(4), nn.ReLU(),
+        nn.Conv2d(in_channels, 4, 3, padding=1, bias=False), models.norms.BatchNorm(4), nn.ReLU(), nn.Dropout2d(0.3),
         nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(4, num_classes),
     )
 """
 
 
 def test_a_file_of_models_on_the_command_line(tmp_path: Path) -> None:
-    """Two workers find it; the run opens again only where the user names the file."""
+    """Two workers find it, and draw what one draws; the run opens again only where the user names the file."""
     (tmp_path / "nets.py").write_text(NETS)
     plain = {name: value for name, value in os.environ.items() if name != "CONVEYOR_MODELS"}
 
@@ -125,15 +125,15 @@ def test_a_file_of_models_on_the_command_line(tmp_path: Path) -> None:
             cwd=tmp_path, env={**plain, **variables}, capture_output=True, text=True, timeout=200,
         )  # fmt: skip
 
-    short = "--updates 2 --micro-batch-size 8 --accumulation 2 --layout 2x1 --no-report --no-tensorboard"
-    done = conveyor_command(f"train --model nets.py:tiny {short} --run-dir first")
+    short = "--updates 2 --micro-batch-size 8 --accumulation 2 --no-report --no-tensorboard"
+    done = conveyor_command(f"train --model nets.py:tiny {short} --layout 2x1 --run-dir first")
     assert done.returncode == 0, done.stderr
     refused = conveyor_command("validate --checkpoint-path first")
     assert refused.returncode == 2
     assert "set CONVEYOR_MODELS=nets.py" in refused.stderr
     done = conveyor_command("validate --checkpoint-path first", CONVEYOR_MODELS="nets.py")
     assert done.returncode == 0, done.stderr
-    done = conveyor_command(f"train --model tiny {short} --run-dir second", CONVEYOR_MODELS="nets.py")
+    done = conveyor_command(f"train --model tiny {short} --layout 1x1 --run-dir second", CONVEYOR_MODELS="nets.py")
     assert done.returncode == 0, done.stderr
     weights = [
         load_file(max((tmp_path / run / "checkpoints").glob("*/model.safetensors"))) for run in ("first", "second")
@@ -269,3 +269,87 @@ def test_what_cannot_be_done_with_objects_of_ones_own_is_refused(tmp_path: Path)
     resolving, _ = in_process.prepared(options, nn.Linear(1, 1), data)
     with pytest.raises(UserError, match="cuts a module of your own into stages"):
         resolving(options)
+
+
+class Drawing(nn.Module):
+    """Draws in every way that torch has, and in none that is ours."""
+
+    def __init__(self, num_classes: int = 2) -> None:
+        super().__init__()
+        self.conv, self.dropped, self.head = nn.Conv2d(1, 4, 3, padding=1), nn.Dropout2d(0.3), nn.Linear(4, num_classes)
+        self.plain = nn.Dropout(0.3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = torch.nn.functional.dropout(self.dropped(self.conv(x)), 0.2, self.training).mean((2, 3))
+        return self.head(self.plain(x + torch.rand_like(x)))
+
+
+def stored(folder: Path, update: int = 6) -> bytes:
+    return (folder / "checkpoints" / str(update) / "model.safetensors").read_bytes()
+
+
+def test_what_ones_own_module_draws_is_the_same_after_a_restart(tmp_path: Path) -> None:
+    """And the caller's generator is left as it was."""
+    given: dict[str, Any] = {**COMMON, "data": (arrays(64), arrays(20)), "lr_schedule": "constant", "accumulation": 2}
+    torch.manual_seed(1)
+    first_state = Drawing().state_dict()
+    before = torch.get_rng_state()
+    for name, updates, resume in (("whole", 6, "no"), ("parts", 3, "no"), ("parts", 6, "auto")):
+        module = Drawing()
+        module.load_state_dict(first_state)
+        torch.rand(len(name))  # what is drawn elsewhere
+        torch.set_rng_state(before)
+        conveyor.train(model=module, run_dir=tmp_path / name, resume=resume, **{**given, "updates": updates})
+        assert torch.equal(torch.get_rng_state(), before)
+    assert stored(tmp_path / "whole") == stored(tmp_path / "parts")
+
+
+@pytest.mark.parametrize(
+    ("change", "sentence"),
+    [
+        (
+            lambda m: m.append(nn.Linear(2, 7)),
+            r"answers 8 images with \[8, 7\]: it should be a tensor of shape \[8, 2\]",
+        ),
+        (lambda m: m.append(nn.Linear(2, 1)), r"answers 8 images with \[8, 1\]"),
+        (lambda m: m.append(nn.Unflatten(1, (2, 1))), r"answers 8 images with \[8, 2, 1\]"),
+        (lambda m: m.append(nn.LSTM(2, 2)), "answers 8 images with a tuple"),
+        (lambda m: m.double(), "0.weight of the model is torch.float64: make it float32"),
+        (lambda m: m.requires_grad_(False), "nothing to train"),
+    ],
+)
+def test_a_module_that_no_run_can_train_is_one_sentence(tmp_path: Path, change: Any, sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        conveyor.train(
+            model=change(net()), data=(arrays(64), None), run_dir=tmp_path, **{**COMMON, "micro_batch_size": 8}
+        )
+
+
+def test_where_a_run_is_called_changes_no_bit(tmp_path: Path) -> None:
+    given: dict[str, Any] = {**COMMON, "data": (arrays(64), arrays(20)), "model": "resnet8"}
+    conveyor.train(run_dir=tmp_path / "plain", **given)
+    for number, place in enumerate((torch.autocast("cpu", torch.bfloat16), torch.no_grad(), torch.inference_mode())):
+        with place:
+            conveyor.train(run_dir=tmp_path / str(number), **given)
+        assert stored(tmp_path / str(number)) == stored(tmp_path / "plain")
+
+
+def test_a_run_is_found_from_another_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = conveyor.train(run_dir="run", **COMMON)
+    monkeypatch.chdir("/")
+    assert run.best is not None
+    assert run.best.is_dir()
+    assert run.metrics
+    assert conveyor.load(run).class_names
+
+
+def test_one_callback_without_a_list(tmp_path: Path) -> None:
+    (tmp_path / "heard.py").write_text(
+        "class Note:\n    def on_end(self, record):\n        open(__file__ + '.end', 'w').close()\n"
+    )
+    conveyor.train(run_dir=tmp_path / "run", callback=f"{tmp_path}/heard.py:Note", **COMMON)  # type: ignore[arg-type]
+    assert (tmp_path / "heard.py.end").exists()
+    for wrong in ({"callback": print}, {"callback": [print]}, {"callbacks": print}):
+        with pytest.raises(UserError, match=r"callbacks=\[...\]|should be a list of objects"):
+            conveyor.train(run_dir=tmp_path / "other", **wrong, **COMMON)

@@ -13,6 +13,7 @@ from conveyor.spec.checks import exactness
         ({"model": "resnet50"}, "bit-identical to any other layout"),
         ({"model": "timm/convnext_atto"}, "bit-identical to any other layout of depth 1"),
         ({"usual": 2}, "bit-identical to any other layout with --threads 1"),
+        ({"model": "nets.py:tiny"}, "bit-identical to other layouts if your module's layers are"),
         ({"own": True}, "bit-identical to other layouts if your module's layers are"),
     ],
 )

@@ -10,7 +10,10 @@ from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+import torch
 from torch.compiler import is_compiling
+
+from conveyor.numerics.keyed import state_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +51,13 @@ def use(key: Key | None) -> Iterator[None]:
 
 
 def keyed(seed: int, update: int, slot: int | Sequence[int], *, norm_batches: int = 1) -> AbstractContextManager[None]:
-    """Context: everything random inside is drawn for this micro-batch (or for these, when several form one batch)."""
-    return use(Key(seed, update, (slot,) if isinstance(slot, int) else tuple(slot), norm_batches))
+    """Context: everything random inside is drawn for this micro-batch (or for these, when several form one batch).
+
+    Also what layers of others draw from torch's global generator for the CPU.
+    """
+    slots = (slot,) if isinstance(slot, int) else tuple(slot)
+    torch.default_generator.manual_seed(state_of(seed, "torch", update, *slots[:1]) >> 1)
+    return use(Key(seed, update, slots, norm_batches))
 
 
 def norm_batches() -> int:

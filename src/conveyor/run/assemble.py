@@ -70,6 +70,7 @@ def make_session(spec: RunSpec, world: World, own: UserObjects, state: State | N
     if world.device.type == "cpu":
         keep_freed_memory()
     model = build_model.build_model(spec, own=own.model, state=state)
+    build_model.check_trainable(model)
     if world.is_main and world.depth == 1:
         build_model.check_splits(model, spec)
     if world.is_main:

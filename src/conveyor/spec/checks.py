@@ -141,7 +141,7 @@ def exactness(
     """
     if machine.accelerators:
         return "accelerators: equal to other layouts within rounding"
-    if own:
+    if own or ":" in (model or ""):
         return "bit-identical to other layouts if your module's layers are"
     foreign = f" if {optimizer} treats each parameter by itself and draws nothing at random" if ":" in optimizer else ""
     # Inside a block of a library an image may cross a cut in another order of memory, which rounds differently.

@@ -14,8 +14,8 @@ from conveyor.data.subject import Subject
 from conveyor.errors import UserError
 from conveyor.models import units
 from conveyor.models.layers import norms
-from conveyor.models.layers.adopt import adopt_norms
-from conveyor.models.layers.stochastic import Stochastic
+from conveyor.models.layers.adopt import adopt_norms, adopt_random_layers
+from conveyor.models.layers.stochastic import Stochastic, name_layers
 from conveyor.models.weights import head_name
 from conveyor.numerics import convolution, recompute
 from conveyor.numerics.precision import Precision
@@ -31,12 +31,25 @@ from conveyor.training.whole_model_lane import LaneWork, WholeModelLane
 def build_model(spec: RunSpec, *, own: nn.Module | None = None, state: State | None = None) -> nn.Module:
     """The network with its weights, on the CPU: from the seed, from `--weights`, or from a checkpoint."""
     options = spec.options
-    model = adopt_norms(own) if own is not None else _fresh(options, spec.subject)
+    model = adopt_random_layers(adopt_norms(own)) if own is not None else _fresh(options, spec.subject)
+    name_layers(model)
     if state is not None:
         load_into(model, state.model, "the checkpoint")
     elif options.model.weights is not None:
         start_weights(model, options.model)
     return model
+
+
+def check_trainable(model: nn.Module) -> None:
+    """Refuse a module of somebody's own that no run can train."""
+    if not any(parameter.requires_grad for parameter in model.parameters()):
+        raise UserError("the model has no parameter that requires a gradient: there is nothing to train")
+    for name, parameter in model.named_parameters():
+        if parameter.dtype != torch.float32:
+            raise UserError(
+                f"{name} of the model is {parameter.dtype}: make it float32 (model.float(), torch.set_default_dtype); "
+                "--precision chooses the arithmetic"
+            )
 
 
 def outline(options: Options, about: Subject) -> nn.Module:

@@ -57,6 +57,8 @@ class Loss:
     weights: Tensor | None = field(default=None, compare=False)
     """float32 [C] on the device of the logits."""
     distillation: Distillation | None = None
+    num_classes: int | None = None
+    """C, which a module of somebody's own may not keep to."""
 
     @classmethod
     def from_options(cls, options: Options, num_classes: int, weights: Tensor | None = None) -> "Loss":
@@ -74,10 +76,18 @@ class Loss:
             chosen.bce_threshold,
             weights,
             taught if chosen.teacher is not None else None,
+            num_classes,
         )
 
     def __call__(self, logits: Tensor, target: Target) -> Tensor:
         """logits [B, C] -> the loss, a scalar."""
+        wanted = [len(target.labels), self.num_classes]
+        if self.num_classes and (not isinstance(logits, Tensor) or list(logits.shape) != wanted):
+            answer = list(logits.shape) if isinstance(logits, Tensor) else f"a {type(logits).__name__}"
+            raise UserError(
+                f"the model answers {wanted[0]} images with {answer}: it should be a tensor of shape {wanted}, one logit for "
+                "each image and class"
+            )
         logits = logits.float()
         own = self._of_labels(logits, target)
         if self.distillation is None or target.teacher is None:
