@@ -56,7 +56,7 @@ def admit(model: str | None) -> None:
 
 def admit_options(given: dict[str, Any]) -> None:
     """Allow the import of all code that options name; data of the user's own get their full name, as a run stores it."""
-    callbacks = given.get("callback", ())
+    callbacks = given.get("callback") or ()
     for named in (
         *map(given.get, ("model", "data", "optimizer")),
         *([callbacks] if isinstance(callbacks, str) else callbacks),
