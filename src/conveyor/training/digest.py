@@ -15,10 +15,8 @@ def digest(tensors: Mapping[str, Tensor], world: World) -> str:
 
     The sum over the tensors of a hash of name and bytes, modulo 2^64: which stage holds which does not matter.
     """
-    total = sum(_hash(name, tensor) for name, tensor in tensors.items()) % 2**64
-    signed = torch.tensor(total - 2**64 if total >= 2**63 else total, device=world.device)
-    world.sum_over_stages([signed])
-    return f"{int(signed) % 2**64:016x}"
+    own = sum(_hash(name, tensor) for name, tensor in tensors.items())
+    return f"{sum(world.of_stages(own)) % 2**64:016x}"
 
 
 def _hash(name: str, tensor: Tensor) -> int:

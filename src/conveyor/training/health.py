@@ -3,15 +3,10 @@
 import contextlib
 from collections.abc import Iterator
 
-import torch
-
 from conveyor.errors import UserError
 from conveyor.numerics import finite
 from conveyor.training.session import Session
 from conveyor.world.world import World
-
-PHRASE = 250
-"""Characters of a finding that travel between workers."""
 
 
 class NotFiniteError(UserError):
@@ -49,18 +44,9 @@ def check_weights(session: Session) -> None:
 
 
 def gathered(finding: finite.Finding | None, world: World) -> list[finite.Finding]:
-    """The findings of all workers, the same list on each: everyone fills its own row, and the rows are added up."""
-    rows = torch.zeros(world.size, 3 + PHRASE, dtype=torch.int32, device=world.device)
-    if finding is not None:
-        text = finding.phrase.encode("ascii", "replace")[:PHRASE]
-        row = [len(text), finding.rank, finding.place, *text]
-        rows[world.rank, : len(row)] = torch.tensor(row, dtype=torch.int32)
-    world.sum_over_all([rows])
-    return [
-        finite.Finding(rank, place, bytes(text[:length]).decode("ascii"))
-        for length, rank, place, *text in rows.tolist()
-        if length
-    ]
+    """The findings of all workers, the same list on each."""
+    told = world.of_all(None if finding is None else [finding.rank, finding.place, finding.phrase])
+    return [finite.Finding(*one) for one in told if one is not None]
 
 
 @contextlib.contextmanager

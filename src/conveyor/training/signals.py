@@ -6,8 +6,6 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-import torch
-
 from conveyor.training import handover
 from conveyor.world.world import World
 
@@ -48,11 +46,8 @@ class Signals:
 
     def agree(self, world: World) -> None:
         """After any worker received a signal: all of them name the same one, the lowest number of those received."""
-        heard = torch.zeros(signal.NSIG, dtype=torch.float64, device=world.device)
-        if self.received is not None:
-            heard[self.received] = 1
-        world.sum_over_all([heard])
-        self.received = signal.Signals(int(heard.nonzero()[0]))
+        heard = world.of_all(None if self.received is None else int(self.received))
+        self.received = signal.Signals(min(number for number in heard if number is not None))
 
     def _remember(self, number: int, frame: FrameType | None) -> None:
         if self.received is not None and number == signal.SIGINT:
