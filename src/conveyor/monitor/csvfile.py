@@ -34,7 +34,7 @@ class CsvFile:
     def read(self) -> list[dict[str, str]]:
         """Every complete row as text; an absent file has none."""
         try:
-            text = self.path.read_text(encoding="utf-8")
+            text = self.path.read_text(encoding="utf-8", errors="replace")
         except FileNotFoundError:
             return []
         complete = text[: text.rfind("\n") + 1]
@@ -55,7 +55,9 @@ class CsvFile:
             return {}
         if not lines or (first > len(head) and len(lines) < 2):
             return {}
-        names, values = (next(csv.reader([line])) for line in (head.decode("utf-8").rstrip("\n"), lines[-1]))
+        names, values = (
+            next(csv.reader([line])) for line in (head.decode("utf-8", errors="replace").rstrip("\n"), lines[-1])
+        )
         return dict(zip(names, values, strict=False))
 
     def append(self, record: Record) -> None:
