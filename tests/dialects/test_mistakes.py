@@ -84,7 +84,7 @@ MISTAKES = [
     ("tensorflow1", TF1 + "--layout", "--layout needs a value"),
     ("tensorflow1", "python restore.py", "--restore-path is required"),
     ("tensorflow1", "python restore.py --restore-path nowhere", "nowhere"),
-    ("tensorflow1", "python weight_avg.py --restore-path a", "--filename is required"),
+    ("tensorflow1", "python weight_avg.py --restore-path a", "--filename is required: the file of the average"),
     ("tensorflow1", "python weight_avg.py --restore-path a --filename b", "--mode is required"),
     ("tensorflow1", "python weight_avg.py --restore-path a --filename b --mode median", "--mode cannot be"),
     ("tensorflow1", "python weight_avg.py --restore-path a --filename b --mode mean -N 0", "at least 1"),

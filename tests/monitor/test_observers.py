@@ -80,6 +80,19 @@ def test_a_torn_last_line_is_dropped(tmp_path: Path) -> None:
     assert [row["update"] for row in rows(path)] == ["1", "2"]
 
 
+def test_bytes_that_are_no_text_are_no_end_of_a_run(tmp_path: Path) -> None:
+    """What a machine leaves that lost its power while the file grew."""
+    path = tmp_path / "x.csv"
+    path.write_bytes(b"update,loss\n1,2.5\n\xff\xfe\x00\x00\n2,2.4\n")
+    file = CsvFile(path, ("update", "loss"), "update")
+    assert file.last() == {"update": "2", "loss": "2.4"}
+    file.open(upto=10)
+    assert [row["update"] for row in rows(path)] == ["1", "2"]
+    path.write_bytes(b"\xff\xfe")
+    file.open(upto=10)
+    assert rows(path) == []
+
+
 def test_a_new_key_becomes_a_column_and_survives_a_resume(tmp_path: Path) -> None:
     path = tmp_path / "x.csv"
     file = CsvFile(path, ("update",), "update")

@@ -135,6 +135,18 @@ def test_a_folder_holds_one_run(finished: Path, tmp_path: Path) -> None:
         train(tmp_path / "busy")
 
 
+def test_a_folder_stays_free_where_the_data_are_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without validation too: nothing opens the data before the training does."""
+
+    def missing(*_: object) -> None:
+        raise UserError("no data")
+
+    with monkeypatch.context() as patched, pytest.raises(UserError, match="no data"):
+        patched.setattr("conveyor.run.assemble.open_dataset", missing)
+        train(tmp_path, validation=False)
+    train(tmp_path, validation=False)
+
+
 def test_a_damaged_checkpoint_is_named_and_the_one_before_is_used(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

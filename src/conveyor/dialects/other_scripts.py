@@ -19,11 +19,11 @@ from conveyor.run.stored_options import is_weights_file
 Rules = Callable[[str, Values, Launcher, Mapping[str, str]], Translation]
 
 
-def _path(values: Values, *keys: str) -> str:
+def _path(values: Values, *keys: str, what: str = "the run or the checkpoint that is meant") -> str:
     for key in keys:
         if values[key]:
             return checkpoint_path(str(values[key]))
-    raise UserError(f"{values.spelling(keys[0])} is required: the run or the checkpoint that is meant")
+    raise UserError(f"{values.spelling(keys[0])} is required: {what}")
 
 
 def _average(
@@ -72,7 +72,7 @@ def tensorflow1_train(script: str, values: Values, launcher: Launcher, environme
 
 def tensorflow1_average(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
     """weight_avg.py: mean or exponential average of a run's checkpoints."""
-    path, output = _path(values, "restore_path"), _path(values, "filename")
+    path, output = _path(values, "restore_path"), _path(values, "filename", what="the file of the average")
     if values["mode"] is None:
         raise UserError("--mode is required: mean or exponential")
     if values["discard_last"] not in (0, 1):
@@ -83,7 +83,8 @@ def tensorflow1_average(script: str, values: Values, launcher: Launcher, environ
 
 def pytorch_average(script: str, values: Values, launcher: Launcher, environment: Mapping[str, str]) -> Translation:
     """weight_avg.py of the later program."""
-    path, output = _path(values, "checkpoint_input_path"), _path(values, "checkpoint_output_path")
+    path = _path(values, "checkpoint_input_path")
+    output = _path(values, "checkpoint_output_path", what="the file of the average")
     mode = values["weight_avg_strategy"] if values["weight_avg_strategy"] != "none" else "mean"
     return _average(
         values, pytorch.STYLE, path, output, mode, values["weight_avg_exp_decay"], values["weight_avg_N"], []

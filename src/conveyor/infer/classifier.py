@@ -27,7 +27,7 @@ class Classifier(nn.Module):
         super().__init__()
         if loaded.module is None:
             raise UserError(
-                f"{loaded.name} is an ONNX or OpenVINO export and has no PyTorch module: load the run instead"
+                f"this export of {loaded.name} is for ONNX Runtime or OpenVINO and has no PyTorch module: load the run instead"
             )
         self.graph = ServingGraph(loaded.module, loaded.preprocessing, loaded.temperature)
         self.class_names = loaded.class_names

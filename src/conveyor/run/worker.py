@@ -75,6 +75,7 @@ def _run(
     if state is None:
         session.restarts, session.updates_repeated = begun_anew(folder, world)
     validation = make_validation(session.spec, world, own, prepare)
+    feed = make_feed(spec, world, own, prepare, session.update, session.lane.reads_data)
     during = spec.options.events.validation_mode == "during"
     if world.is_main:
         # From here on the folder holds a run; what went wrong before leaves it free for the next attempt.
@@ -94,7 +95,6 @@ def _run(
         # What is done again is recorded again.
         observer.start(spec.to_json(), session.update - session.events_due)
     try:
-        feed = make_feed(spec, world, own, prepare, session.update, session.lane.reads_data)
         watch = make_worker_profile(
             spec.options.run, folder, world.rank, session.lane.module, on_cpu=world.device.type == "cpu"
         )

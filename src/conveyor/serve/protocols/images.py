@@ -19,7 +19,10 @@ def decode(content: bytes, preprocessing: Preprocessing, max_pixels: int) -> NDA
         image = Encoded(content, max_pixels)
         sides = sorted((image.width, image.height))
         if sides[0] < 1 or sides[1] > LONGEST_SIDE_RATIO * sides[0]:
-            raise Refused(f"an image of {image.width} x {image.height} pixels cannot be classified")
+            raise Refused(
+                f"an image of {image.width} x {image.height} pixels cannot be classified: at most one side may be "
+                f"{LONGEST_SIDE_RATIO} times the other"
+            )
         return pixels_of(image, preprocessing)
     except TooLargeError as error:
         raise TooLarge(f"the image has too many pixels: {error}") from error
