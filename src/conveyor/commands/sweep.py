@@ -1,6 +1,7 @@
 """`conveyor sweep`: search options with Optuna, over runs of one or more seeds; table and page."""
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ def summary(sweep: Any, study: Any) -> tuple[list[str], dict[str, Any]]:
     """The table of all trials, best first, and how sure it is that the best is better than each other one."""
     from conveyor.measure.paired import mean_and_deviation, probability_better, verdict
     from conveyor.monitor.records import score
+    from conveyor.monitor.table import format_table
     from conveyor.report import cells
 
     trials = study.get_trials(deepcopy=False)
@@ -48,8 +50,14 @@ def summary(sweep: Any, study: Any) -> tuple[list[str], dict[str, Any]]:
     done = sorted(finished, key=lambda one: (-one.value, one.number))
     pruned = [one for one in trials if one not in finished]
     head = ["trial", *sweep.search, sweep.metric, "deviation", "best is better"]
+
+    def tried(one: Any) -> list[Any]:
+        """The trial's number and values; those of a list are kept as JSON."""
+        values = map(one.params.get, sweep.search)
+        return [one.number, *(json.loads(value) if isinstance(value, str) else value for value in values)]
+
     verdicts: list[str] = []
-    rows, said = [], ["  ".join(f"{title:>14}" for title in head)]
+    rows: list[list[Any]] = []
     for place, one in enumerate(done):
         results = one.user_attrs["results"]
         mean, deviation = mean_and_deviation(results)
@@ -61,20 +69,20 @@ def summary(sweep: Any, study: Any) -> tuple[list[str], dict[str, Any]]:
         sure = probability_better(apart) if place else None
         if place and len(verdicts) < 3:
             verdicts.append(verdict(f"trial {done[0].number}", f"trial {one.number}", sure, len(apart)))
-        values = [
-            *(one.params.get(name) for name in sweep.search),
+        row = [
+            *tried(one),
             round(mean, 6),
             "" if deviation is None else f"{deviation:.4f}",
             "" if sure is None else f"{100 * sure:.1f} %",
         ]
-        rows.append((cells.text(one.number), *map(cells.text, values)))
-        said.append("  ".join(f"{value!s:>14}" for value in (one.number, *values)))
-    rows += [(cells.text(one.number), *(cells.text(one.params.get(name)) for name in sweep.search), cells.text("given up early"), cells.text(""), cells.text("")) for one in pruned]  # fmt: skip
+        rows.append(row)
+    said = format_table(head, rows, rule=False).splitlines()
+    rows += [[*tried(one), "given up early", "", ""] for one in pruned]
     verdicts = verdicts or ["there are not two finished trials to compare"]
     title = f"Sweep of {', '.join(sweep.search)}"
     subtitle = f"{len(done)} trials of {sweep.seeds} seeds, {len(pruned)} given up early, by {sweep.metric}"
     context = {
         "title": title, "subtitle": subtitle, "verdict": verdicts,
-        "comparison": {"head": [(name, True) for name in head], "rows": rows},
+        "comparison": {"head": [(name, True) for name in head], "rows": [tuple(map(cells.text, row)) for row in rows]},
     }  # fmt: skip
     return [*said, *verdicts], context
