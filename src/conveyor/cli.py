@@ -34,16 +34,8 @@ EXTRAS = {
 
 
 UNUSABLE = (
-    errno.EACCES,
-    errno.EPERM,
-    errno.EEXIST,
-    errno.EROFS,
-    errno.ENOTDIR,
-    errno.EISDIR,
-    errno.ENAMETOOLONG,
-    errno.ELOOP,
-    *FULL,
-)
+    errno.EACCES, errno.EPERM, errno.EEXIST, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ELOOP, *FULL,
+)  # fmt: skip
 """Errors of the system that say what is wrong with a path, whichever command meets it."""
 
 
@@ -108,9 +100,8 @@ def _dispatch(words: list[str]) -> int:
     if words[0] == "--print-completion":
         return _print_completion(words[1:])
     name = words[0]
-    if name.startswith("-") or not name.replace("-", "_").isidentifier() or not commands.exists(name):
-        names = [each for group in commands.NAMES.values() for each in group]
-        raise UserError(f"there is no command {name!r}{did_you_mean(name, names)}; see conveyor --help")
+    if name not in commands.ALL:
+        raise UserError(f"there is no command {name!r}{did_you_mean(name, commands.ALL)}; see conveyor --help")
     arguments = parser_of(name).parse_args(words[1:])
     module = commands.load(name)
     given = getattr(arguments, "given", None) or {}
@@ -185,9 +176,8 @@ def _print_completion(words: list[str]) -> int:
 
     root = argparse.ArgumentParser(prog="conveyor")
     subparsers = root.add_subparsers()
-    for names in commands.NAMES.values():
-        for name in names:
-            module = commands.load(name)
-            module.add_arguments(subparsers.add_parser(name, help=module.HELP))
+    for name in commands.ALL:
+        module = commands.load(name)
+        module.add_arguments(subparsers.add_parser(name, help=module.HELP))
     print(shtab.complete(root, shell=words[0]))
     return 0

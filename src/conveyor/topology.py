@@ -6,6 +6,7 @@ in `A R` slots; slot number `k = a R + r` belongs to replica `r` and accumulatio
 """
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -107,14 +108,19 @@ def _stages(batch: BatchOptions) -> int:
     if batch.splits == ("auto",) and batch.stages is None:
         raise UserError("--splits auto needs the number of stages: add --stages N")
     stages = batch.stages or len(named) + 1
-    mapping = batch.device_mapping
-    if mapping and len(mapping) != stages:
+    if batch.device_mapping:
+        check_mapping(batch.device_mapping, stages)
+    return stages
+
+
+def check_mapping(mapping: Sequence[int], stages: int) -> None:
+    """Refuse a device mapping with another number of entries than stages, or one that leaves out a device."""
+    if len(mapping) != stages:
         raise UserError(f"--device-mapping has {len(mapping)} entries for {stages} stages: give one for each stage")
-    if mapping and sorted(set(mapping)) != list(range(max(mapping) + 1)):
+    if sorted(set(mapping)) != list(range(max(mapping) + 1)):
         raise UserError(
             f"--device-mapping {' '.join(map(str, mapping))} leaves a gap: use every number from 0 to {max(mapping)}"
         )
-    return stages
 
 
 @dataclass(frozen=True, slots=True)

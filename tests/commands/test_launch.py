@@ -39,6 +39,22 @@ def test_no_instances_are_no_job(conveyor: Command, words: list[str]) -> None:
     assert "at least one" in err
 
 
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (["--threads", "-2"], "--threads is -2; the smallest value is 1"),
+        (["--hosts", "a,b", "--port", "70000"], "--port is 70000; the largest value is 65535"),
+        (["--max-restarts", "-1"], "--max-restarts is -1; the smallest value is 0"),
+        (["--emit", "k8s", "--cpus", "0"], "--cpus is 0; the smallest value is 1"),
+        (["--emit", "slurm", "--nodes", "-1"], "should be a whole number above 0"),
+        (["--env", "=x"], "is no name of a variable"),
+    ],
+)
+def test_numbers_out_of_range_are_refused(conveyor: Command, words: list[str], part: str) -> None:
+    code, _, err = conveyor("launch", *words, "--print", "--", "true")
+    assert (code, part in err) == (2, True), err
+
+
 def test_the_documented_commands_name_a_program() -> None:
     """They need several machines, so no test runs them."""
     text = "".join(path.read_text() for path in DOCS.glob("*.md"))

@@ -31,6 +31,19 @@ def test_the_folder_that_the_user_is_in_stays(
     assert (code, "you are in it" in out, list((tmp_path / "run").iterdir())) == (0, True, [])
 
 
+def test_the_end_of_the_input_is_no_answer(
+    conveyor: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, finished: Path
+) -> None:
+    def end(question: str) -> str:
+        raise EOFError
+
+    shutil.copytree(finished, tmp_path / "run")
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("builtins.input", end)
+    code, out, _ = conveyor("runs", tmp_path / "run", "--delete")
+    assert (code, "nothing was deleted" in out, (tmp_path / "run" / "options.yml").exists()) == (0, True, True)
+
+
 def test_a_link_to_a_run_is_deleted_with_it(conveyor: Command, tmp_path: Path, finished: Path) -> None:
     shutil.copytree(finished, tmp_path / "runs" / "one")
     (tmp_path / "links").mkdir()

@@ -27,6 +27,11 @@ def test_list(conveyor: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert rows["imagenet"]["train_images"] == 1_281_167
 
 
+def test_counts_are_above_zero(conveyor: Run) -> None:
+    code, _, error = conveyor("data", "bench", "--batches", "-3")
+    assert (code, "should be a whole number above 0" in error) == (2, True)
+
+
 def test_get(conveyor: Run, tmp_path: Path) -> None:
     make_mnist(tmp_path / "MNIST" / "raw")
     assert conveyor("data", "get", "mnist", "--data-dir", str(tmp_path))[:2] == (

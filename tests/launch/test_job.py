@@ -126,3 +126,13 @@ def test_the_usual_port_gives_way_and_a_wished_one_does_not() -> None:
         with pytest.raises(UserError, match=f"port {port} is taken"):
             hosts._usable_port(port)
     assert hosts._usable_port(port) == port
+
+
+def test_an_ssh_that_cannot_be_started_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refused(*words: object, **how: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("conveyor.launch.hosts.subprocess.Popen", refused)
+    plan = LaunchPlan(instances=2, hosts=("first.invalid", "second.invalid"))
+    with pytest.raises(UserError, match=r"ssh cannot be started \(Permission denied\)"):
+        hosts.run(["true"], plan)

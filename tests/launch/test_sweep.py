@@ -64,11 +64,12 @@ def test_bounds_that_cannot_be_searched_are_one_sentence(tmp_path: Path, bounds:
 def test_a_trial_that_was_given_up_is_not_among_the_finished_ones(tmp_path: Path) -> None:
     import optuna
 
-    sweep = Sweep.read(write(tmp_path / "sweep.yml", search={"learning_rate": [0.1, 0.2, 0.3]}))
+    sweep = Sweep.read(write(tmp_path / "sweep.yml", search={"learning_rate": [0.1, 0.2, 0.3], "optimizer": ["adam"]}))
     study = optuna.create_study(direction="maximize")
     for number in range(3):
         trial = study.ask()
         sweep.value_of(trial, "learning_rate")
+        sweep.value_of(trial, "optimizer")
         trial.report(50.0 + number, 1)
         if number == 2:
             study.tell(trial, state=optuna.trial.TrialState.PRUNED)
@@ -77,6 +78,7 @@ def test_a_trial_that_was_given_up_is_not_among_the_finished_ones(tmp_path: Path
             study.tell(trial, 60.0 + number)
     lines, context = summary(sweep, study)
     assert [line.split()[0] for line in lines[1:3]] == ["1", "0"]
+    assert [line.split()[2] for line in lines[:2]] == ["optimizer", "adam"]
     assert "1 given up early" in context["subtitle"]
     assert len(context["comparison"]["rows"]) == 3
 

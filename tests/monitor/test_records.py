@@ -2,7 +2,7 @@
 
 import pytest
 
-from conveyor.monitor.records import many
+from conveyor.options.units import many
 
 
 @pytest.mark.parametrize(

@@ -80,6 +80,12 @@ def test_what_does_not_fit_is_explained() -> None:
     assert "MiB per device and the limit is" in str(no_proposal(model(), asked, DEVICE))
 
 
+def test_a_batch_that_no_layout_divides_is_not_told_as_too_little_memory() -> None:
+    asked = Wanted(devices=3, global_batch=4, memory=1e9, depths=(1,))
+    assert proposals(model(), DEVICE, asked) == []
+    assert str(no_proposal(model(), asked, DEVICE)).startswith("no layout of 3 devices suits a global batch of 4")
+
+
 def test_the_options_of_a_proposal_run_it() -> None:
     asked = Wanted(
         devices=4, global_batch=32, micro_batches=(4,), depths=(2,), schedules=("1f1b",), recompute=("block",)

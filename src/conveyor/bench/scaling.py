@@ -3,6 +3,7 @@
 import math
 import re
 from collections.abc import Iterable, Sequence
+from statistics import linear_regression
 from typing import NamedTuple
 
 from conveyor.bench.records import Record, Sample
@@ -106,15 +107,10 @@ def exponent(members: Sequence[Record], key: str) -> Exponent | None:
     values = [math.log(float(text)) for text, _ in found]
     medians = [math.log(one.median) for _, one in found]
     rounds = min(one.n for _, one in found)
-    slopes = [slope(values, [math.log(one.values[number]) for _, one in found]) for number in range(rounds)]
-    return Exponent(slope(values, medians), min(slopes), max(slopes), rounds, slope(values[-2:], medians[-2:]))
-
-
-def slope(xs: Sequence[float], ys: Sequence[float]) -> float:
-    """Of the line with the least squares: sum (x - mean x) (y - mean y) / sum (x - mean x)^2."""
-    x_mean, y_mean = sum(xs) / len(xs), sum(ys) / len(ys)
-    spread = sum((x - x_mean) ** 2 for x in xs)
-    return sum((x - x_mean) * (y - y_mean) for x, y in zip(xs, ys, strict=True)) / spread
+    by_round = ([math.log(one.values[number]) for _, one in found] for number in range(rounds))
+    slopes = [linear_regression(values, logs).slope for logs in by_round]
+    fitted, end = (linear_regression(xs, ys).slope for xs, ys in ((values, medians), (values[-2:], medians[-2:])))
+    return Exponent(fitted, min(slopes), max(slopes), rounds, end)
 
 
 def _cell(sample: Sample | None) -> str:

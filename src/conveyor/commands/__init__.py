@@ -12,8 +12,7 @@ NAMES = {
 """Sub-commands by the heading under which `conveyor --help` lists them."""
 
 
-def exists(name: str) -> bool:
-    return any(name in names for names in NAMES.values())
+ALL = tuple(name for names in NAMES.values() for name in names)
 
 
 def load(name: str) -> ModuleType:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, Any
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
 from conveyor.monitor.progress import say
-from conveyor.monitor.records import many
 from conveyor.monitor.table import format_table
 from conveyor.options import Options, specs
-from conveyor.options.parser import add_config, add_options, add_word, options_from
+from conveyor.options.parser import add_config, add_options, add_word, count, options_from
+from conveyor.options.units import many
 
 if TYPE_CHECKING:
     from conveyor.bench.records import Record
@@ -42,15 +42,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     verify = actions.add_parser("verify", help="check counts, checksums and that every image can be decoded")
     verify.add_argument("folder", help="folder of a data set")
     verify.add_argument("--no-decode", dest="decode", action="store_false", help="do not decode the images")
-    verify.add_argument("--threads", type=int, default=usable_cores(), help="images checked at a time")
+    verify.add_argument("--threads", type=count, default=usable_cores(), help="images checked at a time")
     verify.add_argument("--json", action="store_true", help="JSON instead of text")
 
     build = actions.add_parser("build-tfrecords", help="class folders into TFRecord files of ImageNet's layout")
     build.add_argument("source", help="folder with train/ and validation/ (or val/), one folder per class in each")
     build.add_argument("target", help="folder for the files; what is complete there is kept")
-    build.add_argument("--train-shards", type=int, default=1024, help="files for training [1024]")
-    build.add_argument("--validation-shards", type=int, default=128, help="files for validation [128]")
-    build.add_argument("--threads", type=int, default=8, help="files written at a time [8]")
+    build.add_argument("--train-shards", type=count, default=1024, help="files for training [1024]")
+    build.add_argument("--validation-shards", type=count, default=128, help="files for validation [128]")
+    build.add_argument("--threads", type=count, default=8, help="files written at a time [8]")
     build.add_argument("--class-texts", help="file with lines of a class folder's name and its text")
     build.add_argument("--bounding-boxes", help="CSV file of filename,xmin,ymin,xmax,ymax (0..1)")
 
@@ -64,17 +64,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     audit.add_argument(
         "--out", default="audit", metavar="FOLDER", help="for audit.html, audit.csv, exclude.txt [audit]"
     )
-    audit.add_argument("--threads", type=int, default=usable_cores(), help="images looked at at a time")
+    audit.add_argument("--threads", type=count, default=usable_cores(), help="images looked at at a time")
     add_config(audit)
     add_options(audit, names=reading_options())
 
     bench = actions.add_parser("bench", help="images per second of the input pipeline, by stage")
-    bench.add_argument("--batches", type=int, default=20, help="batches to deliver [20]")
-    bench.add_argument("--threads", type=int, help="loader threads; default: the cores for photographs, else 1")
+    bench.add_argument("--batches", type=count, default=20, help="batches to deliver [20]")
+    bench.add_argument("--threads", type=count, help="loader threads; default: the cores for photographs, else 1")
     bench.add_argument("--peers", action="store_true", help="compare with other loaders on the same photographs")
-    bench.add_argument("--rounds", type=int, default=3, help="with --peers: rounds over all sides [3]")
+    bench.add_argument("--rounds", type=count, default=3, help="with --peers: rounds over all sides [3]")
     bench.add_argument("--out", metavar="FOLDER", help="with --peers: write a benchmark record into this folder")
-    bench.add_argument("--images", type=int, default=512, help="with --peers: files per round [512]")
+    bench.add_argument("--images", type=count, default=512, help="with --peers: files per round [512]")
     bench.add_argument("--json", action="store_true", help="JSON instead of text")
     add_config(bench)
     add_options(bench, names=reading_options())
@@ -169,7 +169,7 @@ def _get(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from conveyor.data.verify import verify
 
-    report = verify(Path(arguments.folder).expanduser(), decode=arguments.decode, threads=max(1, arguments.threads))
+    report = verify(Path(arguments.folder).expanduser(), decode=arguments.decode, threads=arguments.threads)
     if arguments.json:
         content = {**dataclasses.asdict(report), "folder": str(report.folder), "data": report.name, "good": report.good}
         del content["name"]
@@ -191,7 +191,7 @@ def _audit(arguments: argparse.Namespace) -> int:
     from conveyor.report.audit_page import write_audit
 
     pictures = Pictures(options_from(arguments))
-    found = audit(pictures, [_existing(name) for name in arguments.answers], max(1, arguments.threads))
+    found = audit(pictures, [_existing(name) for name in arguments.answers], arguments.threads)
     out = Path(arguments.out).expanduser()
     for line in write_audit(out, pictures, found):
         say(line)
@@ -206,9 +206,6 @@ def _build(arguments: argparse.Namespace) -> int:
     from conveyor.data.formats.boxes import NO_BOXES, read_boxes
     from conveyor.data.formats.tfrecord_builder import BuildOptions, build_tfrecords, read_class_texts
 
-    for name in ("train_shards", "validation_shards", "threads"):
-        if getattr(arguments, name) < 1:
-            raise UserError(f"--{name.replace('_', '-')} must be at least 1")
     options = BuildOptions(
         train_shards=arguments.train_shards,
         validation_shards=arguments.validation_shards,
@@ -224,7 +221,7 @@ def _build(arguments: argparse.Namespace) -> int:
 def _bench(arguments: argparse.Namespace) -> int:
     from conveyor.bench.loader_speed import measure
 
-    found = measure(bench_options(arguments), max(1, arguments.batches), arguments.threads)
+    found = measure(bench_options(arguments), arguments.batches, arguments.threads)
     if arguments.json:
         rates = {"feed": found.feed.to_json(), "whole": found.whole.to_json(), "bound": found.bound.to_json()}
         print(json.dumps({**rates, "stages": found.stages}, indent=1))
@@ -257,7 +254,7 @@ def _peers(arguments: argparse.Namespace) -> int:
     files = files[: len(files) // batch * batch]
     threads, size = arguments.threads or usable_cores(), options.model.image_size or 224
     rates, failed = loader_comparison.compare(
-        list(loader_peers.available()), files, size=size, batch=batch, threads=threads, rounds=max(1, arguments.rounds)
+        list(loader_peers.available()), files, size=size, batch=batch, threads=threads, rounds=arguments.rounds
     )
     rows = loader_comparison.rows(rates)
     conditions = {"threads": threads, "files": len(files), "batch": batch, "rounds": arguments.rounds}

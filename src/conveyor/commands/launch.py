@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from conveyor import commands
 from conveyor.errors import UserError
 from conveyor.monitor.progress import say_aside
-from conveyor.options.parser import add, add_settings, settings_from
+from conveyor.options.coerce import checked
+from conveyor.options.parser import add, add_settings, count, settings_from
 
 if TYPE_CHECKING:
     from conveyor.launch.job import LaunchPlan
@@ -43,7 +44,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         choices=("slurm", "k8s", "trainjob", "jobset", "sky"),
         help="Print a batch script or manifest and stop: SLURM; Kubeflow v1 (PyTorchJob) or v2 (TrainJob); JobSet; SkyPilot.",
     )
-    add(cluster, "--nodes", int, "N", "Machines of the emitted job; default: those of --hosts.")
+    add(cluster, "--nodes", int, "N", "Machines of the emitted job; default: those of --hosts.", count)
     add_settings(cluster, Cluster, "image", "namespace")
     cluster.add_argument(
         "--volume",
@@ -68,25 +69,26 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(
             "there is nothing to start: give the command of a worker, as in `conveyor launch -- conveyor train`."
         )
-    if argv[0].isidentifier() and commands.exists(argv[0]) and shutil.which(argv[0]) is None:
+    if argv[0] in commands.ALL and shutil.which(argv[0]) is None:
         raise UserError(f"{argv[0]} is a command of conveyor, not a program: write `-- conveyor {argv[0]} ...`.")
     names = tuple(expand_hosts(arguments.hosts))
     asked = [number for number in (arguments.instances, arguments.replicas) if number is not None]
-    plan = settings_from(
-        LaunchPlan,
-        arguments,
-        instances=asked[0] if asked else max(1, len(names)),
-        hosts=names,
-        this_host=arguments.host_index,
-        min_hosts=arguments.min_hosts if not arguments.emit else None,
-        secret=_secret_from_input() if arguments.secret_file == "-" else "",
-        environment=dict(_variable(text) for text in arguments.env),
-        tagged=arguments.tag_output,
+    plan = checked(
+        settings_from(
+            LaunchPlan,
+            arguments,
+            instances=asked[0] if asked else max(1, len(names)),
+            hosts=names,
+            this_host=arguments.host_index,
+            min_hosts=arguments.min_hosts if not arguments.emit else None,
+            secret=_secret_from_input() if arguments.secret_file == "-" else "",
+            environment=dict(_variable(text) for text in arguments.env),
+            tagged=arguments.tag_output,
+        )
     )
     if arguments.emit:
-        cluster = settings_from(
-            Cluster, arguments, num_hosts=arguments.nodes or plan.num_hosts, volumes=tuple(arguments.volume)
-        )
+        machines = {"num_hosts": arguments.nodes or plan.num_hosts, "volumes": tuple(arguments.volume)}
+        cluster = checked(settings_from(Cluster, arguments, **machines))
         print(manifests.emit(arguments.emit, argv, plan, cluster), end="")
         return 0
     if arguments.show:
@@ -132,6 +134,8 @@ def _secret_from_input() -> str:
 def _variable(text: str) -> tuple[str, str]:
     """`NAME=VALUE`, or `NAME` for the value it has here."""
     name, equals, value = text.partition("=")
+    if not name.isidentifier():
+        raise UserError(f"--env {text}: {name!r} is no name of a variable; write NAME or NAME=VALUE.")
     if not equals and name not in os.environ:
         raise UserError(f"--env {name}: the variable is not set here; give it a value with --env {name}=VALUE.")
     return name, value if equals else os.environ[name]

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from conveyor.monitor.progress import folded
 from conveyor.monitor.table import format_table
+from conveyor.options.parser import count
 
 if TYPE_CHECKING:
     from conveyor.models.units import Unit
@@ -20,7 +21,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--image-size", type=int, help="height and width of the images [the model's own]")
     parser.add_argument("--num-classes", type=int, help="classes [the model's own]")
     parser.add_argument("--in-channels", type=int, default=3, help="input channels [3]")
-    parser.add_argument("--stages", type=int, help="propose splits into this many stages of equal work")
+    parser.add_argument("--stages", type=count, help="propose splits into this many stages of equal work")
     parser.add_argument("--json", action="store_true", help="JSON instead of text")
 
 
@@ -114,7 +115,7 @@ def show(arguments: argparse.Namespace) -> str:
 
 def _proposed(units: "list[Unit]", stages: int | None) -> list[str]:
     """Names of splits into stages of about equal work."""
-    if not stages or stages < 2:
+    if stages in (None, 1):
         return []
     from conveyor.pipeline.balance import automatic_splits
 

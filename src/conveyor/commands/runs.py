@@ -9,8 +9,9 @@ from pathlib import Path
 
 from conveyor.errors import UserError
 from conveyor.files import read_object
-from conveyor.monitor.records import many, readable_time
+from conveyor.monitor.records import readable_time
 from conveyor.monitor.table import format_table
+from conveyor.options.units import many
 
 HELP = "List the runs in a folder; sort, filter and delete them."
 SORTS = ("time", "accuracy", "name", "seconds")
@@ -105,10 +106,12 @@ def _delete(rows: list[Row], *, sure: bool) -> int:
     if not sure:
         if not sys.stdin.isatty():
             raise UserError(f"deleting {many(len(rows), 'run')} needs an answer: add --yes")
-        if (
-            input(f"delete {'this run' if len(rows) == 1 else f'these {len(rows)} runs'} for ever? [y/N] ").lower()
-            != "y"
-        ):
+        what = "this run" if len(rows) == 1 else f"these {len(rows)} runs"
+        try:
+            answer = input(f"delete {what} for ever? [y/N] ")
+        except EOFError:  # Ctrl-D
+            answer = ""
+        if answer.lower() != "y":
             print("nothing was deleted")
             return 0
     for row in rows:

@@ -1,6 +1,7 @@
 """`conveyor sweep`: search options with Optuna, over runs of one or more seeds; table and page."""
 
 import argparse
+import json
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +50,12 @@ def summary(sweep: Any, study: Any) -> tuple[list[str], dict[str, Any]]:
     done = sorted(finished, key=lambda one: (-one.value, one.number))
     pruned = [one for one in trials if one not in finished]
     head = ["trial", *sweep.search, sweep.metric, "deviation", "best is better"]
+
+    def tried(one: Any) -> list[Any]:
+        """The trial's number and values; those of a list are kept as JSON."""
+        values = map(one.params.get, sweep.search)
+        return [one.number, *(json.loads(value) if isinstance(value, str) else value for value in values)]
+
     verdicts: list[str] = []
     rows: list[list[Any]] = []
     for place, one in enumerate([*done, *pruned]):
@@ -65,7 +72,7 @@ def summary(sweep: Any, study: Any) -> tuple[list[str], dict[str, Any]]:
                 verdicts.append(verdict(f"trial {done[0].number}", f"trial {one.number}", sure, len(apart)))
             spread = "" if deviation is None else f"{deviation:.4f}"
             figures = [round(mean, 6), spread, "" if sure is None else f"{100 * sure:.1f} %"]
-        rows.append([one.number, *(one.params.get(name) for name in sweep.search), *figures])
+        rows.append([*tried(one), *figures])
     verdicts = verdicts or ["there are not two finished trials to compare"]
     title = f"Sweep of {', '.join(sweep.search)}"
     subtitle = f"{len(done)} trials of {sweep.seeds} seeds, {len(pruned)} given up early, by {sweep.metric}"

@@ -39,7 +39,7 @@ def pytorch_restore(script: str, values: Values, launcher: Launcher, environment
     """restore.py: all options come with the checkpoint."""
     path = _path(values, "checkpoint_path", "checkpoint_input_path")
     stored = stored_runs.stored_options(path)
-    seed = stored_runs.batch_in_words(stored, "batch_size", "gradient_accumulation")
+    seed = stored_runs.batch_in_words(stored, "gradient_accumulation")
     made = lambda given: pytorch.translate("train", given, launcher, environment)  # noqa: E731
     return stored_runs.restored(values, made, path, pytorch.STYLE, stored, seed)
 
@@ -60,7 +60,7 @@ def tensorflow1_train(script: str, values: Values, launcher: Launcher, environme
         return tensorflow1.translate(script, values, launcher, environment)
     path = _path(values, "restore_path")
     stored = stored_runs.stored_options(path)
-    seed = stored_runs.batch_in_words(stored, "batch_size", "gradient_accumulation_count")
+    seed = stored_runs.batch_in_words(stored, "gradient_accumulation_count")
     seed |= tensorflow1.in_words(stored)
     if values.has("epochs"):
         del seed["iterations"]  # where both are given, iterations take precedence

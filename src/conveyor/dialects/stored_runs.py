@@ -104,12 +104,12 @@ def stored_options(path: str) -> Options:
     return restored_options(Path(path), {})
 
 
-def batch_in_words(stored: Options, batch: str, accumulation: str) -> dict[str, Any]:
+def batch_in_words(stored: Options, accumulation: str) -> dict[str, Any]:
     """The stored topology under the names of a dialect."""
     from conveyor.topology import Topology
 
     topology, _ = Topology.from_options(stored.batch)
-    return {batch: topology.micro_batch, accumulation: topology.accumulation, "replicas": topology.replicas}
+    return {"batch_size": topology.micro_batch, accumulation: topology.accumulation, "replicas": topology.replicas}
 
 
 def _translated(

@@ -21,9 +21,9 @@ class Cluster:
     namespace: str = option("default", "Kubernetes namespace.")
     volumes: tuple[str, ...] = ()
     """`SOURCE:PATH`: a claim of Kubernetes or a bucket of SkyPilot, and where the workers see it."""
-    cpus: int = option(1, "Cores of each worker.", metavar="N")
+    cpus: int = option(1, "Cores of each worker.", metavar="N", minimum=1)
     memory: str = option("4Gi", "Memory of each worker.")
-    gpus: int = option(0, "GPUs of each worker.", metavar="N")
+    gpus: int = option(0, "GPUs of each worker.", metavar="N", minimum=0)
     gpu_type: str | None = option(None, "For SkyPilot: which GPU, such as A100.", metavar="NAME")
     time: str | None = option(None, "Time limit of the SLURM job.")
     partition: str | None = option(None, "Partition of SLURM.")

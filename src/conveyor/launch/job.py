@@ -29,15 +29,15 @@ class LaunchPlan:
     instances: int = 1
     workers: int | None = None
     """Worker processes; default: one per instance."""
-    replicas: int | None = option(None, "Data-parallel copies over all instances.", metavar="N")
+    replicas: int | None = option(None, "Data-parallel copies over all instances.", metavar="N", minimum=1)
     """Default: as the started program says."""
-    devices_per_replica: int = option(1, "Devices (stages) of each copy.", metavar="N")
+    devices_per_replica: int = option(1, "Devices (stages) of each copy.", metavar="N", minimum=1)
     hosts: tuple[str, ...] = ()
     """Machines; empty: this one. Instances are spread over them evenly, in order."""
     this_host: int | None = None
     """Start only this host's share; default: the whole job, through ssh when there are several hosts."""
     min_hosts: int | None = option(None, "Elastic: go on with at least N machines.", metavar="N")
-    port: int = option(0, "Port of the first host's rendezvous.", metavar="P")
+    port: int = option(0, "Port of the first host's rendezvous.", metavar="P", minimum=0, maximum=65535)
     """0 lets the system choose (one host only)."""
     interface: str | None = option(
         None, "Network interface of the workers' traffic, or its network (10.1.3.0/24).", metavar="NAME|NETWORK"
@@ -51,8 +51,8 @@ class LaunchPlan:
     secret: str = field(default="", repr=False)
     """The secret itself, where the launcher of the whole job has handed it over."""
     numa: bool = option(False, "No worker crosses a NUMA node.")
-    threads: int | None = option(None, "Threads of each worker; default: its share of cores.", metavar="N")
-    max_restarts: int = option(0, "Starts again after a worker was killed.", metavar="N")
+    threads: int | None = option(None, "Threads of each worker; default: its share of cores.", metavar="N", minimum=1)
+    max_restarts: int = option(0, "Starts again after a worker was killed.", metavar="N", minimum=0)
     environment: Mapping[str, str] = field(default_factory=dict)
     """Variables handed to every worker on every host."""
     tagged: bool = False

@@ -35,8 +35,6 @@ A record is a plain `dict[str, float | int | str]`. Keys that do not apply are l
 
 from collections.abc import Mapping
 
-from conveyor.options.units import many as many
-
 Value = float | int | str
 Record = Mapping[str, Value]
 

@@ -202,7 +202,7 @@ def optimiser_copies(chosen: OptimizerOptions) -> float:
 
 
 def no_proposal(model: Model, wanted: Wanted, hardware: Hardware) -> UserError:
-    """Why nothing fits, with the least memory that would do."""
+    """Why there is no way: none suits the batch, or none fits into the memory, with the least that would do."""
     small = [
         made
         for depth in wanted.depths or sorted(divisors(wanted.devices))
@@ -210,12 +210,12 @@ def no_proposal(model: Model, wanted: Wanted, hardware: Hardware) -> UserError:
         if depth <= len(model)
         and (made := propose(model, hardware, replace(wanted, memory=None), max(1, wanted.devices // depth), depth, min(wanted.micro_batches or (1,)), "1f1b", recompute))
     ]  # fmt: skip
-    if not small:
+    least = min((one.peak_memory for one in small), default=0.0)
+    if wanted.memory is None or least <= wanted.memory:
         return UserError(
             f"no layout of {wanted.devices} devices suits a global batch of {wanted.global_batch}: change one of them"
         )
-    least = min(one.peak_memory for one in small)
     return UserError(
         f"nothing fits: the smallest plan found needs {least / 2**20:.0f} MiB per device and the limit is "
-        f"{(wanted.memory or 0) / 2**20:.0f} MiB; raise --memory or --devices"
+        f"{wanted.memory / 2**20:.0f} MiB; raise --memory or --devices"
     )

@@ -10,9 +10,10 @@ from conveyor.layout import deal, parse_layout
 from conveyor.monitor import svg
 from conveyor.monitor.gantt import PHASE_COLOURS
 from conveyor.monitor.gantt import gantt as draw_gantt
-from conveyor.monitor.records import many, readable_rate, readable_time
+from conveyor.monitor.records import readable_rate, readable_time
 from conveyor.options import specs
 from conveyor.options.coerce import to_plain
+from conveyor.options.units import many
 from conveyor.report import cells, images, pictures
 from conveyor.report.inputs import Calibration, Confusion, Row, Run
 from conveyor.report.verdict import verdict
@@ -30,10 +31,7 @@ MOST_CLASSES, MOST_LABELS = 100, 1000
 def of_run(run: Run, image_budget: int, checkpoint: str | None = None) -> dict[str, Any]:
     """The template's values for one run."""
     spec = run.spec
-    made_of = [
-        str(spec.get("model") or run.options.get("model") or ""),
-        str(spec.get("data") or run.options.get("data") or ""),
-    ]
+    made_of = [str(spec.get(key) or run.options.get(key) or "") for key in ("model", "data")]
     state = "running" if run.running else str(run.result.get("reason", "")) or "unfinished"
     return {
         "title": run.name,

@@ -22,7 +22,7 @@ from conveyor.dialects.translation import (
 from conveyor.dialects.values import number
 from conveyor.errors import UserError, did_you_mean
 from conveyor.options.units import Duration, format_fraction
-from conveyor.topology import exact
+from conveyor.topology import check_mapping, exact
 
 STYLE = "tensorflow2"
 
@@ -151,12 +151,7 @@ def _stages(draft: Draft) -> int:
     if values["recomputation"] and not splits and values["training"]:
         raise UserError("--recomputation needs a pipelined model: add --pipeline-splits")
     if mapping:
-        if len(mapping) != stages:
-            raise UserError(f"--device-mapping has {len(mapping)} entries for {stages} stages: give one for each stage")
-        if sorted(set(mapping)) != list(range(max(mapping) + 1)):
-            raise UserError(
-                f"--device-mapping {' '.join(map(str, mapping))} leaves a gap: use every number from 0 to {max(mapping)}"
-            )
+        check_mapping(mapping, stages)
     if len(proportions) > 1 and not splits:
         raise UserError("--available-memory-proportion takes one value without --pipeline-splits")
     check_proportions(proportions, 2 * stages, f"2 for each of the {stages} stages", most=100)
