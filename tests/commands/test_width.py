@@ -23,9 +23,12 @@ SAID = [
     ("train --pretrained tf_efficientnet_lite0 --no-download --data-dir photos", 2), ("predict runs/a nothing.png", 2),
     ("restore runs/a", 0), ("validate --checkpoint-path runs/b", 2), ("serve nothing", 2), ("compare runs/a runs/a", 0),
     ("report runs/a", 0), ("export runs/a --out exported", 2), ("data verify photos", None),
+]  # fmt: skip
+
+
+FURTHER = [
     ("train --updates 44 --threads 1 --layout 1x1 --seed 1 --quiet --run-dir runs/c", 0), ("compare runs/a runs/c", 1),
-    ("average runs/a --out averaged", 0), ("data list", 0),
-    *((f"{command} --help", 0) for command in ("predict", "serve", "request", "batch-find")),
+    ("average runs/a --out averaged", 0), ("request --help", 0), ("serve --help", 0), ("batch-find --help", 0),
 ]  # fmt: skip
 
 
@@ -73,6 +76,12 @@ def test_lines_fit(place: Path) -> None:
         assert too_long(lines) == [], words
         assert expected is None or code == expected, (words, lines)
         (place / "photos" / "bad.png").unlink(missing_ok=True)
+
+
+def test_further_lines_fit(place: Path) -> None:
+    for words, expected in FURTHER:
+        code, lines = told(place, words)
+        assert (code, too_long(lines)) == (expected, []), words
 
 
 def test_lines_of_a_server_fit(place: Path) -> None:

@@ -15,10 +15,14 @@ from torch import nn
 from conveyor import models
 from conveyor.errors import UserError
 from conveyor.infer.graph import fold_norms
-from conveyor.models import library_models
+from conveyor.models import library_models, units
 from conveyor.models.layers.adopt import NormAct, adopt_norms, adopt_random_layers, check_adopted
 from conveyor.models.layers.norms import BatchNorm
 from conveyor.models.layers.stochastic import DropConnect, Dropout
+from conveyor.options import Options
+from conveyor.spec import RunSpec, resolve
+from conveyor.training.build_model import build_model
+from conveyor.training.split_units import split_units
 
 HERE = Path(__file__).parent
 PEERS = Path(os.environ.get("CONVEYOR_PEERS", HERE.parent.parent / ".peers")).absolute()
@@ -173,3 +177,21 @@ def test_what_there_is_not_and_what_cannot_be_trained_is_one_sentence(words: str
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
     assert "convnext_atto" in done.stderr or "BatchNorm1d" in done.stderr
+
+
+def test_blocks_of_a_library_are_cut_only_where_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A layer inside a block would be the best place; `--splits` may still name it."""
+    spec = resolve(Options().replace(data="digits", model="resnet8", stages=2))
+    named = spec.replace(options=spec.options.replace(splits=("layer1.0.bn1",)))
+    model = build_model(spec)
+    found = units.trace(model, 8, 1)
+    costs = [float(unit.path in ("layer1.0.conv1", "layer1.0.bn1")) for unit in found]
+
+    def point(of: RunSpec) -> str:
+        (only,) = split_units(of, model, found, costs)
+        return found[only].path
+
+    assert point(spec) == "layer1.0.bn1"
+    monkeypatch.setattr(library_models, "is_library", lambda model: True)
+    assert point(spec) == "fc", "outside all blocks, and the least to send"
+    assert point(named) == "layer1.0.bn1"

@@ -11,7 +11,7 @@ from urllib.parse import quote, urlsplit
 from conveyor.errors import UserError
 from conveyor.infer import ENGINES
 from conveyor.infer.asked_precision import add_infer_precision
-from conveyor.monitor.progress import say_aside
+from conveyor.monitor.progress import say, say_aside
 from conveyor.options.coerce import checked
 from conveyor.options.parser import add, add_checkpoint, add_settings, settings_from
 
@@ -198,7 +198,7 @@ def _classify(client: Any, files: list[str], as_json: bool) -> int:
                 )
         elif not as_json:
             best = ", ".join(f"{one['label']} {100 * one['probability']:.1f} %" for one in answer["best"])
-            print(f"{file}: {best}")
+            say(f"{file}: {best}")
     if as_json:
         print(json.dumps(answers, indent=1))
     return 1 if failed else 0
