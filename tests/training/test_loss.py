@@ -143,3 +143,8 @@ def test_distillation_is_hintons(temperature: float) -> None:
     assert torch.equal(loss(logits, target), Loss()(logits, target)), "without answers the labels alone count"
     hard = Loss(distillation=Distillation("hard", temperature, 1.0))(logits, taught)
     torch.testing.assert_close(hard, functional.cross_entropy(logits, teacher.argmax(1)))
+
+
+def test_a_loss_of_minus_zero_counts_as_zero() -> None:
+    """A sum over workers makes 0 of it, one worker alone would keep the sign."""
+    assert not tally(torch.tensor(-0.0), torch.zeros(2, 3), torch.tensor([0, 1]))[0].signbit()

@@ -176,7 +176,7 @@ def tally(loss: Tensor, logits: Tensor, labels: Tensor, *, slots: int = 1, accur
     """The tally of `slots` slots in one batch whose mean loss is `loss`; stays on the device."""
     count = labels.shape[0]
     result = torch.zeros(5, dtype=torch.float64, device=logits.device)
-    result[LOSS] = loss.detach().double() * count
+    result[LOSS] += loss.detach().double() * count  # added: -0 becomes 0, as where it is summed over workers
     result[SAMPLES] = count
     result[BAD] = (~loss.detach().isfinite()).double() * slots
     if accuracy:
