@@ -8,6 +8,7 @@ from conveyor.bench.records import OURS, Record, Sample, fastest, ratio, sides
 from conveyor.bench.tables import OUR_RATE, PEER_TITLES, markdown, newest_records, peers_rows, rates, shown
 from conveyor.errors import UserError
 from conveyor.files import write_atomically
+from conveyor.measure.processor import FEATURES
 from conveyor.monitor import svg
 
 INTRODUCTION = (
@@ -51,7 +52,7 @@ def write_page(folder: Path, readme: Path | None = None) -> Path:
             first[0] += f"<br>{record.machine.get('processor')}, {record.machine.get('commit')}, {record.time[:10]}"
             rows += [first, *others_of_it]
         parts += [markdown(PEER_TITLES, rows), ""]
-        write_atomically(folder / "peers.svg", peers_chart(_of_one_processor(peers)))
+        write_atomically(folder / "peers.svg", peers_chart(_newest(peers)))
     if recipes:
         parts += ["## Time to accuracy", ""]
         parts += [markdown(time_to_accuracy.TITLES, [time_to_accuracy.row(record) for record in recipes]), ""]
@@ -96,7 +97,7 @@ def peers_chart(records: Sequence[Record]) -> str:
 
 
 def head_rows(records: Sequence[Record]) -> list[list[str]]:
-    """One row for each setting: our fastest, the fastest of the others, the ratio; all of the rounds that both ran."""
+    """One row for each setting: our fastest, the fastest of the others, the ratio, of the rounds that both ran; where."""
     rows = []
     for record in records:
         ours, others = sides(rates(record))
@@ -108,7 +109,8 @@ def head_rows(records: Sequence[Record]) -> list[list[str]]:
             _cell(mine.removeprefix(OURS).lstrip(", "), ours[mine], shared),
             _cell(theirs, others[theirs], shared),
         ]
-        rows.append([record.name, *cells, shown(ratio(ours[mine], others[theirs]))])
+        where = f"{record.machine.get('processor')}, {record.time[:10]}"
+        rows.append([record.name, *cells, shown(ratio(ours[mine], others[theirs])), where])
     return rows
 
 
@@ -126,20 +128,20 @@ def write_head(readme: Path, peers: Sequence[Record], page: Path) -> None:
     _, end, after = rest.partition(END)
     if not begin or not end:
         raise UserError(f"{readme} has no lines {BEGIN} and {END}: put them where the table should stand")
-    peers = _of_one_processor(peers)
-    rows = head_rows(peers)
-    table = markdown(["setting", "our fastest, images/s", "the fastest other", "ratio (spread)"], rows)
+    rows = head_rows(_newest(peers))
+    table = markdown(["setting", "our fastest, images/s", "the fastest other", "ratio (spread)", "measured on"], rows)
     where = page.relative_to(readme.parent) if page.is_relative_to(readme.parent) else page
-    about = f"{_machine(peers[0]).removeprefix('- ')}. All programs and rounds: [{where}]({where})." if peers else ""
+    about = f"All programs, rounds and versions: [{where}]({where})." if peers else ""
     write_atomically(readme, f"{before}{BEGIN}\n{table if rows else ''}\n\n{about}\n{END}{after}")
 
 
-def _of_one_processor(peers: Sequence[Record]) -> list[Record]:
-    """The records of the processor with the most settings, of several the last measured: two machines are not one table."""
-    of_each: dict[object, list[Record]] = {}
-    for record in peers:
-        of_each.setdefault(record.machine.get("processor"), []).append(record)
-    return max(of_each.values(), key=lambda found: (len(found), max(one.time for one in found)), default=[])
+def _newest(peers: Sequence[Record]) -> list[Record]:
+    """The newest record of each setting, in their order, of processors with the instructions of the one measured last."""
+    known = set(FEATURES.values())
+    instructions = [known.intersection(str(record.machine.get("processor")).split()) for record in peers]
+    by_time = sorted(range(len(peers)), key=lambda place: peers[place].time)
+    newest = {peers[place].name: place for place in by_time if instructions[place] == instructions[by_time[-1]]}
+    return [peers[place] for place in sorted(newest.values())]
 
 
 def _kind(record: Record) -> int:
