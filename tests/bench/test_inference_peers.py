@@ -115,7 +115,8 @@ def test_each_precision_is_compared_with_its_own(monkeypatch: pytest.MonkeyPatch
     assert list(rows)[:2] == ["**conveyor float32**", "**conveyor int8**"]
     assert rows["lib"][3:] == ["1.25x (1.25..1.25)", "3.75x (3.75..3.75)", "ahead"], "float32 beside it, and int8"
     [head] = page.head_rows([record])
-    assert head[1:] == ["int8: 15", "other int8: 12", "1.25x (1.25..1.25)"]
+    assert head[1:4] == ["int8: 15", "other int8: 12", "1.25x (1.25..1.25)"]
+    assert head[4:] == [f"{record.machine['processor']}, {record.time[:10]}"]
 
 
 def test_real_engines_compete() -> None:
