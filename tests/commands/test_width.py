@@ -65,6 +65,8 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
+@pytest.mark.conformance
+@pytest.mark.timeout(600)
 def test_lines_fit(place: Path) -> None:
     """One test in order: the later commands need what the earlier ones wrote."""
     (place / "photos" / "bad.png").unlink()
