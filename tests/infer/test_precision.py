@@ -274,7 +274,7 @@ class TestQuantiser:
 
 def test_a_server_takes_the_precision_and_hands_it_to_its_other_workers(tmp_path: Path) -> None:
     export(from_options(DIGITS, "digits"), tmp_path / "out", "torch")
-    wanted = AskedPrecision("int8", 100.0, calibration_images=32, check_images=50).to_json()
+    wanted = dataclasses.asdict(AskedPrecision("int8", 100.0, calibration_images=32, check_images=50))
     order = {"path": str(tmp_path / "out"), "engine": "onnxruntime", "sizes": [1, 2], "threads": 1, "wanted": wanted}
     engine, described = _open(order)
     assert (described["precision"], described["engine"]) == ("int8", "onnxruntime")
