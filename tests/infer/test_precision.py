@@ -156,7 +156,9 @@ class TestGate:
         assert found.precision == "bfloat16"
         assert set(found.measured["top1"]) == {"float32", "int8", "bfloat16"}
         monkeypatch.setattr(processor, "multiplies_bfloat16", lambda: False)
-        assert fit(loaded, AskedPrecision("auto", 5.0), batch=5, threads=1, data=data).precision == "float32"
+        plain = fit(loaded, AskedPrecision("auto", 5.0), batch=5, threads=1, data=data)
+        assert plain.precision == "float32"
+        assert "float32 4.00 ms (" in " ".join(plain.notes), "what was timed is said also where float32 wins"
         only = fit(loaded, AskedPrecision("auto", 5.0), batch=5, threads=1, data=data, engine="torch")
         assert (only.precision, only.engine) == ("float32", "torch"), "int8 has no torch"
 
@@ -229,8 +231,21 @@ class TestStored:
         assert (served.precision, served.measured) == ("int8", found.measured)
         answers = served.open(batch=4, threads=1)(data.check.images).argmax(1)
         assert 100 * (answers == data.check.labels).mean() >= 80
+        assert fit(again, AskedPrecision("auto"), batch=4, threads=1).precision == "int8", "all that it has"
         with pytest.raises(UserError, match="is an int8 export, its float32 numbers are gone"):
             fit(again, AskedPrecision("float32"), batch=4, threads=1)
+
+    def test_auto_goes_on_without_what_cannot_be_made(self, tmp_path: Path) -> None:
+        """An OpenVINO file cannot be quantised."""
+        loaded, data = small()
+        export(loaded, tmp_path / "out", "openvino")
+        said: list[str] = []
+        stored = load(tmp_path / "out")
+        found = fit(stored, AskedPrecision("auto", 100.0), batch=4, threads=1, data=data, say=said.append)
+        assert found.precision in ("float32", "bfloat16")
+        assert said[0].startswith("note: int8 is left out: an OpenVINO export cannot be quantised")
+        with pytest.raises(UserError, match="an OpenVINO export cannot be quantised"):
+            fit(stored, AskedPrecision("int8"), batch=4, threads=1, data=data)
 
     def test_bfloat16_is_a_word_in_the_export(self, tmp_path: Path) -> None:
         loaded, data = small()

@@ -16,6 +16,7 @@ from conveyor.numerics.half_choice import HalfChoice
 from conveyor.numerics.half_policy import HalfPolicy, fast_half
 from conveyor.numerics.precision import Precision
 from conveyor.options import Options
+from conveyor.options.precision import PrecisionOptions
 
 HALVES = ["float16", "bfloat16"]
 
@@ -32,6 +33,11 @@ def test_value_object() -> None:
     cpu = torch.device("cpu")
     assert precision("32.32").describe(cpu) == "float32"
     assert precision("16.16").describe(cpu).startswith("float16 (")
+    options = PrecisionOptions(precision="bf16")
+    text = Precision.from_options(options, HalfChoice(native=True)).describe(cpu)
+    assert ("slow on this processor" in text) != fast_half(cpu, torch.bfloat16)
+    assert "slow" not in Precision.from_options(options, HalfChoice(native=False)).describe(cpu)
+    assert options.text == "16.32 (bfloat16)"
     assert not HalfPolicy(stochastic=True).is_native(cpu)
     assert not fast_half(torch.device("meta"), torch.float16)
 

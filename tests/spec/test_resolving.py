@@ -181,6 +181,7 @@ def test_a_folder_without_images_is_called_so(tmp_path: Path) -> None:
         ({"updates": 3, "warmup": "200%"}, "--warmup 200% is longer than the run of 3 updates"),
         ({"epochs": 0.001}, "--epochs 0.001 is less than one update: nothing is trained"),
         ({"freeze": "backbone"}, "--freeze backbone leaves random weights"),
+        ({"half_type": "bfloat16", "saturate": True}, "--half-type, --saturate: no effect at --precision 32.32"),
     ],
 )
 def test_what_has_no_effect_in_this_run_is_noted(changes: dict[str, Any], note: str) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.files import cache_folder
-from conveyor.infer import quantize
+from conveyor.infer import PRECISIONS, quantize
 from conveyor.infer.accuracy import Sample, data_options, sample, top1
 from conveyor.infer.asked_precision import AskedPrecision
 from conveyor.infer.engines import auto
@@ -18,6 +18,7 @@ from conveyor.infer.engines.engine import Engine, Source, open_named
 from conveyor.infer.loaded import Loaded
 from conveyor.measure import processor
 from conveyor.measure.remembered import key_of, recall, remember, version
+from conveyor.options.units import many
 
 CHECK_BATCH = 32
 
@@ -71,6 +72,8 @@ def fit(
     """
     source = loaded.source
     asked = wanted.infer_precision or source.precision
+    if source.precision == "int8" and asked == "auto":
+        asked = "int8"  # all that an 8-bit export has; its accuracy was checked when it was made
     if source.precision == "int8" and asked in ("float32", "bfloat16"):
         raise UserError(f"{loaded.name} is an int8 export, its float32 numbers are gone: use the run it came from")
     if asked in ("float32", source.precision):
@@ -137,7 +140,12 @@ class _Search:
         sources = {"float32": self.plain}
         for precision in wanted:
             half = dataclasses.replace(self.plain, precision="bfloat16")
-            sources[precision] = self._int8() if precision == "int8" else half
+            try:
+                sources[precision] = self._int8() if precision == "int8" else half
+            except UserError as error:
+                if asked != "auto":
+                    raise
+                self.say(f"note: int8 is left out: {error}")
         failed: dict[str, str] = {}
         while True:
             choice = auto.choose(list(sources.values()), batch=self.batch, threads=self.threads, engine=self.engine)
@@ -154,7 +162,7 @@ class _Search:
             if drop <= self.wanted.max_drop:
                 break
             if precision == "int8" and self._keep_more():
-                self.say(f"{self._text(precision)}: tried again with {self.kept} layers in float")
+                self.say(f"{self._text(precision)}: tried again with {many(self.kept, 'layer')} in float")
                 sources["int8"] = self._int8()
                 continue
             failed[precision] = (
@@ -222,15 +230,20 @@ class _Search:
 
     def _notes(self, choice: auto.Choice, precision: str) -> tuple[str, ...]:
         notes = [self._text(name) for name in self.rates if name != "float32"]
-        plain, ours = choice.fastest("float32"), choice.fastest(precision)
         if precision == "int8" and self.kept:
             notes.append(f"{self.kept} of {len(self.ranked or [])} layers stay in float: {', '.join(self._layers())}")
         if precision == "bfloat16" and not processor.multiplies_bfloat16():
             notes.append("note: this processor does not multiply bfloat16: float32 is at least as fast")
-        if plain is not None and ours is not None and precision != "float32":
-            ratio = plain[1] / ours[1]
-            said = f"batch {choice.batch}: float32 {plain[1]:.2f} ms ({plain[0]}), {precision} {ours[1]:.2f} ms ({ours[0]})"
-            verdict = f"{ratio:.2f} times as fast" if ratio > 1 else f"{precision} is NOT faster on this processor"
-            notes.append(f"{said}: {verdict}")
+        timed = {name: found for name in PRECISIONS if (found := choice.fastest(name))}
+        if len(timed) > 1:
+            said = ", ".join(
+                f"{name} {milliseconds:.2f} ms ({engine})" for name, (engine, milliseconds) in timed.items()
+            )
+            if "float32" in timed and precision != "float32":
+                ratio = timed["float32"][1] / timed[precision][1]
+                said += (
+                    f": {ratio:.2f} times as fast" if ratio > 1 else f": {precision} is NOT faster on this processor"
+                )
+            notes.append(f"batch {choice.batch}: {said}{'' if choice.quiet else '; measured under load'}")
         notes.append(f"precision {precision}")
         return tuple(notes)

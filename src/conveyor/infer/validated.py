@@ -48,7 +48,7 @@ def records(options: Options, wanted: AskedPrecision, say: Callable[[str], None]
         found.append(
             {
                 "name": f"{loaded.spec.get('checkpoint', loaded.name)} {fitted.precision}",
-                "update": loaded.spec.get("update", -1), "epoch": 0.0, **scores(np.concatenate(answers), np.concatenate(labels)),
+                "update": loaded.spec.get("update", -1), "epoch": loaded.spec.get("epoch", 0.0), **scores(np.concatenate(answers), np.concatenate(labels)),
                 "images": count, "seconds": seconds, "images_per_second": count / seconds,
             }
         )  # fmt: skip

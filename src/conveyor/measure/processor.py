@@ -13,7 +13,7 @@ _SOURCE = Path("/proc/cpuinfo")
 _TELLING = ("model name", "cpu family", "model", "flags", "Features", "CPU part")
 FEATURES = {
     "avx2": "AVX2", "avx512f": "AVX-512", "avx512_bf16": "BF16", "avx512_fp16": "FP16", "avx512_vnni": "VNNI",
-    "avx_vnni": "VNNI", "amx_bf16": "AMX-BF16", "amx_int8": "AMX-INT8", "asimd": "NEON", "bf16": "BF16",
+    "avx_vnni": "VNNI", "amx_bf16": "AMX-BF16", "amx_fp16": "AMX-FP16", "amx_int8": "AMX-INT8", "asimd": "NEON", "bf16": "BF16",
     "asimddp": "dot product", "i8mm": "I8MM",
 }  # fmt: skip
 """The system's names of features that speeds depend on, and ours."""

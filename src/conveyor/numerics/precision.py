@@ -26,7 +26,7 @@ from torch import Tensor, nn
 from conveyor.numerics import half_ops, norm_act
 from conveyor.numerics.convolution import Geometry, is_plain
 from conveyor.numerics.half_choice import HalfChoice
-from conveyor.numerics.half_policy import HalfPolicy
+from conveyor.numerics.half_policy import HalfPolicy, fast_half
 from conveyor.options.precision import PrecisionOptions
 
 _NORMS = (nn.modules.batchnorm._BatchNorm, nn.GroupNorm, nn.LayerNorm, nn.modules.instancenorm._InstanceNorm)
@@ -83,6 +83,8 @@ class Precision:
             return "float32"
         half = str(self.compute).removeprefix("torch.")
         how = "native" if self.policy.is_native(device) else "float32 arithmetic on rounded operands"
+        if device.type == "cpu" and how == "native" and not fast_half(device, self.compute):
+            how = "native as the run began, slow on this processor, which has no instructions for it"
         masters = "half" if self.master != torch.float32 else "float32"
         return f"{half} ({how}), {masters} weights"
 

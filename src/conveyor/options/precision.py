@@ -59,6 +59,11 @@ class PrecisionOptions:
         """Whether the arithmetic is in half precision."""
         return self.precision.startswith("16")
 
+    @property
+    def text(self) -> str:
+        """For people: 32.32, or 16.32 (bfloat16)."""
+        return f"{self.precision} ({self.half_type})" if self.is_half else self.precision
+
     def __post_init__(self) -> None:
         """Expand a short spelling here, so that other code sees only the long form."""
         half = SHORT.get(self.precision)

@@ -23,7 +23,7 @@ def describe(spec: RunSpec) -> str:
         f"data        {spec.data.name}: {many(spec.data.train_images, 'image', ',')}, {spec.data.validation_images:,} for validation",
         f"batch       {batch}",
         f"length      {_epochs(spec)} of {many(spec.length.updates_per_epoch, 'update')} = {many(spec.length.updates_total, 'update')}",
-        f"optimiser   {options.optimizer.optimizer}, precision {options.precision.precision}, loss scale {options.precision.loss_scale}",
+        f"optimiser   {options.optimizer.optimizer}, precision {options.precision.text}, loss scale {options.precision.loss_scale}",
         f"rate        {rate}",
         f"events      {periods}, {many(events.calls, 'host call')} of {events.updates_per_call}",
     ]
@@ -44,7 +44,7 @@ def _validation(spec: RunSpec) -> str:
         f"validate    {what}",
         _model(spec),
         f"data        {spec.data.name}: {many(spec.data.validation_images, 'image', ',')} in batches of {spec.validation_batch}",
-        f"precision   {options.precision.precision}",
+        f"precision   {options.precision.text}",
         spec.layout_note.replace("layout ", "layout      ", 1),
         *(f"note        {note}" for note in spec.notes),
         f"command     {options.command_text('validate')}",

@@ -88,6 +88,10 @@ def unused(options: Options, data: DatasetInfo) -> Iterator[str]:
         yield f"{', '.join(given)}: no effect without --teacher: there is no distillation"
     elif chosen.distillation == "hard" and chosen.teacher_temperature != 1:
         yield "--teacher-temperature has no effect: hard distillation takes the teacher's best class"
+    names = ("half_type", "half_partials", "saturate")
+    given = [specs()[name].flag for name in names if name in options.changed()]
+    if given and not options.precision.is_half:
+        yield f"{', '.join(given)}: no effect at --precision {options.precision.precision}, which has no half numbers"
     if options.precision.compile and options.precision.fp_exceptions:
         yield "--compile has no effect: --fp-exceptions looks at single layers"
 
