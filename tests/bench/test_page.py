@@ -66,6 +66,16 @@ def test_the_head_has_the_newest_record_of_each_setting_and_says_where_it_was_ma
     assert written.read_text().count("| training-") == 4
 
 
+def test_a_ratio_beside_rates_that_say_something_else_shows_both() -> None:
+    results = {"conveyor rate": Sample("img/s", (10.0, 20.0, 30.0)), "other rate": Sample("img/s", (12.0, 13.0, 40.0))}
+    record = make_record("training-x", results, kind="training")
+    assert page.head_rows([record])[0][1:4] == ["20", "other: 13", "0.83x (0.75..1.54); of the medians 1.54x"]
+    assert peers_rows([record])[1][4] == "0.83x (0.75..1.54); of the medians 1.54x"
+    results["other rate"] = Sample("img/s", (12.0, 13.0))
+    record = make_record("training-x", results, kind="training")
+    assert page.head_rows([record])[0][1:4] == ["15", "other: 12.5", "1.19x (0.83..1.54)"], "of the rounds that both ran"
+
+
 def test_a_rate_that_is_not_in_images_per_second_says_so() -> None:
     results = {name: Sample("img/CPU-s", (10.0, 12.0)) for name in ("conveyor rate", "other rate")}
     record = make_record("data-x", results, kind="data")

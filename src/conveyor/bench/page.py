@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conveyor.bench import scaling, time_to_accuracy
-from conveyor.bench.records import OURS, Record, Sample, fastest, ratio, sides
-from conveyor.bench.tables import OUR_RATE, PEER_TITLES, markdown, newest_records, peers_rows, rates, shown
+from conveyor.bench.records import OURS, Record, Sample, fastest, sides
+from conveyor.bench.tables import OUR_RATE, PEER_TITLES, compared, markdown, newest_records, peers_rows, rates
 from conveyor.errors import UserError
 from conveyor.files import write_atomically
 from conveyor.measure.processor import FEATURES
@@ -13,8 +13,9 @@ from conveyor.monitor import svg
 
 INTRODUCTION = (
     "Made by `make bench` from the records beside it. All programs of a setting ran in one session in alternating rounds "
-    "with the same model, batch and threads; warm-up is never timed; a ratio is the median of the rounds' ratios, beside the "
-    "medians of both rates in the same rounds. A row in which a peer is ahead stays in the table. A name without a precision "
+    "with the same model, batch and threads; warm-up is never timed; a ratio is the median of the rounds' ratios. Where the quotient "
+    "of the two medians in the table says something else (`of the medians`), the machine's speed changed between the rounds, or "
+    "one of the two did not run in all of them. A row in which a peer is ahead stays in the table. A name without a precision "
     "is float32. Each kind of processor has the newest record of its own, with its commit. A program far behind the others of its "
     "precision does not run the later rounds; its n says so."
 )
@@ -105,20 +106,17 @@ def head_rows(records: Sequence[Record]) -> list[list[str]]:
             continue
         mine, theirs = fastest(ours), fastest(others)
         shared = min(ours[mine].n, others[theirs].n)
-        cells = [
-            _cell(mine.removeprefix(OURS).lstrip(", "), ours[mine], shared),
-            _cell(theirs, others[theirs], shared),
-        ]
+        first, second = (Sample(one.unit, one.values[:shared]) for one in (ours[mine], others[theirs]))
+        cells = [_cell(mine.removeprefix(OURS).lstrip(", "), first), _cell(theirs, second)]
         where = f"{record.machine.get('processor')}, {record.time[:10]}"
-        rows.append([record.name, *cells, shown(ratio(ours[mine], others[theirs])), where])
+        rows.append([record.name, *cells, compared(first, second), where])
     return rows
 
 
-def _cell(name: str, sample: Sample, rounds: int) -> str:
-    """The median of the first rounds, after the program's name."""
-    median = Sample(sample.unit, sample.values[:rounds]).median
+def _cell(name: str, sample: Sample) -> str:
+    """The median, after the program's name."""
     unit = "" if sample.unit == "img/s" else f" {sample.unit}"
-    return f"{name}{': ' if name else ''}{median:.4g}{unit}"
+    return f"{name}{': ' if name else ''}{sample.median:.4g}{unit}"
 
 
 def write_head(readme: Path, peers: Sequence[Record], page: Path) -> None:
@@ -131,7 +129,10 @@ def write_head(readme: Path, peers: Sequence[Record], page: Path) -> None:
     rows = head_rows(_newest(peers))
     table = markdown(["setting", "our fastest, images/s", "the fastest other", "ratio (spread)", "measured on"], rows)
     where = page.relative_to(readme.parent) if page.is_relative_to(readme.parent) else page
-    about = f"All programs, rounds and versions: [{where}]({where})." if peers else ""
+    about = (
+        "`of the medians`: the speed of the machine changed between the rounds. " if "of the medians" in table else ""
+    )
+    about += f"All programs, rounds and versions: [{where}]({where})." if peers else ""
     write_atomically(readme, f"{before}{BEGIN}\n{table if rows else ''}\n\n{about}\n{END}{after}")
 
 

@@ -8,6 +8,8 @@ from conveyor.bench.records import OURS, Record, Sample, alike, fastest, load_re
 OUR_RATE = f"{OURS} rate"
 LIMITS = ("GEMM", "memory bandwidth")
 """The machine's limits whose shares a record may hold."""
+APART = 0.03
+"""Between the median of the rounds' ratios and the quotient of the two medians: beyond, both are shown."""
 PEER_TITLES = ["setting", "program", "images/s (spread)", "ours, same precision / it", "our fastest / it", ""]
 
 
@@ -40,8 +42,8 @@ def peers_rows(records: Iterable[Record]) -> list[list[str]]:
             best = ratio(ours[fastest(ours)], sample)
             verdict = "ahead" if best.low > 1 else "behind" if best.high < 1 else "even"
             verdict += " in the only round" if best.n == 1 else ""
-            same = shown(ratio(own[fastest(own)], sample)) if own else ""
-            rows.append(["", peer, _spread(sample), same, shown(best), verdict])
+            same = compared(own[fastest(own)], sample) if own else ""
+            rows.append(["", peer, _spread(sample), same, compared(ours[fastest(ours)], sample), verdict])
         rows += [
             ["", peer, "-", "-", "-", f"could not run: {why}"]
             for peer, why in record.conditions.get("absent", {}).items()
@@ -49,8 +51,11 @@ def peers_rows(records: Iterable[Record]) -> list[list[str]]:
     return rows
 
 
-def shown(ratio: Sample) -> str:
-    return f"{ratio.median:.2f}x ({ratio.low:.2f}..{ratio.high:.2f})"
+def compared(ours: Sample, other: Sample) -> str:
+    """The median of the rounds' ratios and its range; also the quotient of the two rates, where a reader finds another."""
+    found, quotient = ratio(ours, other), ours.median / other.median
+    text = f"{found.median:.2f}x ({found.low:.2f}..{found.high:.2f})"
+    return text if abs(quotient / found.median - 1) <= APART else f"{text}; of the medians {quotient:.2f}x"
 
 
 def _share(record: Record, program: str) -> str:
