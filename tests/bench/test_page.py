@@ -73,7 +73,9 @@ def test_a_ratio_beside_rates_that_say_something_else_shows_both() -> None:
     assert peers_rows([record])[1][4] == "0.83x (0.75..1.54); of the medians 1.54x"
     results["other rate"] = Sample("img/s", (12.0, 13.0))
     record = make_record("training-x", results, kind="training")
-    assert page.head_rows([record])[0][1:4] == ["15", "other: 12.5", "1.19x (0.83..1.54)"], "of the rounds that both ran"
+    assert page.head_rows([record])[0][1:4] == ["15", "other: 12.5", "1.19x (0.83..1.54)"], (
+        "of the rounds that both ran"
+    )
 
 
 def test_a_rate_that_is_not_in_images_per_second_says_so() -> None:

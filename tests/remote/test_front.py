@@ -42,6 +42,21 @@ def test_what_is_an_address() -> None:
     )
 
 
+def test_a_store_without_buckets_has_its_folders_made_and_what_is_missing_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("fsspec", reason="the extra `remote` brings it")
+    on("here", tmp_path, monkeypatch)
+    address = f"file://{tmp_path}/new/runs/one"
+    assert main(["train", *RUN, "--epochs=1", f"--run-dir={address}"]) == 0
+    assert (tmp_path / "new/runs/one/checkpoints/10/manifest").exists()
+    assert main(["report", address]) == 0
+    capsys.readouterr()
+    for command in (["export", f"{address}s", f"--out={tmp_path}/out"], ["report", f"{address}s"]):
+        assert main(command) == 2
+        assert f"there is nothing at {address}s" in capsys.readouterr().err.replace("\n  ", "")
+
+
 def test_a_run_that_moves_to_another_machine_ends_in_equal_files(
     bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

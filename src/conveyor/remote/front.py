@@ -22,6 +22,8 @@ _logger = logging.getLogger(__name__)
 
 DATA = ("data_dir",)
 """Options whose addresses stay: the run's options name the data on the store, on whatever machine it goes on."""
+WRITTEN = ("out", "output")
+"""Options of `export` and `report` whose address need not exist yet."""
 ALL_CHECKPOINTS = ("validate", "average", "compare", "restore", "train")
 """Commands that take every checkpoint of a run; others take the last, the best and the one that was named."""
 
@@ -30,7 +32,7 @@ ALL_CHECKPOINTS = ("validate", "average", "compare", "restore", "train")
 def local(command: str, given: Mapping[str, Any], *, writes: bool = True) -> Iterator[dict[str, Any]]:
     """`given` with local paths in place of addresses; `writes`: whether this process uploads (one of a job does)."""
     addresses = {
-        text: name == "run_dir" or (command == "restore" and name == "checkpoint_path")
+        text: name
         for name, value in given.items()
         if name not in DATA
         for text in (value if isinstance(value, list | tuple) else [value])
@@ -38,8 +40,12 @@ def local(command: str, given: Mapping[str, Any], *, writes: bool = True) -> Ite
     }
     with contextlib.ExitStack() as stack:
         paths = {
-            text: stack.enter_context(_worked_on(text, writes) if stays else _fetched(command, text, given))
-            for text, stays in addresses.items()
+            text: stack.enter_context(
+                _worked_on(text, writes)
+                if name == "run_dir" or (command == "restore" and name == "checkpoint_path")
+                else _fetched(command, text, given, may_be_absent=name in WRITTEN)
+            )
+            for text, name in addresses.items()
         }
 
         def replaced(value: Any) -> Any:
@@ -77,16 +83,13 @@ def _worked_on(address: str, writes: bool) -> Iterator[str]:
 
 
 @contextlib.contextmanager
-def _fetched(command: str, address: str, given: Mapping[str, Any]) -> Iterator[str]:
+def _fetched(command: str, address: str, given: Mapping[str, Any], *, may_be_absent: bool = False) -> Iterator[str]:
     """What a command reads, in a folder of its own."""
     run, checkpoint = _split(address)
     with scratch.folder("remote") as home:
         mirror = Mirror(run, home)
         some = checkpoint or command not in ALL_CHECKPOINTS
-        if not mirror.fetch(*([_some(mirror, checkpoint, given)] if some else [])) and command not in (
-            "export",
-            "report",
-        ):
+        if not mirror.fetch(*([_some(mirror, checkpoint, given)] if some else [])) and not may_be_absent:
             raise UserError(f"there is nothing at {address}")
         yield str(mirror.folder / checkpoint)
         for name in mirror.close():

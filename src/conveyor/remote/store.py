@@ -23,6 +23,8 @@ class Store:
             from fsspec.core import url_to_fs
 
             self._files, self._root = url_to_fs(self.address)
+            kinds = self._files.protocol
+            self._kinds = {kinds} if isinstance(kinds, str) else set(kinds)
 
     def versions(self) -> dict[str, str]:
         """`{name: version}` of all objects; a version is another one after every change. A single object has the name ''."""
@@ -70,6 +72,8 @@ class Store:
         """An error now and not after hours of training."""
         with self._explained("written"):
             try:
+                if self._kinds.isdisjoint(PACKAGES):  # no buckets: its folders are made
+                    self._files.makedirs(self._root, exist_ok=True)
                 self._files.pipe_file(self._path(".conveyor"), b"")
                 self._files.rm_file(self._path(".conveyor"))
             except FileNotFoundError:
