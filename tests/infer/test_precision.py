@@ -13,6 +13,7 @@ from onnx import numpy_helper
 from tests.infer.small import small_net, small_source
 from torch import nn
 
+from conveyor.cli import main
 from conveyor.commands.validate import write_csv
 from conveyor.errors import UserError
 from conveyor.infer import machine, precision, quantize, validated
@@ -299,6 +300,20 @@ def test_a_server_takes_the_precision_and_hands_it_to_its_other_workers(tmp_path
     images = np.random.default_rng(1).integers(0, 256, (2, 8, 8, 1), dtype=np.uint8)
     np.testing.assert_array_equal(engine(images), other(images))
     assert isinstance(Fit.again(load(tmp_path / "out"), described["fitted"]).source.onnx, Path)
+
+
+def test_what_says_nothing_or_contradicts_itself_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
+) -> None:
+    """A run that is not there: neither is looked for before the options are read."""
+    words = ["export", str(tmp_path / "none"), f"--out={tmp_path}/out"]
+    assert main([*words, "--max-drop=1", "--weight-bits=7"]) == 2
+    assert "note: --max-drop, --weight-bits: no effect without --infer-precision" in caplog.text
+    caplog.clear()
+    assert main([*words, "--int8", "--infer-precision=bfloat16"]) == 2
+    assert "--int8 and --infer-precision bfloat16 exclude each other" in capsys.readouterr().err
+    assert main([*words, "--int8", "--max-drop=1"]) == 2
+    assert caplog.text == ""
 
 
 def test_validate_measures_what_is_served(tmp_path: Path) -> None:

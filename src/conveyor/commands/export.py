@@ -55,7 +55,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"exporting as {arguments.format} needs more packages: pip install 'conveyor[export]'")
     batch = _batch(arguments.batch)
     if arguments.int8:
-        arguments.infer_precision = arguments.infer_precision or "int8"
+        if arguments.infer_precision not in (None, "int8"):
+            raise UserError(
+                f"--int8 and --infer-precision {arguments.infer_precision} exclude each other: give one of them"
+            )
+        arguments.infer_precision = "int8"
     wanted = asked_precision(arguments)
     from conveyor.infer.export import export
     from conveyor.infer.load import load

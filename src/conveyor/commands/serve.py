@@ -5,7 +5,7 @@ import os
 from pathlib import Path
 
 from conveyor.errors import UserError
-from conveyor.infer.asked_precision import add_infer_precision
+from conveyor.infer.asked_precision import add_infer_precision, asked_precision
 from conveyor.monitor.progress import say
 from conveyor.options.parser import add, add_checkpoint, add_settings, settings_from
 from conveyor.options.units import size_in_bytes
@@ -52,6 +52,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
+    asked_precision(arguments)  # notes what has no effect
     settings = settings_from(
         ServeSettings,
         arguments,

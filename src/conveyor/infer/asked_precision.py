@@ -2,12 +2,14 @@
 
 import argparse
 import dataclasses
+import logging
 
 from conveyor.infer import PRECISIONS
 from conveyor.options.coerce import checked
 from conveyor.options.field import option
 from conveyor.options.parser import add_settings, settings_from
 
+_logger = logging.getLogger(__name__)
 CHOICES = (*PRECISIONS, "auto")
 
 
@@ -40,5 +42,11 @@ def add_infer_precision(parser: argparse._ActionsContainer, *, default: str = "a
 
 
 def asked_precision(arguments: argparse.Namespace) -> AskedPrecision:
-    """The `AskedPrecision` in a command's arguments, as far as the command has them."""
-    return checked(settings_from(AskedPrecision, arguments))
+    """The `AskedPrecision` in a command's arguments, as far as the command has them; a note about what has no effect."""
+    found = checked(settings_from(AskedPrecision, arguments))
+    usual = AskedPrecision()
+    names = ("max_drop", "calibration_images", "check_images", "weight_bits")
+    given = [f"--{name.replace('_', '-')}" for name in names if getattr(found, name) != getattr(usual, name)]
+    if given and found.infer_precision in (None, "float32"):
+        _logger.warning("note: %s: no effect without --infer-precision bfloat16, int8 or auto", ", ".join(given))
+    return found
