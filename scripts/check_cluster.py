@@ -75,12 +75,13 @@ def main(rounds: int) -> None:
         for workers, pairs in found.items():
             pairs.append((predicted(workers), measured(workers)))
             print(workers, *(f"{1e3 * one:.1f}" for one in pairs[-1]), flush=True)
-    print("workers  predicted ms  measured ms  error, median and all")
+    print("workers  predicted ms  measured ms  error, median and all; how many within 20 %")
     for workers, pairs in found.items():
         one, other = (statistics.median(side) for side in zip(*pairs, strict=True))
         errors = [100 * (forecast / run - 1) for forecast, run in pairs]
         words = ", ".join(f"{error:+.0f}" for error in errors)
-        print(f"{workers:>7}  {1e3 * one:>12.1f}  {1e3 * other:>11.1f}  {statistics.median(errors):+.0f} % ({words})")
+        inside = f"{sum(abs(error) <= 20 for error in errors)} of {rounds}"
+        print(f"{workers:>7}  {1e3 * one:>12.1f}  {1e3 * other:>11.1f}  {statistics.median(errors):+.0f} % ({words}); {inside}")
 
 
 if __name__ == "__main__":
