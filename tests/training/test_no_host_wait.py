@@ -87,7 +87,7 @@ class NoWaitingCopy(TorchFunctionMode):
         if function in (Tensor.__getitem__, Tensor.__setitem__):
             index = arguments[1] if isinstance(arguments[1], tuple) else (arguments[1],)
             waits = arguments[0].is_meta and any(isinstance(one, list) or _is_host(one) for one in index)
-        elif function in (torch.tensor, torch.as_tensor):
+        elif function in (torch.tensor, torch.as_tensor, Tensor.new_tensor):
             waits = result.is_meta
         else:
             copies = {Tensor.to: result, Tensor.copy_: arguments[0]}
