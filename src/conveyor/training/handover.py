@@ -102,9 +102,8 @@ class Handover:
                     continue
                 copy.stages[0] = session.local_state()
             for stage, state in copy.stages.items():
-                state.progress = {
-                    **copy.progress(), "events_due": copy.due, "attempted": session.update + self._begun,
-                }  # fmt: skip
+                state.progress = copy.progress()
+                state.progress |= {"events_due": copy.due, "attempted": session.update + self._begun}
                 name = f"{world.rank}-{update}-{stage}of{world.depth}"
                 checkpoints.save(self._folder / name, state)
 
