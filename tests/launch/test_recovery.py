@@ -55,6 +55,8 @@ def lose_a_worker(
         assert job.poll() is None, "the job has ended"
         time.sleep(0.02)
     draw.choice(workers).send_signal(signal.SIGKILL)
+    # The next death is of a worker that was started again: two deaths at once are one start.
+    assert psutil.wait_procs(workers, 60)[1] == []
 
 
 def living(job: "subprocess.Popen[bytes]", word: str) -> list[psutil.Process]:
