@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+
 @dataclasses.dataclass(frozen=True, slots=True)
 class Download:
     """A file to fetch; `size` in bytes and `md5` say whether it arrived whole."""
