@@ -87,7 +87,7 @@ class Service:
 
     async def start(self) -> None:
         """Load the newest version; afterwards look for newer ones."""
-        await asyncio.to_thread(fused.library)  # compiled once, before the first request waits for it
+        await asyncio.to_thread(fused.library)  # tried once, before the first request waits for it
         self._current = await self._open(versions.newest(Path(self.settings.path), self.settings.checkpoint))
         self._announce(None, self._current)
         if self.settings.poll > 0:

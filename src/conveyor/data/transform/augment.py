@@ -1,4 +1,4 @@
-"""Shift, mirror and normalise a batch on the CPU in one pass, by a C function compiled on first use.
+"""Shift, mirror and normalise a batch on the CPU in one pass, by a C function.
 
 The results are the same to the bit as those of `geometry` and `Normalization`, which are used everywhere else.
 """
