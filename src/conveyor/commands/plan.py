@@ -117,7 +117,7 @@ def propose(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     lines = [
         (
             f"{about.name}, {about.image_size} px, {about.num_classes} classes: {len(model)} units, {model.weight_bytes / 2**20:.1f} MiB of weights "
-            f"(times {how}); global batch {asked.global_batch} on {asked.devices} devices{limit}"
+            f"(times {how}); global batch {asked.global_batch} on {many(asked.devices, 'device')}{limit}"
         ),
         *(f"note: {note}" for note in notes),
         "",
@@ -125,7 +125,7 @@ def propose(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
         "",
         render.stages(best),
         "",
-        f"timetable of one lane with {render.shown_slots(best)} slots (digits forward, letters backward, dots idle)",
+        f"timetable of one lane with {many(render.shown_slots(best), 'slot')} (digits forward, letters backward, dots idle)",
         render.picture(best),
         "",
         f"run it: {planner.command_of(options, best)}",
@@ -163,7 +163,7 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
         simulator.finish(cluster, one.devices, one.update_seconds * images / one.global_batch, one.update_seconds)
         for one in found
     ]
-    where = f"{cluster.hosts} hosts x {cluster.devices} devices, {cluster.flops / 1e12:g} Tflop/s each, {cluster.link * 8 / 1e9:g} Gbit/s between hosts"
+    where = f"{many(cluster.hosts, 'host')} x {many(cluster.devices, 'device')}, {cluster.flops / 1e12:g} Tflop/s each, {cluster.link * 8 / 1e9:g} Gbit/s between hosts"
     lines = [
         (
             f"{about.name}, {about.image_size} px: {many(len(case.stages), 'stage')}, micro-batch {case.micro_batch}, "
@@ -171,7 +171,7 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
         ),
         *(f"note: {note}" for note in case.notes),
         *(
-            f"note: {one.devices} devices wait for the storage: {1e3 * one.data_seconds:.1f} ms for the images of an update"
+            f"note: with {many(one.devices, 'device')} an update waits for the storage: {1e3 * one.data_seconds:.1f} ms for the images of an update"
             for one in found
             if one.data_seconds >= one.update_seconds
         ),
@@ -180,7 +180,7 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
         "",
         *([render.curve(found), ""] if len(found) > 1 else []),
         *(
-            f"{one.devices} devices, {images / 1e6:.4g} million images: {render.finish(end)}"
+            f"{many(one.devices, 'device')}, {images / 1e6:.4g} million images: {render.finish(end)}"
             for one, end in zip(found, ends, strict=True)
         ),
     ]

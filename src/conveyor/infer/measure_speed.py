@@ -17,6 +17,7 @@ from conveyor.measure.latency import Latency
 from conveyor.measure.processor import weight_bits
 from conveyor.numerics.precision import Precision
 from conveyor.options import Options
+from conveyor.options.units import many
 
 REPEAT_SECONDS = 1.0
 """A repeat lasts this long when `--max-validation-images` does not say how many images it has."""
@@ -52,7 +53,7 @@ def measure_options(
     cores = usable_cores() if options.layout.threads is None else min(usable_cores(), options.layout.threads * asked)
     replicas = min(asked, cores)
     if replicas < asked:
-        say(f"note: {asked} replicas share {cores} cores, so {replicas} run at the same time")
+        say(f"note: {asked} replicas share {many(cores, 'core')}: {replicas} at a time")
     if Precision.from_options(options.precision).is_half:
         say("note: half precision is computed in float32 on this processor, which is faster")
     images = options.data.max_validation_images

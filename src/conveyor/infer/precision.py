@@ -18,6 +18,7 @@ from conveyor.infer.engines.engine import Engine, Source, open_named
 from conveyor.infer.loaded import Loaded
 from conveyor.measure import processor
 from conveyor.measure.remembered import key_of, recall, remember, version
+from conveyor.options.units import many
 
 CHECK_BATCH = 32
 
@@ -154,7 +155,7 @@ class _Search:
             if drop <= self.wanted.max_drop:
                 break
             if precision == "int8" and self._keep_more():
-                self.say(f"{self._text(precision)}: tried again with {self.kept} layers in float")
+                self.say(f"{self._text(precision)}: tried again with {many(self.kept, 'layer')} in float")
                 sources["int8"] = self._int8()
                 continue
             failed[precision] = (
@@ -204,7 +205,7 @@ class _Search:
     def _text(self, precision: str) -> str:
         plain, other = self.rates["float32"], self.rates[precision]
         return (
-            f"top-1 on {len(self.data.check)} images: float32 {plain:.2f} %, {precision} {other:.2f} % "
+            f"top-1 on {many(len(self.data.check), 'image')}: float32 {plain:.2f} %, {precision} {other:.2f} % "
             f"({other - plain:+.2f} points)"
         )
 

@@ -11,6 +11,7 @@ from conveyor.models.splits import resolve
 from conveyor.models.units import Unit, trace
 from conveyor.options import Options
 from conveyor.options.batch import BatchOptions
+from conveyor.options.units import many
 from conveyor.plan.choose import proposals
 from conveyor.plan.costs import Model, StageCost
 from conveyor.plan.planner import wanted
@@ -46,7 +47,7 @@ def case_of(options: Options, cluster: Pod, model: Model, devices: int | None, g
         found = proposals(model, cluster.hardware(), asked)
         if not found:
             raise UserError(
-                f"{count} devices with {cluster.memory / 2**30:.1f} GiB each cannot hold the model: give more memory="
+                f"{many(count, 'device')} of {cluster.memory / 2**30:.1f} GiB cannot hold the model: give more memory="
             )
         best = found[0]
         schedule = LIKE.get(best.schedule, best.schedule) if best.depth > 1 else schedule
@@ -81,7 +82,7 @@ def _cuts(
     )
     if split is None:
         raise UserError(
-            f"the model has {len(model)} units and cannot be cut into {topology.stages} stages: lower --stages"
+            f"the model has {many(len(model), 'unit')} and cannot be cut into {topology.stages} stages: lower --stages"
         )
     return split.cuts
 

@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from conveyor.errors import UserError, did_you_mean
 from conveyor.layout import deal
+from conveyor.options.units import many, size_in_bytes
 from conveyor.options.units import seconds as parse_seconds
-from conveyor.options.units import size_in_bytes
 from conveyor.plan import failures
 from conveyor.plan.costs import StageCost
 from conveyor.plan.hardware import Hardware
@@ -158,7 +158,7 @@ def forecast(
     depth = len(stages)
     if replicas * depth > pod.total:
         raise UserError(
-            f"{replicas} replicas x {depth} stages need {replicas * depth} devices, but the cluster has {pod.total}"
+            f"{many(replicas, 'replica')} x {many(depth, 'stage')} need {replicas * depth} devices, but the cluster has {pod.total}"
         )
     rng = np.random.default_rng(pod.seed)
     stretch = _stretch(pod, rng, updates, depth, replicas)

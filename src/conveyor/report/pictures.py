@@ -3,6 +3,7 @@
 import html
 from collections.abc import Sequence
 
+from conveyor.options.units import many
 from conveyor.report.images import data_uri
 from conveyor.report.inputs import Confusion
 
@@ -112,9 +113,9 @@ def layout_picture(
                 parts.append(f'<path class="reduce" d="M{x} {y + tall} V{y + step}"/>')
     height = shown * step + 6
     if lanes > shown:
-        parts.append(f'<text class="tick" x="0" y="{height + 10}">and {lanes - shown} more lanes like these</text>')
+        parts.append(f'<text class="tick" x="0" y="{height + 10}">{many(lanes - shown, "lane")} more like these</text>')
         height += 18
-    note = f"{lanes} lanes of {depth} workers, {threads} threads each"
+    note = f"{many(lanes, 'lane')} of {many(depth, 'worker')}, {many(threads, 'thread')} each"
     return (
         f'<svg class="layout" viewBox="0 0 {width:g} {height:g}" width="{width * 1.1:.0f}" role="img" '
         f'aria-label="{note}">{"".join(parts)}</svg>'
