@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from conveyor.infer import AnswerPrecision
 from conveyor.infer.engines.engine import Source, open_engine
 from conveyor.infer.load import from_options, load
 from conveyor.infer.loaded import Loaded
@@ -77,15 +78,15 @@ def in_precision(source: Source, precision: str | None, say: Callable[[str], Non
     """What is timed; without real images an 8-bit model has ranges for random ones, and only its speed means anything."""
     if precision in (None, source.precision):
         return source
-    if precision == "auto" or source.precision == "int8":
+    if precision == "auto" or source.precision == AnswerPrecision.INT8:
         say(f"note: without real images no other precision can be checked: {source.precision} is taken")
         return source
-    if precision != "int8":
-        return dataclasses.replace(source, precision=precision)
+    if precision != AnswerPrecision.INT8:
+        return dataclasses.replace(source, precision=AnswerPrecision(precision))
     shape = (source.batch or 8, *source.preprocessing.image_shape)
     images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     file = int8_file(source, images, source.batch, weight_bits())
-    return Source.of_file(source.preprocessing, file, source.batch, "int8")
+    return Source.of_file(source.preprocessing, file, source.batch, AnswerPrecision.INT8)
 
 
 def _against_random_labels(loaded: Loaded, batch: int) -> dict[str, float]:
