@@ -145,7 +145,7 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     from conveyor.monitor.observers import finite
     from conveyor.plan import forecasts, planner, render, simulator
 
-    cluster = simulator.Pod.parse(arguments.simulate)
+    cluster = simulator.Cluster.parse(arguments.simulate)
     about = planned(options)
     model = planner.cost_model(options, about, cluster.hardware(), measure=False)
     case = forecasts.case_of(options, cluster, model, arguments.devices, given(arguments, options))

@@ -15,7 +15,7 @@ from conveyor.options.units import many
 from conveyor.plan.choose import proposals
 from conveyor.plan.costs import Model, StageCost
 from conveyor.plan.planner import wanted
-from conveyor.plan.simulator import Pod
+from conveyor.plan.simulator import Cluster
 from conveyor.plan.splits import split_model
 from conveyor.plan.timetable import LIKE, in_flight
 from conveyor.topology import Topology
@@ -36,7 +36,7 @@ class Case:
     notes: tuple[str, ...] = ()
 
 
-def case_of(options: Options, cluster: Pod, model: Model, devices: int | None, given: Container[str]) -> Case:
+def case_of(options: Options, cluster: Cluster, model: Model, devices: int | None, given: Container[str]) -> Case:
     """Stages as the options name them, else the best for the cluster; replicas fill the devices unless they are given."""
     batch = options.batch
     schedule = LIKE.get(batch.pipeline_schedule, batch.pipeline_schedule)
@@ -66,7 +66,13 @@ def case_of(options: Options, cluster: Pod, model: Model, devices: int | None, g
 
 
 def _cuts(
-    options: Options, batch: BatchOptions, topology: Topology, model: Model, schedule: str, cluster: Pod, recompute: str
+    options: Options,
+    batch: BatchOptions,
+    topology: Topology,
+    model: Model,
+    schedule: str,
+    cluster: Cluster,
+    recompute: str,
 ) -> tuple[int, ...]:
     if batch.splits and batch.splits != ("auto",):
         about = planned(options)
