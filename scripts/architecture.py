@@ -9,7 +9,7 @@ SOURCE = HERE / "src" / "conveyor"
 PAGE = HERE / "docs" / "architecture.md"
 
 LAYERS = [
-    ("Front doors", ["cli", "ray", "api", "dialects"]),
+    ("Entry points", ["cli", "ray", "api", "dialects"]),
     ("One module for each command", ["commands"]),
     ("Around a run", ["launch", "bench", "report", "plan", "serve", "request"]),
     ("The life of a run", ["run"]),

@@ -67,7 +67,7 @@ class Session:
         return self.world.full_state(dict(self.lane.module.state_dict()))
 
     def progress(self, *, local: bool = False) -> dict[str, Any]:
-        """The clock and all that is not a tensor. Every worker must call it, unless what it knows itself is enough."""
+        """Counts, times and whatever else is not a tensor. Every worker must call it, unless what it knows itself is enough."""
         return {
             "update": self.update,
             "epoch": self.epoch,
