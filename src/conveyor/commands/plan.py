@@ -26,7 +26,7 @@ examples:
   conveyor plan --model resnet50 --devices 4 --memory 900MiB --global-batch 256
   conveyor plan --model resnet20 --image-size 32 --devices 2 --measure
   conveyor plan --model resnet50 --micro-batch-size 128 --cluster devices=8 tflops=150 link=800Gbit mtbf=4000h storage=40GB/s
-  conveyor plan --config mk2_resnet50_bn_16ipus --simulate hosts=4 devices=16 link=100Gbit --scaling 16 64 128
+  conveyor plan --model resnet50 --stages 4 --accumulation 16 --simulate hosts=4 devices=16 link=100Gbit --scaling 16 64 128
 """
 
 

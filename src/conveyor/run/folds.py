@@ -18,7 +18,7 @@ SUMMARY = "folds.json"
 
 def runs(options: Options) -> tuple[Path, list[Options]]:
     """The folder of all folds, and the options of those that are still to be trained (with `--resume auto`)."""
-    base = rundir.choose(resolve(options))
+    base = Path(options.run.run_dir) if options.run.run_dir else rundir.choose(resolve(options))
     count = options.data.folds or 0
     every = [options.replace(fold=fold, run_dir=str(base / f"fold-{fold}")) for fold in range(count)]
     return base, [one for one in every if options.run.resume != "auto" or not is_done(Path(str(one.run.run_dir)))]
