@@ -148,6 +148,21 @@ def test_import_does_not_bring_torch(module: str, python: Callable[..., Complete
     assert result.returncode == 0, result.stderr
 
 
+def test_modules_that_promise_it_do_not_bring_torch(python: Callable[..., CompletedProcess[str]]) -> None:
+    promising = [
+        ".".join(("conveyor", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+        for path in modules()
+        if re.search("no torch|without torch", (ast.get_docstring(ast.parse(path.read_text())) or "").lower())
+    ]
+    assert len(promising) > 50
+    code = (
+        f"import importlib, sys\nfor name in {promising}:\n"
+        "    importlib.import_module(name)\n    assert 'torch' not in sys.modules, name"
+    )
+    result = python(code)
+    assert result.returncode == 0, result.stderr
+
+
 def test_help_does_not_bring_torch(python: Callable[..., CompletedProcess[str]]) -> None:
     code = (
         "import sys; from conveyor.cli import main, parser_of\n"

@@ -12,6 +12,7 @@ from conveyor.options import Options
 from conveyor.options.run import METRICS
 from conveyor.run import folder as rundir
 from conveyor.spec import resolve
+from conveyor.training.stopping import Reason
 
 SUMMARY = "folds.json"
 
@@ -47,4 +48,4 @@ def last_validation(run: Path) -> dict[str, float]:
 
 def is_done(run: Path) -> bool:
     """Whether a run came to its own end."""
-    return rundir.read_result(run).get("reason") in ("done", "target reached", "patience")
+    return rundir.read_result(run).get("reason") in (Reason.DONE, Reason.TARGET, Reason.PATIENCE)
