@@ -214,9 +214,7 @@ def _build(arguments: argparse.Namespace) -> int:
         boxes=read_boxes(_existing(arguments.bounding_boxes)) if arguments.bounding_boxes else NO_BOXES,
     )
     counts = build_tfrecords(Path(arguments.source), Path(arguments.target), options)
-    print(
-        f"{arguments.target}: {many(counts['train'], 'image', ',')} for training, {counts['validation']:,} for validation"
-    )
+    print(f"{arguments.target}: {counts['train']:,} images for training, {counts['validation']:,} for validation")
     return 0
 
 
@@ -267,7 +265,7 @@ def _peers(arguments: argparse.Namespace) -> int:
         print(json.dumps({**conditions, "loaders": rows, "failed": failed}, indent=1))
         return 0
     print(
-        f"{many(len(files), 'photograph')}, {many(threads, 'thread')}, batch {batch}, {many(arguments.rounds, 'round')} after one for warming up"
+        f"{len(files)} photographs, {threads} threads, batch {batch}, {arguments.rounds} rounds after one for warming up"
     )
     lines = [
         [

@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.options.parser import count
-from conveyor.options.units import many
 
 HELP = "Search options with Optuna: random, grid or TPE, over paired seeds; a killed sweep goes on."
 
@@ -76,9 +75,7 @@ def summary(sweep: Any, study: Any) -> tuple[list[str], dict[str, Any]]:
         rows.append([*tried(one), *figures])
     verdicts = verdicts or ["there are not two finished trials to compare"]
     title = f"Sweep of {', '.join(sweep.search)}"
-    subtitle = (
-        f"{many(len(done), 'trial')} of {many(sweep.seeds, 'seed')}, {len(pruned)} given up early, by {sweep.metric}"
-    )
+    subtitle = f"{len(done)} trials of {sweep.seeds} seeds, {len(pruned)} given up early, by {sweep.metric}"
     context = {
         "title": title, "subtitle": subtitle, "verdict": verdicts,
         "comparison": {"head": [(name, True) for name in head], "rows": [tuple(map(cells.text, row)) for row in rows]},
