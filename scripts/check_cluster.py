@@ -53,17 +53,17 @@ def predicted(workers: int) -> float:
     from conveyor.options import Options
     from conveyor.plan import planner
     from conveyor.plan.hardware import CPU_LOOPBACK, this_cpu
-    from conveyor.plan.simulator import Pod, forecast
+    from conveyor.plan.simulator import Cluster, forecast
 
     options = Options().replace(**MODEL, micro_batch_size=MICRO_BATCH, accumulation=ACCUMULATION, device="cpu")
     total = MICRO_BATCH * ACCUMULATION
     model = planner.cost_model(
         options, planned(options), this_cpu(1, 1e11), measure=True, batch=MICRO_BATCH, kinds=(), global_batch=total
     )
-    pod = Pod(devices=workers, inner=CPU_LOOPBACK.bandwidth, latency=2 * CPU_LOOPBACK.latency, overlap=0.0)
+    cluster = Cluster(devices=workers, inner=CPU_LOOPBACK.bandwidth, latency=2 * CPU_LOOPBACK.latency, overlap=0.0)
     stage = model.stage(0, len(model), MICRO_BATCH)
     one = forecast(
-        pod, [stage], replicas=workers, accumulation=ACCUMULATION, micro_batch=MICRO_BATCH, schedule="gpipe",
+        cluster, [stage], replicas=workers, accumulation=ACCUMULATION, micro_batch=MICRO_BATCH, schedule="gpipe",
         update_seconds_per_byte=planner.update_rate(),
     )  # fmt: skip
     return one.update_seconds

@@ -96,7 +96,7 @@ def plot_schedule(spec: RunSpec, path: str) -> None:
     )
     axes.set_xlabel("epoch")
     axes.set_ylabel("learning rate")
-    axes.set_title(f"{spec.options.schedule.lr_schedule}, peak {spec.schedule.peak:.4g}, {total} updates")
+    axes.set_title(f"{spec.options.schedule.lr_schedule}, peak {spec.schedule.peak:.4g}, {many(total, 'update')}")
     axes.grid(alpha=0.3)
     try:
         figure.savefig(path, dpi=120)

@@ -67,7 +67,7 @@ class Session:
         return self.world.full_state(dict(self.lane.module.state_dict()))
 
     def progress(self) -> dict[str, Any]:
-        """The clock and all that is not a tensor. Every worker must call it."""
+        """Counts, times and whatever else is not a tensor. Every worker must call it."""
         return {**self._progress(), "meter": self.meter.state()}
 
     def local_progress(self) -> Callable[[], dict[str, Any]]:

@@ -4,9 +4,11 @@ import ctypes
 import functools
 import logging
 import os
+import platform
 from pathlib import Path
 from typing import Any
 
+from conveyor.measure.processor import processor
 from conveyor.numerics.native import compile as recipe
 
 _logger = logging.getLogger(__name__)
@@ -43,9 +45,15 @@ def load(name: str, otherwise: str) -> ctypes.CDLL | None:
         return None
 
 
+def levels_here() -> list[str]:
+    """The levels of instructions that this processor has, best first; none on a system that is not Linux."""
+    known = recipe.LEVELS.get(platform.machine(), {}) if platform.system() == "Linux" else {}
+    return [level for level in known if recipe.NEEDS.get(level, set()) <= processor().flags]
+
+
 def find(name: str) -> tuple[Path | None, str]:
     """The library's path and the level of instructions that it is for; or None and why there is none."""
-    levels = recipe.levels_here()
+    levels = levels_here()
     if os.environ.get(SWITCH, "1") == "0":
         return None, f"switched off by {SWITCH}=0"
     if not levels:

@@ -44,18 +44,7 @@ NEEDS = {
     "avx512": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx2", "fma", "bmi2", "f16c"},
     "avx2": {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"},
 }
-"""Words of /proc/cpuinfo that a level needs."""
-
-
-def levels_here() -> list[str]:
-    """The levels that this processor has, best first; none on a system that is not Linux."""
-    if platform.system() != "Linux":
-        return []
-    try:
-        words = set(Path("/proc/cpuinfo").read_text().split())
-    except OSError:
-        words = set()
-    return [level for level in LEVELS.get(platform.machine(), {}) if NEEDS.get(level, set()) <= words]
+"""The instruction sets that a level needs, by the system's names."""
 
 
 def find_compiler() -> str | None:
