@@ -1,4 +1,4 @@
-/* Operations of augmentation on an 8-bit image, at most four channels: see transform/operations.py, which does the same by
+/* Operations of augmentation on an 8-bit image of one or three channels: see transform/operations.py, which does the same by
  * PyTorch. Whole numbers, and float32 and float64 operations rounded one after the other, so the bits are equal.
  *
  * An image is [height][width][channels], and [channels][height][width] for what looks at more than single levels: colours
@@ -39,15 +39,6 @@ static inline int32_t luma(int32_t red, int32_t green, int32_t blue)
     return (red * 19595 + green * 38470 + blue * 7471 + 32768) >> 16;
 }
 
-/* Of planes other than three. */
-static inline int32_t grey(const uint8_t *from, ptrdiff_t pixels, ptrdiff_t channels)
-{
-    int32_t sum = 0;
-    for (ptrdiff_t c = 0; c < channels; c++)
-        sum += from[c * pixels];
-    return (2 * sum + (int32_t)channels) / (2 * (int32_t)channels);
-}
-
 static void solarize(uint8_t *restrict image, ptrdiff_t size, double threshold)
 {
     const int first = (int)ceil(threshold);
@@ -71,19 +62,14 @@ static void brighten(uint8_t *restrict image, ptrdiff_t size, int32_t plain, flo
         image[i] = (uint8_t)blend(plain, image[i], factor);
 }
 
-static int32_t mean_grey(const uint8_t *restrict image, ptrdiff_t pixels, ptrdiff_t channels)
+/* Of three planes, or of one, which is grey already: the shares of the colours add up to 1. */
+static int32_t mean_grey(const uint8_t *red, const uint8_t *green, const uint8_t *blue, ptrdiff_t pixels)
 {
-    const uint8_t *green = image + pixels, *blue = green + pixels;
     int64_t sum = 0;
     for (ptrdiff_t done = 0; done < pixels;) {
         int32_t part = 0;
-        const ptrdiff_t end = pixels - done < 4096 ? pixels : done + 4096;
-        if (channels == 3)
-            for (; done < end; done++)
-                part += luma(image[done], green[done], blue[done]);
-        else
-            for (; done < end; done++)
-                part += grey(image + done, pixels, channels);
+        for (const ptrdiff_t end = pixels - done < 4096 ? pixels : done + 4096; done < end; done++)
+            part += luma(red[done], green[done], blue[done]);
         sum += part;
     }
     return (int32_t)floor((double)sum / (double)pixels + 0.5);
@@ -96,15 +82,6 @@ static void color(uint8_t *restrict red, uint8_t *restrict green, uint8_t *restr
         red[i] = (uint8_t)blend(plain, red[i], factor);
         green[i] = (uint8_t)blend(plain, green[i], factor);
         blue[i] = (uint8_t)blend(plain, blue[i], factor);
-    }
-}
-
-static void color_of_others(uint8_t *image, ptrdiff_t pixels, ptrdiff_t channels, float factor)
-{
-    for (ptrdiff_t i = 0; i < pixels; i++) {
-        const int32_t plain = grey(image + i, pixels, channels);
-        for (ptrdiff_t c = 0; c < channels; c++)
-            image[c * pixels + i] = (uint8_t)blend(plain, image[c * pixels + i], factor);
     }
 }
 
@@ -208,11 +185,8 @@ static void widen(uint32_t *restrict to, const uint8_t *restrict from, shape of,
             four = SHUFFLE(four, (sixteen){0}, 0, 1, 2, 16, 3, 4, 5, 16, 6, 7, 8, 16, 9, 10, 11, 16);
             memcpy(row + x, &four, 16);
         }
-        for (; x < of.width; x++) {
-            row[x] = 0;
-            for (ptrdiff_t c = 0; c < of.channels; c++)
-                row[x] |= (uint32_t)from[of.channels * x + c] << (8 * c);
-        }
+        for (; x < of.width; x++)
+            row[x] = of.channels == 1 ? from[x] : from[3 * x] | (uint32_t)from[3 * x + 1] << 8 | (uint32_t)from[3 * x + 2] << 16;
     }
 }
 
@@ -272,37 +246,38 @@ static void mix(uint32_t *restrict to, const uint32_t *restrict upper, const uin
     }
 }
 
-/* `words`: (height + 4)(width + 4) + height * width + 5 width. */
+/* `words`: (height + 4)(width + 4) + 2 height * width + 4 width. */
 static void move(uint8_t *restrict to, const uint8_t *from, shape of, const double *values, int bilinear, uint32_t *restrict words)
 {
     int32_t v[6];
     for (int i = 0; i < 6; i++)
         v[i] = (int32_t)values[i];
-    const int32_t width = (int32_t)of.width, height = (int32_t)of.height, wide = width + 2 * EDGE, half = bilinear ? 32768 : 0;
+    const int32_t width = (int32_t)of.width, height = (int32_t)of.height, wide = width + 2 * EDGE;
+    const int32_t across = v[2] - (bilinear ? 32768 : 0), down = v[5] - (bilinear ? 32768 : 0);
     const uint32_t *pixels = words + EDGE * wide + EDGE;
-    uint32_t *restrict moved = words + (ptrdiff_t)wide * (height + 2 * EDGE), *restrict line = moved;
-    uint32_t *restrict upper = moved + of.height * of.width, *restrict lower = upper + 2 * width;
+    uint32_t *restrict line = words + (ptrdiff_t)wide * (height + 2 * EDGE), *restrict upper = line + of.height * of.width;
+    uint32_t *restrict lower = upper + 2 * width;
     int32_t *restrict at = (int32_t *)(lower + 2 * width);
     widen(words, from, of, (uint32_t)values[6]);
-    for (int32_t y = 0; y < height; y++, line += width) {
-        const int32_t across = v[1] * y + v[2] - half, down = v[4] * y + v[5] - half;
-        places(at, width, height, across, v[0], down, v[3]);
-        if (bilinear) {
-            neighbours(upper, lower, pixels, at, width);
-            mix(line, upper, lower, width, across, v[0], down, v[3]);
-        } else
-            for (int32_t x = 0; x < width; x++)
-                line[x] = pixels[at[x]];
+    for (int32_t y = 0; y < height; y++)
+        places(at + y * width, width, height, v[1] * y + across, v[0], v[4] * y + down, v[3]);
+    for (int32_t y = 0; bilinear && y < height; y++) {
+        neighbours(upper, lower, pixels, at + y * width, width);
+        mix(line + y * width, upper, lower, width, v[1] * y + across, v[0], v[4] * y + down, v[3]);
     }
-    narrow(to, moved, of.height * of.width, of.channels);
+    for (int32_t i = 0; !bilinear && i < height * width; i++) {
+        line[i] = pixels[at[i]];
+        __asm__ volatile("");
+    }
+    narrow(to, line, of.height * of.width, of.channels);
 }
 
-/* Pixels into planes. Of three colours 16 pixels at a time, whose bytes two shuffles bring into each of three vectors; what the
- * first shuffle leaves open (0) the second fills. */
-static void apart(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t pixels, ptrdiff_t channels)
+/* Pixels into three planes, 16 pixels at a time: two shuffles bring their bytes into each of three vectors; what the first
+ * leaves open (0) the second fills. */
+static void apart(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t pixels)
 {
     ptrdiff_t i = 0;
-    for (; channels == 3 && i + 16 <= pixels; i += 16) {
+    for (; i + 16 <= pixels; i += 16) {
         sixteen a, b, c, red, green, blue;
         memcpy(&a, from + 3 * i, 16);
         memcpy(&b, from + 3 * i + 16, 16);
@@ -318,15 +293,15 @@ static void apart(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t 
         memcpy(to + 2 * pixels + i, &blue, 16);
     }
     for (; i < pixels; i++)
-        for (ptrdiff_t c = 0; c < channels; c++)
-            to[c * pixels + i] = from[channels * i + c];
+        for (ptrdiff_t c = 0; c < 3; c++)
+            to[c * pixels + i] = from[3 * i + c];
 }
 
 /* Planes into pixels. */
-static void together(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t pixels, ptrdiff_t channels)
+static void together(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t pixels)
 {
     ptrdiff_t i = 0;
-    for (; channels == 3 && i + 16 <= pixels; i += 16) {
+    for (; i + 16 <= pixels; i += 16) {
         sixteen a, b, c, red, green, blue;
         memcpy(&red, from + i, 16);
         memcpy(&green, from + pixels + i, 16);
@@ -342,14 +317,14 @@ static void together(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff
         memcpy(to + 3 * i + 32, &c, 16);
     }
     for (; i < pixels; i++)
-        for (ptrdiff_t c = 0; c < channels; c++)
-            to[channels * i + c] = from[c * pixels + i];
+        for (ptrdiff_t c = 0; c < 3; c++)
+            to[3 * i + c] = from[c * pixels + i];
 }
 
-/* Whether step `code` does something. */
+/* Whether step `code` does something; one channel has no colours to change. */
 static inline int acts(int code, ptrdiff_t channels)
 {
-    return code != IDENTITY && (code != HUE || channels == 3);
+    return code != IDENTITY && (channels == 3 || (code != HUE && code != COLOR));
 }
 
 /* The steps of a plan one after the other, in both `images` by turns; the number of the one with the result. The image is in the first. */
@@ -361,27 +336,24 @@ static int change(uint8_t *const images[2], shape of, const double *plan, ptrdif
         const int code = s < steps ? (int)plan[0] : NEAREST; /* the end takes pixels, too */
         if (!acts(code, of.channels))
             continue;
-        if (of.channels > 1 && !(1 << code & ANYHOW) && planes != !(1 << code & IN_PIXELS)) {
+        if (of.channels == 3 && !(1 << code & ANYHOW) && planes != !(1 << code & IN_PIXELS)) {
             planes = !planes;
-            (planes ? apart : together)(images[!now], images[now], pixels, of.channels);
+            (planes ? apart : together)(images[!now], images[now], pixels);
             now = !now;
         }
         if (s == steps)
             return now;
         uint8_t *const image = images[now], *const other = images[!now];
+        uint8_t *const green = image + (size - pixels) / 2, *const blue = image + size - pixels;
         const float factor = (float)plan[1];
         if (code == SOLARIZE)
             solarize(image, size, plan[1]);
         else if (code == POSTERIZE)
             posterize(image, size, (int)plan[1]);
         else if (code == BRIGHTNESS || code == CONTRAST)
-            brighten(image, size, code == CONTRAST ? mean_grey(image, pixels, of.channels) : 0, factor);
-        else if (code == COLOR && of.channels == 3)
-            color(image, image + pixels, image + 2 * pixels, pixels, factor);
-        else if (code == COLOR)
-            color_of_others(image, pixels, of.channels, factor);
-        else if (code == HUE && of.channels == 3)
-            turn_hue(image, image + pixels, image + 2 * pixels, pixels, factor);
+            brighten(image, size, code == CONTRAST ? mean_grey(image, green, blue, pixels) : 0, factor);
+        else if (code == COLOR || code == HUE)
+            (code == COLOR ? color : turn_hue)(image, green, blue, pixels, factor);
         else if (code == NEAREST || code == BILINEAR)
             move(other, image, of, plan + 1, code == BILINEAR, words);
         for (ptrdiff_t c = 0; c < of.channels; c++)

@@ -17,14 +17,14 @@ LARGEST = 4096
 def applies(images: Tensor, normalization: Normalization | None, *, planned: bool = False) -> bool:
     """Whether `augment` can do it: 8-bit images in this machine's memory, and the same normalisation, or none, for all.
 
-    `planned`: with a plan, which takes four channels at most.
+    `planned`: with a plan, which takes one channel or three.
     """
     return (
         images.dtype == torch.uint8
         and images.device.type == "cpu"
         and images.is_contiguous()
         and images.numel() > 0
-        and not (planned and (images.shape[3] > 4 or max(images.shape[1:3]) > LARGEST))
+        and not (planned and (images.shape[3] not in (1, 3) or max(images.shape[1:3]) > LARGEST))
         and (normalization is None or (not normalization.per_image and images.shape[3] == len(normalization.scale)))
         and library("augment") is not None
     )
@@ -54,7 +54,7 @@ def augment(
         scale, shift = (row_of(values, width, images.device) for values in (normalization.scale, normalization.shift))
     room, threads = 2 * width * channels + 64, torch.get_num_threads()
     if plan is not None:
-        room += 2 * height * width * channels + 4 * ((height + 4) * (width + 4) + height * width + 5 * width)
+        room += 2 * height * width * channels + 4 * ((height + 4) * (width + 4) + 2 * height * width + 4 * width)
     room = room // 64 * 64 + 64
     scratch = torch.empty(threads * room, dtype=torch.uint8)
     out = torch.empty(images.shape, dtype=torch.uint8 if scale is None else torch.float32)
