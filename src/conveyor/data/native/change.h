@@ -24,6 +24,11 @@ typedef uint8_t sixteen __attribute__((vector_size(16)));
 #else /* GCC has that name from version 12 on only */
 #define SHUFFLE(one, other, ...) __builtin_shuffle(one, other, (sixteen){__VA_ARGS__})
 #endif
+#if defined(__SSSE3__) || defined(__ARM_NEON)
+#define SHUFFLES 1 /* in one instruction; elsewhere byte after byte, which plain loops do faster */
+#else
+#define SHUFFLES 0
+#endif
 
 typedef struct {
     ptrdiff_t height, width, channels;
@@ -179,7 +184,7 @@ static void widen(uint32_t *restrict to, const uint8_t *restrict from, shape of,
     for (ptrdiff_t y = 0; y < of.height; y++, from += of.width * of.channels) {
         uint32_t *restrict row = to + (y + EDGE) * wide + EDGE;
         ptrdiff_t x = 0;
-        for (; of.channels == 3 && x + 4 <= of.width; x += 4) {
+        for (; SHUFFLES && of.channels == 3 && x + 4 <= of.width; x += 4) {
             sixteen four;
             memcpy(&four, from + 3 * x, 16);
             four = SHUFFLE(four, (sixteen){0}, 0, 1, 2, 16, 3, 4, 5, 16, 6, 7, 8, 16, 9, 10, 11, 16);
@@ -194,7 +199,7 @@ static void widen(uint32_t *restrict to, const uint8_t *restrict from, shape of,
 static void narrow(uint8_t *restrict to, const uint32_t *restrict from, ptrdiff_t pixels, ptrdiff_t channels)
 {
     ptrdiff_t i = 0;
-    for (; channels == 3 && i + 6 <= pixels; i += 4) { /* the last 4 of 16 bytes are written again */
+    for (; SHUFFLES && channels == 3 && i + 6 <= pixels; i += 4) { /* the last 4 of 16 bytes are written again */
         sixteen four;
         memcpy(&four, from + i, 16);
         four = SHUFFLE(four, four, 0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 0, 0, 0, 0);
@@ -277,7 +282,7 @@ static void move(uint8_t *restrict to, const uint8_t *from, shape of, const doub
 static void apart(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t pixels)
 {
     ptrdiff_t i = 0;
-    for (; i + 16 <= pixels; i += 16) {
+    for (; SHUFFLES && i + 16 <= pixels; i += 16) {
         sixteen a, b, c, red, green, blue;
         memcpy(&a, from + 3 * i, 16);
         memcpy(&b, from + 3 * i + 16, 16);
@@ -301,7 +306,7 @@ static void apart(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t 
 static void together(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t pixels)
 {
     ptrdiff_t i = 0;
-    for (; i + 16 <= pixels; i += 16) {
+    for (; SHUFFLES && i + 16 <= pixels; i += 16) {
         sixteen a, b, c, red, green, blue;
         memcpy(&red, from + i, 16);
         memcpy(&green, from + pixels + i, 16);
