@@ -131,7 +131,9 @@ class Prepare:
         size = self.size(batch.epoch, train)
         height, width = images.shape[1:3]
         offsets, mask = self._moves_of(batch, train)
-        if offsets is not None:
+        if (offsets is not None or mask is not None) and augment.applies(images, None):
+            images = augment.augment(images, None, offsets, self._data.crop_padding, self._data.crop_fill, mask)
+        elif offsets is not None:
             rows, columns = offsets.unbind(1)
             images = geometry.pad(images, self._data.crop_padding, self._data.crop_fill)
             images = geometry.shift_and_flip(images, rows, columns, mask, height, width)
