@@ -69,18 +69,23 @@ def predicted(workers: int) -> float:
     return one.update_seconds
 
 
-def main(rounds: int) -> None:
+def main(rounds: int) -> dict[int, float]:
+    """Measures, prints, and returns the error in percent for each number of workers."""
     found: dict[int, list[tuple[float, float]]] = {workers: [] for workers in WORKERS}
     for _ in range(rounds):
         for workers, pairs in found.items():
             pairs.append((predicted(workers), measured(workers)))
             print(workers, *(f"{1e3 * one:.1f}" for one in pairs[-1]), flush=True)
-    print("workers  predicted ms  measured ms  error, median and all")
+    print("workers  predicted ms  measured ms  error, median and all; how many within 20 %")
+    medians = {}
     for workers, pairs in found.items():
         one, other = (statistics.median(side) for side in zip(*pairs, strict=True))
         errors = [100 * (forecast / run - 1) for forecast, run in pairs]
         words = ", ".join(f"{error:+.0f}" for error in errors)
-        print(f"{workers:>7}  {1e3 * one:>12.1f}  {1e3 * other:>11.1f}  {statistics.median(errors):+.0f} % ({words})")
+        medians[workers] = statistics.median(errors)
+        inside = f"{sum(abs(error) <= 20 for error in errors)} of {rounds}"
+        print(f"{workers:>7}  {1e3 * one:>12.1f}  {1e3 * other:>11.1f}  {medians[workers]:+.0f} % ({words}); {inside}")
+    return medians
 
 
 if __name__ == "__main__":

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from conveyor.data.transform import augment
 from conveyor.data.transform.normalize import LUMA
+from conveyor.numerics.copy_stream import sent
 
 CODES = (
     "identity", "autocontrast", "equalize", "solarize", "posterize", "color", "contrast", "brightness", "sharpness",
@@ -45,10 +46,10 @@ def by_torch(images: Tensor, plan: Tensor) -> Tensor:
         parts = []
         for number, same in zip(numbers.tolist(), order.split(counts.tolist()), strict=True):
             for where in same.split(max(1, IN_CACHE // max(1, images[0].numel()))):
-                taken = images.index_select(0, where.to(images.device, non_blocking=True))
-                values = step[where, 1:].to(images.device, non_blocking=True)
+                taken = images.index_select(0, sent(where, images.device))
+                values = sent(step[where, 1:], images.device)
                 parts.append(_one(CODES[number], taken, values))
-        images = torch.cat(parts).index_select(0, order.argsort().to(images.device, non_blocking=True))
+        images = torch.cat(parts).index_select(0, sent(order.argsort(), images.device))
     return images
 
 

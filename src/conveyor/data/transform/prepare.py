@@ -20,7 +20,7 @@ from conveyor.data.transform import augment, erasing, geometry, jitter, mixing, 
 from conveyor.data.transform.normalize import Normalization
 from conveyor.data.transform.randaugment import randaugment, trivialaugment
 from conveyor.numerics import keyed
-from conveyor.numerics.copy_stream import CopyStream
+from conveyor.numerics.copy_stream import CopyStream, sent
 from conveyor.options import Options
 
 
@@ -155,7 +155,7 @@ class Prepare:
         if not self._is_varied(train) or not (self._pads or self.flip != "none"):
             return None, None
         moves, where = self._moves(batch.samples, batch.epoch), batch.images.device
-        return tuple(None if one is None else one.to(where, non_blocking=True) for one in moves)
+        return tuple(None if one is None else sent(one, where) for one in moves)
 
     def _draw_moves(self, samples: Tensor, epoch: int) -> geometry.Rows:
         draws = geometry.draw(self._seed, epoch, samples)
