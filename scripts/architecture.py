@@ -120,7 +120,7 @@ CHANGES = [
     ("the random and central crops of photographs", ["data/photo/crops.py"]),
     ("the order of augmentation, mixing and normalisation", ["data/transform/prepare.py"]),
     ("flips and shifts", ["data/transform/geometry.py"]),
-    ("RandAugment and TrivialAugment; what their operations do to the pixels", ["data/transform/randaugment.py", "data/transform/operations.py", "data/native/change.c"]),
+    ("RandAugment and TrivialAugment; what their operations do to the pixels", ["data/transform/randaugment.py", "data/transform/operations.py", "data/native/change.h"]),
     ("mixup and cutmix", ["data/transform/mixing.py"]),
     ("normalisation", ["data/transform/normalize.py"]),
     ("colour jitter", ["data/transform/jitter.py"]),

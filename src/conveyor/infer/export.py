@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from conveyor.errors import UserError, did_you_mean
+from conveyor.errors import UserError, did_you_mean, needed
 from conveyor.infer import AnswerPrecision, metadata
 from conveyor.infer.engines.convert import example_input, quiet, to_onnx
 from conveyor.infer.engines.engine import Engine, Source, open_named
@@ -193,10 +193,7 @@ def _write_onnx(content: bytes, file: Path, form: str) -> None:
 
             write_saved_model(file, file.parent)
         return
-    try:
-        import openvino
-    except ImportError:
-        raise UserError("exporting as openvino needs the package openvino: pip install 'conveyor[export]'") from None
+    openvino = needed("openvino", "exporting as openvino", "export")
     model = openvino.Core().read_model(model=content, weights=b"")
     openvino.save_model(model, str(file), compress_to_fp16=False)
 

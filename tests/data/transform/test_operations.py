@@ -8,7 +8,8 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 
 from conveyor.data.transform import operations, randaugment
-from conveyor.data.transform.operations import CODES, WIDTH, by_torch, change, library
+from conveyor.data.transform.augment import library
+from conveyor.data.transform.operations import CODES, WIDTH, by_torch, change
 from conveyor.data.transform.randaugment import AFFINE, OPERATIONS, RANDAUGMENT, TRIVIAL, Space, step
 from conveyor.numerics.native import build
 
@@ -142,7 +143,7 @@ def test_the_compiled_function_and_pytorch_give_equal_bits(height: int, width: i
         torch.set_num_threads(before)
 
 
-@pytest.mark.skipif(library("change") is None, reason="no kernels here")
+@pytest.mark.skipif(library("augment") is None, reason="no kernels here")
 def test_every_level_of_instructions_gives_equal_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     levels = build.levels_here()
     images = pictures(61, 45).repeat(30, 1, 1, 1)

@@ -103,9 +103,11 @@ FUNCTIONS: dict[str, dict[str, tuple[list[type], type | None]]] = {
         "conveyor_winograd_weights": ([*[_POINTER] * 3, *[_SIZE] * 5], _NUMBER),
     },
     "rounding": {"conveyor_round": ([_POINTER, _POINTER, _SIZE, _WORD, _NUMBER, _NUMBER], None)},
-    "augment": {"conveyor_augment": ([_POINTER, *[_SIZE] * 5, _NUMBER, *[_POINTER] * 6, _NUMBER], None)},
-    "change": {
-        "conveyor_change": ([_POINTER, *[_SIZE] * 4, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _NUMBER], None)
+    "augment": {
+        "conveyor_augment": (
+            [_POINTER, *[_SIZE] * 5, _NUMBER, *[_POINTER] * 3, _SIZE, *[_POINTER] * 4, _SIZE, _POINTER, _NUMBER],
+            None,
+        )
     },
 }
 """Arguments and results of the functions in each source file."""

@@ -21,13 +21,13 @@ BUILT = Path(__file__).parent / "built"
 # -fno-thread-jumps: it makes branches of the limits of a sigmoid, which then costs 2.6 times the time.
 _USUAL = ("-O3", "-fno-thread-jumps", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 _EXACT = ("-O3", "-ffp-contract=off")
+_FINITE = ("-ffinite-math-only", "-fno-signed-zeros")
 SOURCES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     **{
         name: (f"numerics/native/{name}.c", _USUAL)
         for name in ("norm_act", "group_norm", "depthwise", "winograd", "rounding")
     },
-    "augment": ("data/native/augment.c", (*_EXACT, "-fopenmp")),
-    "change": ("data/native/change.c", (*_EXACT, "-fopenmp", "-fno-math-errno", "-fno-trapping-math")),
+    "augment": ("data/native/augment.c", (*_EXACT, "-fopenmp", "-fno-math-errno", "-fno-trapping-math", *_FINITE)),
     "jpeg_crop": ("data/native/jpeg_crop.c", (*_EXACT, "-Wl,--no-as-needed", "-ldl")),
 }
 """Kernels by name: the source file in the package, and its flags."""
