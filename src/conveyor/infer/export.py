@@ -208,9 +208,10 @@ def _write_torch(graph: ServingGraph, loaded: Loaded, file: Path, batch: int | N
     save_file(state, str(file))
     example, free = example_input(graph, batch)
     with quiet():
-        torch.export.save(
-            torch.export.export(graph, (example,), dynamic_shapes=free), str(file.with_name("program.pt2"))
-        )
+        program = torch.export.export(graph, (example,), dynamic_shapes=free)
+        for node in program.graph.nodes:
+            node.meta.pop("stack_trace", None)  # holds the folders of this machine
+        torch.export.save(program, str(file.with_name("program.pt2")))
 
 
 def _stored(loaded: Loaded, file: Path, form: str, batch: int | None, precision: AnswerPrecision) -> Engine:
