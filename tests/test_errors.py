@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from conveyor.errors import UserError, explained_memory
+from conveyor.errors import UserError, explained_memory, needed
 
 
 def test_memory_that_torch_cannot_get_is_one_sentence_with_a_cure() -> None:
@@ -14,3 +14,9 @@ def test_memory_that_torch_cannot_get_is_one_sentence_with_a_cure() -> None:
         raise MemoryError("not enough memory for the tiles of a convolution")
     with pytest.raises(RuntimeError, match="another"), explained_memory():
         raise RuntimeError("another error")
+
+
+def test_a_library_that_is_not_there_is_named_with_what_installs_it() -> None:
+    with pytest.raises(UserError, match=r"^--plot needs absent_library: pip install 'conveyor\[plot\]'$"):
+        needed("absent_library.part", "--plot", "plot")
+    assert needed("os.path", "", "").sep == "/"

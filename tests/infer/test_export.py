@@ -2,6 +2,7 @@ import dataclasses
 import json
 import os
 import re
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 import torch
 from torch import nn
 
+import conveyor
 from conveyor.errors import UserError
 from conveyor.infer import metadata
 from conveyor.infer.accuracy import sample
@@ -55,6 +57,18 @@ def test_an_export_gives_the_models_answers(
     # A torch export runs on every engine, which other tests show; here the one that reads its file.
     for engine in ("torch",) if form == "torch" else again.source.engines():
         np.testing.assert_allclose(open_engine(again, engine, batch=5, threads=1)(IMAGES), expected, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", ["onnx", "openvino", "torch"])
+def test_an_export_tells_nothing_of_the_machine(digits: Loaded, tmp_path: Path, form: str) -> None:
+    export(digits, tmp_path / "out", form)
+    source = str(Path(conveyor.__file__).parent).encode()
+    for path in (tmp_path / "out").iterdir():
+        content = [path.read_bytes()]
+        if zipfile.is_zipfile(path):
+            with zipfile.ZipFile(path) as archive:
+                content = [archive.read(name) for name in archive.namelist()]
+        assert not any(source in each for each in content), path.name
 
 
 def test_a_fixed_batch_is_in_the_graph(digits: Loaded, tmp_path: Path) -> None:

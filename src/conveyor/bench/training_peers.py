@@ -9,6 +9,7 @@ from conveyor.bench.lanes import Work
 from conveyor.bench.peer_programs import peer_program
 from conveyor.bench.records import BEST_RATIO, OURS, Record, Sample, fastest, make_record, precision_of, ratio, sides
 from conveyor.errors import UserError
+from conveyor.infer import AnswerPrecision
 from conveyor.measure.processor import multiplies_bfloat16
 from conveyor.measure.rounds import Program, run_rounds
 from conveyor.processes import of_module
@@ -107,7 +108,11 @@ def measure(
     products, PyTorch's take minutes: neither they nor the loops that need them run, unless `only` names one.
     """
     native = multiplies_bfloat16()
-    usual = [each.name for each in programs(setting, threads) if native or precision_of(each.name) != "bfloat16"]
+    usual = [
+        each.name
+        for each in programs(setting, threads)
+        if native or precision_of(each.name) != AnswerPrecision.BFLOAT16
+    ]
     found = [each for each in programs(setting, threads) if each.name in (*ALL_OURS, *(only or usual))]
     products = {"threads": threads, "products": 5}
     found[1:1] = [

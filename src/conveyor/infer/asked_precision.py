@@ -10,7 +10,7 @@ from conveyor.options.field import option
 from conveyor.options.parser import add_settings, settings_from
 
 _logger = logging.getLogger(__name__)
-CHOICES = (*PRECISIONS, "auto")
+CHOICES = (*map(str, PRECISIONS), "auto")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -32,7 +32,11 @@ def to_onnx(graph: ServingGraph, batch: int | None = None) -> bytes:
             verbose=False,
         )
     assert program is not None
-    serialised: bytes = program.model_proto.SerializeToString()
+    model = program.model_proto
+    # Lines of source files and their folders on this machine: nothing reads them, and equal models would be unequal files.
+    for each in (model.graph, *model.graph.node, *model.graph.value_info, *model.graph.input, *model.graph.output):
+        each.ClearField("metadata_props")
+    serialised: bytes = model.SerializeToString()
     if batch is None:
         _converted[graph] = serialised
     return serialised
