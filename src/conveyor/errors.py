@@ -4,6 +4,7 @@ import contextlib
 import difflib
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 
 USER_ERROR, INTERRUPTED = 2, 130
 """Exit codes: of a mistake the user can mend, and after Ctrl-C."""
@@ -44,6 +45,15 @@ def nearest(wrong: str, right: Iterable[str], count: int = 3) -> list[str]:
     if not found and len(wrong) > 2:  # onnx: onnxruntime
         found = [name for name in by_folded if name.startswith(wrong.lower())][:count]
     return [by_folded[name] for name in found]
+
+
+def nothing_at(path: Path | str, give: str) -> UserError:
+    """The error about a path that is not there, with the name beside it that may have been meant."""
+    path = Path(path)
+    with contextlib.suppress(OSError):
+        for close in nearest(path.name, (one.name for one in path.parent.iterdir()), 1):
+            return UserError(f"there is nothing at {path} (did you mean {path.parent / close}?): give {give}")
+    return UserError(f"there is nothing at {path}: give {give}")
 
 
 def did_you_mean(wrong: str, right: Iterable[str]) -> str:
