@@ -48,12 +48,12 @@ def nearest(wrong: str, right: Iterable[str], count: int = 3) -> list[str]:
 
 
 def nothing_at(path: Path | str, give: str) -> UserError:
-    """The error about a path that is not there, with the name beside it that may have been meant."""
+    """The error about a path that is not there, with what may have been meant: a run by its name, a name beside it."""
     path = Path(path)
+    meant = [run for run in [Path("runs") / path] if run.exists()]
     with contextlib.suppress(OSError):
-        for close in nearest(path.name, (one.name for one in path.parent.iterdir()), 1):
-            return UserError(f"there is nothing at {path} (did you mean {path.parent / close}?): give {give}")
-    return UserError(f"there is nothing at {path}: give {give}")
+        meant += [path.parent / close for close in nearest(path.name, (one.name for one in path.parent.iterdir()), 1)]
+    return UserError(f"there is nothing at {path}{f' (did you mean {meant[0]}?)' if meant else ''}: give {give}")
 
 
 def did_you_mean(wrong: str, right: Iterable[str]) -> str:
