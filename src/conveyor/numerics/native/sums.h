@@ -3,7 +3,7 @@
 
 /* a * b + c: in one rounding where the processor has that. A compiler that chooses by itself where to do so chooses
  * differently for vectors and for the values that are left over, whose number follows from sizes and threads. */
-#ifdef __FMA__
+#if defined __FMA__ || defined __ARM_FEATURE_FMA
 #define FMA(a, b, c) _Generic((c), float: __builtin_fmaf, double: __builtin_fma)(a, b, c)
 #else
 #define FMA(a, b, c) ((a) * (b) + (c))
