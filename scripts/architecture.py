@@ -9,7 +9,7 @@ SOURCE = HERE / "src" / "conveyor"
 PAGE = HERE / "docs" / "architecture.md"
 
 LAYERS = [
-    ("Front doors", ["cli", "ray", "api", "dialects"]),
+    ("Entry points", ["cli", "ray", "api", "dialects"]),
     ("One module for each command", ["commands"]),
     ("Around a run", ["launch", "bench", "report", "plan", "serve", "request"]),
     ("The life of a run", ["run"]),
@@ -120,7 +120,7 @@ CHANGES = [
     ("the random and central crops of photographs", ["data/photo/crops.py"]),
     ("the order of augmentation, mixing and normalisation", ["data/transform/prepare.py"]),
     ("flips and shifts", ["data/transform/geometry.py"]),
-    ("RandAugment and TrivialAugment; what their operations do to the pixels", ["data/transform/randaugment.py", "data/transform/operations.py", "data/native/change.c"]),
+    ("RandAugment and TrivialAugment; what their operations do to the pixels", ["data/transform/randaugment.py", "data/transform/operations.py", "data/native/change.h"]),
     ("mixup and cutmix", ["data/transform/mixing.py"]),
     ("normalisation", ["data/transform/normalize.py"]),
     ("colour jitter", ["data/transform/jitter.py"]),
@@ -176,10 +176,11 @@ WAY = [
     ("numerics", "the arithmetic of each layer, in the run's precision, and its backward pass",
      ["numerics/convolution.py: forward", "numerics/half_ops.py: convolution"]),
     ("pipeline", "with depth > 1 only: what one stage sends to the next", ["pipeline/runtime.py: Pipeline.run"]),
-    ("world", "gradients of the groups summed in the order of the tree, over all lanes",
-     ["world/gradients.py: GradientSum.leaf", "world/gradients.py: GradientSum.finish"]),
+    ("world", "gradients of the groups summed in the order of the tree, over all lanes; the table of their figures over all workers",
+     ["world/gradients.py: GradientSum.leaf", "world/gradients.py: GradientSum.finish",
+      "world/distributed.py: ProcessWorld.sum_over_all"]),
     ("optim", "the sum becomes new weights", ["optim/optimizer.py: Optimizer.step"]),
-    ("training", "the figures of the group: loss and hits into the table, the table into the log point",
+    ("training", "loss and hits of the group, in the table since its forward pass; the table goes into the log point",
      ["training/loss.py: tally", "training/meter.py: Meter.add", "training/events.py: Events.after_update"]),
     ("monitor", "a line of metrics.csv in the run folder", ["monitor/observers.py: CsvWriter.log"]),
     ("report", "the run folder as a page", ["report/inputs.py: read_run", "report/page.py: write_report"]),

@@ -53,34 +53,39 @@ def predicted(workers: int) -> float:
     from conveyor.options import Options
     from conveyor.plan import planner
     from conveyor.plan.hardware import CPU_LOOPBACK, this_cpu
-    from conveyor.plan.simulator import Pod, forecast
+    from conveyor.plan.simulator import Cluster, forecast
 
     options = Options().replace(**MODEL, micro_batch_size=MICRO_BATCH, accumulation=ACCUMULATION, device="cpu")
     total = MICRO_BATCH * ACCUMULATION
     model = planner.cost_model(
         options, planned(options), this_cpu(1, 1e11), measure=True, batch=MICRO_BATCH, kinds=(), global_batch=total
     )
-    pod = Pod(devices=workers, inner=CPU_LOOPBACK.bandwidth, latency=2 * CPU_LOOPBACK.latency, overlap=0.0)
+    cluster = Cluster(devices=workers, inner=CPU_LOOPBACK.bandwidth, latency=2 * CPU_LOOPBACK.latency, overlap=0.0)
     stage = model.stage(0, len(model), MICRO_BATCH)
     one = forecast(
-        pod, [stage], replicas=workers, accumulation=ACCUMULATION, micro_batch=MICRO_BATCH, schedule="gpipe",
+        cluster, [stage], replicas=workers, accumulation=ACCUMULATION, micro_batch=MICRO_BATCH, schedule="gpipe",
         update_seconds_per_byte=planner.update_rate(),
     )  # fmt: skip
     return one.update_seconds
 
 
-def main(rounds: int) -> None:
+def main(rounds: int) -> dict[int, float]:
+    """Measures, prints, and returns the error in percent for each number of workers."""
     found: dict[int, list[tuple[float, float]]] = {workers: [] for workers in WORKERS}
     for _ in range(rounds):
         for workers, pairs in found.items():
             pairs.append((predicted(workers), measured(workers)))
             print(workers, *(f"{1e3 * one:.1f}" for one in pairs[-1]), flush=True)
-    print("workers  predicted ms  measured ms  error, median and all")
+    print("workers  predicted ms  measured ms  error, median and all; how many within 20 %")
+    medians = {}
     for workers, pairs in found.items():
         one, other = (statistics.median(side) for side in zip(*pairs, strict=True))
         errors = [100 * (forecast / run - 1) for forecast, run in pairs]
         words = ", ".join(f"{error:+.0f}" for error in errors)
-        print(f"{workers:>7}  {1e3 * one:>12.1f}  {1e3 * other:>11.1f}  {statistics.median(errors):+.0f} % ({words})")
+        medians[workers] = statistics.median(errors)
+        inside = f"{sum(abs(error) <= 20 for error in errors)} of {rounds}"
+        print(f"{workers:>7}  {1e3 * one:>12.1f}  {1e3 * other:>11.1f}  {medians[workers]:+.0f} % ({words}); {inside}")
+    return medians
 
 
 if __name__ == "__main__":

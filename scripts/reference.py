@@ -4,6 +4,7 @@ import dataclasses
 import importlib
 import inspect
 import re
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -30,17 +31,38 @@ HOW_TO = ("recipes", "data", "fine-tuning", "checkpoints", "photographs", "layou
 """Pages that show how something is done: their examples come before those of the others."""
 
 
+LINES = 8
+"""Examples of one command at most."""
+
+
+def pages() -> Iterator[tuple[str, str, list[str]]]:
+    """Name, text and lines of code of each page, those of `HOW_TO` first."""
+    found = (Path(__file__).resolve().parent.parent / "docs").glob("*.md")
+    for page in sorted(found, key=lambda page: (page.stem not in HOW_TO, page.name)):
+        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
+        blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
+        yield page.stem, text, [line for block in blocks for line in block.splitlines()]
+
+
+def command_lines(name: str) -> list[str]:
+    """How the pages call a command, once with each set of options."""
+    found = {}
+    for _, _, lines in pages():
+        for line in lines:
+            if re.match(rf"conveyor {name}( |$)", line):
+                words = re.sub(r" +#.*", "", line).split()
+                found.setdefault(frozenset(word for word in words[2:] if word[0] == "-" or word == words[2]), line)
+    return list(found.values())[:LINES]
+
+
 def examples() -> dict[str, str]:
     """By option: how the pages write it, with a value where one of them does, and which page that is."""
     found: dict[str, str] = {}
-    pages = (Path(__file__).resolve().parent.parent / "docs").glob("*.md")
-    for page in sorted(pages, key=lambda page: (page.stem not in HOW_TO, page.name)):
-        text = page.read_text(encoding="utf-8").replace("\\\n", " ")
-        blocks = re.findall(r"^```\w*\n(.*?)^```", text, re.DOTALL | re.MULTILINE)
-        code = [line for block in blocks for line in block.splitlines()] + re.findall(r"`([^`\n]+)`", text)
+    for page, text, lines in pages():
+        code = lines + re.findall(r"`([^`\n]+)`", text)
         for flag, values in re.findall(r"(?<![\w-])(--[a-z0-9-]+)((?: +(?!--|[(])[^\s#|]+)*)", "\n".join(code)):
             if flag not in found or (values and f"`{flag}`" in found[flag]):
-                found[flag] = f"`{flag}{values}` in [{page.stem}]({page.name})"
+                found[flag] = f"`{flag}{values}` in [{page}]({page}.md)"
     return found
 
 
@@ -68,7 +90,7 @@ def options_page() -> str:
     for names in commands.NAMES.values():
         for name in names:
             lines += [f"### conveyor {name}", "", commands.load(name).HELP, "", "```text"]
-            lines += [parser_of(name).format_usage().strip(), "```", ""]
+            lines += [parser_of(name).format_usage().strip(), "", *command_lines(name), "```", ""]
     return "\n".join(lines)
 
 

@@ -101,9 +101,36 @@ def test_no_package_has_more_than_25_modules() -> None:
 
 def test_only_the_dialects_know_the_older_programs() -> None:
     """What they add to the rest goes through `conveyor.hooks`."""
-    words = re.compile(r"tensorflow1|tensorflow2|popart|poprun|graphcore|\bipus?\b", re.IGNORECASE)
-    knowing = [path for path in modules() if words.search(path.read_text())]
+    names = r"tensorflow1|tensorflow2|popart|poptorch|popdist|poprun|popvision|graphcore|examples_utils|\bgc-(profile|info)\b"
+    words = re.compile(rf"{names}|\bipus?\b|\bmk2_|\bpod(4|16|64|128|256)\b", re.IGNORECASE)
+    texts = [
+        path for path in SOURCE.rglob("*.*") if path.suffix in (".py", ".yml", ".json", ".html", ".js", ".c", ".h")
+    ]
+    assert len(texts) > 400
+    knowing = [path for path in texts if words.search(path.read_text())]
     assert [str(path) for path in knowing if path.relative_to(SOURCE).parts[0] != "dialects"] == []
+
+
+ACROSS = """
+    test_api_joined test_architecture test_private_torch test_requirements commands/width commands/words configs/shipped
+    data/command data/photo/jpeg_header data/readers data/tensorflow dialects/bounding_boxes dialects/choices dialects/commands
+    dialects/input_and_layers dialects/meanings dialects/mistakes dialects/original_tests dialects/own_options dialects/printed
+    dialects/real_runs dialects/second_step evaluate/calibration_counts evaluate/validation_device infer/calibrated_export
+    launch/attack launch/elastic launch/exact_runs launch/jobs launch/mpirun launch/phases launch/recovery launch/signals
+    launch/slurm models/field_names models/forward models/fused models/memory_format models/timm optim/half_weights
+    pipeline/bad_layer pipeline/compiled pipeline/exact pipeline/exact_further pipeline/layouts plan/published report/browser
+    run/best_by run/kill run/multi_label run/same_data serve/grpc serve/hostile serve/hostile_grpc serve/http serve/lifecycle
+    serve/multi_label serve/page serve/public_clients serve/security training/families training/no_host_wait training/stops
+"""
+"""Tests of what several modules do together; every other test file is named after the module that it tests."""
+
+
+def test_the_tests_mirror_the_tree() -> None:
+    tests = Path(__file__).parent
+    known = {path.relative_to(SOURCE).with_suffix("") for path in modules()}
+    found = {path.parent.relative_to(tests) / path.stem.removeprefix("test_") for path in tests.rglob("test_*.py")}
+    odd = {str(one) for one in found - known if one.parts[0] not in ("conformance", "docs")}
+    assert odd == {one.removeprefix("test_") for one in ACROSS.split()}
 
 
 def test_every_module_says_what_it_is() -> None:
@@ -118,6 +145,21 @@ def test_every_module_says_what_it_is() -> None:
 @pytest.mark.parametrize("module", WITHOUT_TORCH)
 def test_import_does_not_bring_torch(module: str, python: Callable[..., CompletedProcess[str]]) -> None:
     result = python(f"import sys, {module}; sys.exit('torch' in sys.modules)")
+    assert result.returncode == 0, result.stderr
+
+
+def test_modules_that_promise_it_do_not_bring_torch(python: Callable[..., CompletedProcess[str]]) -> None:
+    promising = [
+        ".".join(("conveyor", *path.relative_to(SOURCE).with_suffix("").parts)).removesuffix(".__init__")
+        for path in modules()
+        if re.search("no torch|without torch", (ast.get_docstring(ast.parse(path.read_text())) or "").lower())
+    ]
+    assert len(promising) > 50
+    code = (
+        f"import importlib, sys\nfor name in {promising}:\n"
+        "    importlib.import_module(name)\n    assert 'torch' not in sys.modules, name"
+    )
+    result = python(code)
     assert result.returncode == 0, result.stderr
 
 
@@ -154,9 +196,3 @@ def test_a_sample_passes_each_package_once_through_functions_that_there_are() ->
                 found = [one for one in scope if isinstance(one, ast.ClassDef | ast.FunctionDef) and one.name == part]
                 assert found, f"{file} has no {name}"
                 scope = found[0].body
-
-
-def test_no_package_has_many_modules() -> None:
-    folders = {path.parent for path in modules()} - {SOURCE}
-    counts = {str(folder.relative_to(SOURCE)): len(list(folder.glob("*.py"))) for folder in folders}
-    assert {name: count for name, count in counts.items() if count > 25} == {}

@@ -1,4 +1,4 @@
-"""The front door: overview, version, completion, unknown commands."""
+"""The command line: overview, version, completion, unknown commands."""
 
 import subprocess
 import sys

@@ -3,7 +3,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from conveyor.errors import UserError, explained_memory, nothing_at
+from conveyor.errors import UserError, explained_memory, needed, nothing_at
 
 
 def test_memory_that_torch_cannot_get_is_one_sentence_with_a_cure() -> None:
@@ -26,3 +26,9 @@ def test_what_is_not_there_is_told_with_what_may_be_meant(tmp_path: Path, monkey
     (tmp_path / "runs" / "second").mkdir(parents=True)
     monkeypatch.chdir(tmp_path)
     assert str(nothing_at("second", "a run")) == "there is nothing at second (did you mean runs/second?): give a run"
+
+
+def test_a_library_that_is_not_there_is_named_with_what_installs_it() -> None:
+    with pytest.raises(UserError, match=r"^--plot needs absent_library: pip install 'conveyor\[plot\]'$"):
+        needed("absent_library.part", "--plot", "plot")
+    assert needed("os.path", "", "").sep == "/"

@@ -1,5 +1,6 @@
 """Private parts of torch: which module touches them, that they are there, and the versions that this was tried on."""
 
+import inspect
 import re
 import tomllib
 from pathlib import Path
@@ -24,7 +25,7 @@ TRIED = ("2.13.0",)
 PRIVATE = {
     r"torch\._(foreach|fused)_": ["numerics/foreach.py"],
     r"_PipelineScheduleRuntime|_ComputationType|\b_Action\b|_prepare_schedule_with_comms": ["pipeline/schedules.py"],
-    r"\._state_holder|\b_rendezvous\(|\b_monitor_workers|_remaining_restarts": ["launch/agent.py"],
+    r"\._state_holder|handler\._store|\b_rendezvous\(|\b_monitor_workers|_remaining_restarts": ["launch/agent.py"],
     r"\b_NodeDesc|\b_RendezvousState": ["launch/rendezvous_state.py"],
     r"_conv_forward": ["models/layers/conv.py", "numerics/convolution.py", "numerics/precision.py"],
     r"nn\.modules\.\w+\._": ["infer/graph.py", "numerics/precision.py"],
@@ -57,6 +58,8 @@ def test_the_private_parts_are_there() -> None:
     for name in ("_rendezvous", "_start_workers", "_monitor_workers"):
         assert callable(getattr(LocalElasticAgent, name))
     assert {"round", "complete", "participants", "wait_list"} <= set(vars(dynamic_rendezvous._RendezvousState()))
+    handler = inspect.getsource(dynamic_rendezvous.DynamicRendezvousHandler.__init__)
+    assert {"_store", "_state_holder"} <= set(re.findall(r"self\.(\w+) =", handler))
     assert dynamic_rendezvous._NodeDesc("host", 1, 0).addr == "host"
     assert callable(nn.Conv2d._conv_forward)
     product = torch.ops.mkldnn._linear_pointwise(torch.ones(1, 2), torch.ones(3, 2), None, "none", [], "")

@@ -55,7 +55,7 @@ def test_global_batch_gives_the_nearest_accumulation() -> None:
     [
         (BatchOptions(stages=3, splits=("a",)), "3 stages need 2 splits"),
         (BatchOptions(splits=("auto",)), "--stages"),
-        (BatchOptions(splits=("a",), device_mapping=(0,)), "1 entries for 2 stages"),
+        (BatchOptions(splits=("a",), device_mapping=(0,)), "1 number for 2 stages"),
         (BatchOptions(splits=("a", "b"), device_mapping=(0, 2, 2)), "gap"),
     ],
 )

@@ -19,7 +19,7 @@ import torch
 from torch import nn
 
 from conveyor.checkpoint import choice
-from conveyor.errors import UserError
+from conveyor.errors import UserError, needed
 from conveyor.infer.classifier import Classifier
 from conveyor.infer.load import load as load_for_inference
 from conveyor.launch.rank import is_main
@@ -106,12 +106,8 @@ class Run:
 
     def plot(self) -> Any:
         """Loss and accuracy over the epochs as a matplotlib figure."""
-        try:
-            from matplotlib.figure import Figure
-        except ImportError:
-            raise UserError("plot needs matplotlib: pip install 'conveyor[plot]'") from None
-        figure = Figure(figsize=(9, 3.2), layout="constrained")
-        figure._repr_png_ = lambda: _png(figure)  # type: ignore[attr-defined]  # what a notebook shows; without pyplot it knows no figures
+        figure = needed("matplotlib.figure", "plot", "plot").Figure(figsize=(9, 3.2), layout="constrained")
+        figure._repr_png_ = lambda: _png(figure)  # what a notebook shows; without pyplot it knows no figures
         for axes, name in zip(figure.subplots(1, 2), ("loss", "accuracy"), strict=True):
             for rows, what in ((self.metrics, "training"), (self.validation, "validation")):
                 points = [(row["epoch"], row[name]) for row in rows if name in row and "epoch" in row]

@@ -2,9 +2,11 @@
 
 import contextlib
 import difflib
+import importlib
 import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 USER_ERROR, INTERRUPTED = 2, 130
 """Exit codes: of a mistake the user can mend, and after Ctrl-C."""
@@ -30,6 +32,15 @@ def explained_memory() -> Iterator[None]:
             f"there is not enough memory ({found[0].lower() if found else first_line(error)}): choose a smaller "
             "--micro-batch-size or --image-size, or add --recompute"
         ) from error
+
+
+def needed(module: str, what: str, extra: str) -> Any:
+    """The module of a library that only `what` needs, imported."""
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        library = module.partition(".")[0]
+        raise UserError(f"{what} needs {library}: pip install 'conveyor[{extra}]'") from None
 
 
 def first_line(error: BaseException) -> str:

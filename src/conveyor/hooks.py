@@ -1,7 +1,7 @@
 """Extensions that higher packages declare: kind, name, and where the object is defined. No torch here.
 
-`conveyor.dialects.hooks` declares log styles, configurations, names of layers and names of models of the older
-programs; nothing else in the package knows those programs. A declared object is imported when it is first asked for.
+`conveyor.dialects.hooks` declares log styles, configurations and names of layers of the older programs;
+nothing else in the package knows those programs. A declared object is imported when it is first asked for.
 """
 
 import importlib

@@ -160,13 +160,13 @@ def choose_layout(
     if workers is not None and lanes * depth != workers:
         if options.layout != "auto":
             raise UserError(
-                f"--layout {options.layout} needs {lanes * depth} workers, but the launcher started {workers}"
+                f"--layout {options.layout} needs {many(lanes * depth, 'worker')}, but the launcher started {workers}"
             )
         lanes, depth = workers, 1
     if lanes > topology.slots:
         raise UserError(
             f"{lanes} lanes need at least {lanes} micro-batches per update, but there are {topology.slots} "
-            f"(accumulation {topology.accumulation} x {topology.replicas} replicas): lower the lanes or raise --accumulation"
+            f"(accumulation {topology.accumulation} x {many(topology.replicas, 'replica')}): lower the lanes or raise --accumulation"
         )
     # Workers that a launcher has started take all the cores that they were given: there may be few of them.
     share = max(1, machine.cores // workers) if workers else machine.threads(groups)
@@ -189,7 +189,9 @@ def validation_layout(
         asked, depth = parse_layout(options.layout)
         lanes = asked * depth
         if workers is not None and lanes != workers:
-            raise UserError(f"--layout {options.layout} needs {lanes} workers, but the launcher started {workers}")
+            raise UserError(
+                f"--layout {options.layout} needs {many(lanes, 'worker')}, but the launcher started {workers}"
+            )
     threads = options.threads or max(1, machine.cores // min(lanes, machine.cores))
     layout = Layout(lanes, 1, threads)
     share = f"{many(lanes, 'worker')} with the whole model, {many(threads, 'thread')} each"

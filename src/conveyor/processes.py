@@ -48,7 +48,7 @@ def print_any_text() -> None:
 
 
 def end_with_parent(how: signal.Signals = signal.SIGKILL) -> None:
-    """Ask the system for the signal `how` when the parent is gone, even one that was killed and could not say so.
+    """Ask the system for the signal `how` when the parent is gone, also when it was killed.
 
     Linux only. The setting is kept by `exec` and not inherited by children.
     """

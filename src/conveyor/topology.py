@@ -13,7 +13,7 @@ from fractions import Fraction
 from conveyor.errors import UserError
 from conveyor.options.batch import BatchOptions
 from conveyor.options.run import EventOptions
-from conveyor.options.units import Duration, format_fraction
+from conveyor.options.units import Duration, format_fraction, many
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,7 +53,7 @@ class Topology:
             if accumulation * per_pass != batch.global_batch_size:
                 notes.append(
                     f"global batch {batch.global_batch_size} is not a multiple of micro-batch {batch.micro_batch_size} x "
-                    f"{batch.replicas} replicas: using accumulation {accumulation}, global batch {accumulation * per_pass}"
+                    f"{many(batch.replicas, 'replica')}: using accumulation {accumulation}, global batch {accumulation * per_pass}"
                 )
         return cls(batch.micro_batch_size, accumulation, batch.replicas, stages, depth), notes
 
@@ -91,8 +91,8 @@ def _asked_group(topology: Topology, span: int, asked: str) -> int:
     if topology.slots % number or number % span:
         fitting = [str(one) for one in sorted(divisors(topology.slots)) if one % span == 0]
         raise UserError(
-            f"--pass-slots {number} does not fit: an update has {topology.slots} slots (accumulation "
-            f"{topology.accumulation} x {topology.replicas} replicas) with batch-norm spans of {span}; use "
+            f"--pass-slots {number} does not fit: an update has {many(topology.slots, 'slot')} (accumulation "
+            f"{topology.accumulation} x {many(topology.replicas, 'replica')}) with batch-norm spans of {span}; use "
             f"{' or '.join(fitting)}"
         )
     return number
@@ -102,7 +102,7 @@ def _stages(batch: BatchOptions) -> int:
     named = () if batch.splits == ("auto",) else batch.splits
     if batch.stages is not None and named and len(named) != batch.stages - 1:
         raise UserError(
-            f"{batch.stages} stages need {batch.stages - 1} splits, but {len(named)} are given ({' '.join(named)}): "
+            f"{batch.stages} stages need {many(batch.stages - 1, 'split')}, not {len(named)} ({' '.join(named)}): "
             "see `conveyor models show` for the names"
         )
     if batch.splits == ("auto",) and batch.stages is None:
@@ -116,7 +116,9 @@ def _stages(batch: BatchOptions) -> int:
 def check_mapping(mapping: Sequence[int], stages: int) -> None:
     """Refuse a device mapping with another number of entries than stages, or one that leaves out a device."""
     if len(mapping) != stages:
-        raise UserError(f"--device-mapping has {len(mapping)} entries for {stages} stages: give one for each stage")
+        raise UserError(
+            f"--device-mapping has {many(len(mapping), 'number')} for {many(stages, 'stage')}: give one for each stage"
+        )
     if sorted(set(mapping)) != list(range(max(mapping) + 1)):
         raise UserError(
             f"--device-mapping {' '.join(map(str, mapping))} leaves a gap: use every number from 0 to {max(mapping)}"
@@ -208,7 +210,7 @@ def updates_per_event(
     notes: list[str] = []
     if chosen != wanted:
         notes.append(
-            f"{what}: {format_fraction(frequency)} per epoch is not possible with {updates_per_epoch} updates per epoch; "
+            f"{what}: {format_fraction(frequency)} per epoch is not possible with {many(updates_per_epoch, 'update')} per epoch; "
             f"the closest is {format_fraction(chosen / per)} per epoch"
         )
     return max(1, candidates) // chosen, notes

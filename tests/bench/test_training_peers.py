@@ -11,7 +11,9 @@ import torch
 from conveyor.bench import training_peers
 from conveyor.bench.limits import needs
 from conveyor.bench.training_peers import Setting, measure, programs
-from conveyor.measure.processor import processor
+from conveyor.errors import UserError
+from conveyor.measure.processor import multiplies_bfloat16, processor
+from conveyor.measure.rounds import Program
 from conveyor.options import Options
 from conveyor.options.file import parse_mapping
 
@@ -102,8 +104,9 @@ def test_both_sides_at_their_best_precision() -> None:
     assert theirs == peer
     rates = record.results[f"{ours} rate"].values, record.results[f"{theirs} rate"].values
     assert record.results[name].values == tuple(one / other for one, other in zip(*rates, strict=True))
-    assert record.results["bfloat16 GEMM"].unit == "GFLOP/s"
-    assert f"{training_peers.OURS_HALF} share of bfloat16 GEMM" in record.results
+    if multiplies_bfloat16():
+        assert record.results["bfloat16 GEMM"].unit == "GFLOP/s"
+        assert f"{training_peers.OURS_HALF} share of bfloat16 GEMM" in record.results
     assert record.machine["processor"] == processor().label
     assert set(processor().features) <= set(record.machine["processor"].split())
 
@@ -112,3 +115,23 @@ def test_every_way_of_the_plain_loop_takes_part() -> None:
     ways = training_peers.peers(2)
     for words in ("channels_last", "bfloat16 autocast", "torch.compile", "torch.compile, bfloat16 autocast"):
         assert f"plain PyTorch, {words}" in ways
+
+
+def test_no_products_in_bfloat16_where_the_processor_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch's take minutes there; ours, emulated, still runs."""
+    monkeypatch.setattr(training_peers, "multiplies_bfloat16", lambda: False)
+    ran: list[list[str]] = []
+
+    def run_rounds(found: list[Program], **_: object) -> None:
+        ran.append([each.name for each in found])
+        raise UserError("enough")
+
+    monkeypatch.setattr(training_peers, "run_rounds", run_rounds)
+    for only in ([], ["plain PyTorch, channels_last"]):
+        with pytest.raises(UserError, match="enough"):
+            measure(Setting("resnet8", 16, 4, 10), threads=1, rounds=1, only=only)
+    assert training_peers.OURS_HALF in ran[0]
+    assert training_peers.HALF_GEMM not in ran[0] + ran[1]
+    assert not [name for name in ran[0] if "autocast" in name]
+    assert "plain PyTorch, channels_last" in ran[0]
+    assert "plain PyTorch, channels_last" in ran[1]

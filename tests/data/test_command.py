@@ -125,10 +125,8 @@ def test_bench_against_peers(conveyor: Run, tmp_path: Path) -> None:
     code, out, _ = conveyor(*words, "--data-dir", str(tmp_path), "--json", "--out", str(tmp_path / "records"))
     assert code == 0
     found = json.loads(out)
-    assert [row["loader"] for row in found["loaders"]][:2] == ["conveyor", "DataLoader + Pillow"]
-    assert found["files"] == 8
-    assert found["loaders"][0]["ours_over_it"] == pytest.approx(1)
-    assert len(found["loaders"][1]["cpu_ratios"]) == 1
+    assert {"conveyor rate", "DataLoader + Pillow rate"} <= found["results"].keys()
+    assert found["conditions"]["files"] == 8
     record = load_record(next((tmp_path / "records").glob("data-photographs-16px-*.json")))
     assert record.results["conveyor rate"].median > 0
     assert record.results["ratio to DataLoader + Pillow"].n == 1

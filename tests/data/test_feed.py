@@ -98,7 +98,7 @@ def test_prefetch_is_bounded() -> None:
         deadline = time.monotonic() + 10
         while dataset.reads < 40 and time.monotonic() < deadline:
             time.sleep(0.005)
-        time.sleep(0.05)
+        time.sleep(0.05)  # in which a fifth batch would begin
         assert dataset.reads == 40
     assert not loader_threads()
 

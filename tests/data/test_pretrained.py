@@ -78,7 +78,7 @@ def test_torchvision_files_are_checked(server: Server, monkeypatch: pytest.Monke
     monkeypatch.setenv("CONVEYOR_TORCHVISION", server.address)
     content = b"weights of torchvision"
     monkeypatch.setitem(pretrained.TORCHVISION, "resnet18", hashlib.sha256(content).hexdigest()[:8])
-    name = pretrained._file_name("torchvision/resnet18")
+    name = f"resnet18-{pretrained.TORCHVISION['resnet18']}.pth"
     server.files = {name: content + b" and more"}
     with pytest.raises(UserError, match="SHA-256 differs"):
         pretrained.find("torchvision/resnet18")

@@ -5,7 +5,7 @@ from tests.dialects.test_meanings import IMAGENET, tf1, tf2
 
 from conveyor.commands import data
 from conveyor.dialects.scripts import translate
-from conveyor.dialects.tensorflow1.models import _scopes
+from conveyor.dialects.tensorflow1.models import layer_scopes
 from conveyor.errors import UserError
 from conveyor.models import build
 from conveyor.options.parser import Parser
@@ -62,7 +62,7 @@ def test_layers_that_alone_are_trained(words, wanted):
 )
 def test_every_parameter_belongs_to_one_named_layer(family, model):
     names = [name for name, _ in build(model, num_classes=10).named_parameters()]
-    layers = _scopes(model)
+    layers = layer_scopes(model)
     owners = [[layer for layer, ours in layers.items() if f"^{name}".startswith(ours)] for name in names]
     assert all(len(found) == 1 for found in owners)
     assert {found[0] for found in owners} == set(layers)

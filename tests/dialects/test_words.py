@@ -20,7 +20,7 @@ SENTENCES = [
     (
         "tensorflow1",
         CIFAR + "--shards 2 --sharding-include-filter nowhere --log-dir TMP",
-        "2 stages need 1 places to split, and only 0 names pass --sharding-include-filter and --sharding-exclude-filter...",
+        "2 stages need 1 place to split, and --sharding-include-filter and --sharding-exclude-filter leave 0: ...",
     ),
     ("tensorflow1", CIFAR + "--logs-path configs.yml", "cannot write to the run folder configs.yml (File exists): choose another --logs-path"),
     ("tensorflow2", TF2 + "--pipeline-splits conv2d_7", "--pipeline-splits: toy_model has no layer 'conv2d_7' to split at (nearest: conv2d_1..."),

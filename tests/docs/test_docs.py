@@ -159,6 +159,13 @@ def test_the_reference_has_every_option_and_every_public_name() -> None:
         alone = isinstance(specs()[name].default, bool)
         examples = [one for one in found if re.match(r"`--[a-z-]+`" if alone else r"`--[a-z-]+ [^`]+`", one)]
         assert any(re.search(r"\(([\w-]+)\.md\)", one)[1] in made["HOW_TO"] for one in examples), (name, found)  # type: ignore[index]
+    for line in (
+        "sweep sweep.yml",
+        "batch-find --model",
+        "data audit --data-dir",
+        "export runs/two --calibrate --abstain 99",
+    ):
+        assert re.search(rf"^conveyor {line}", options, re.MULTILINE), line
 
 
 def test_the_site_is_built_without_a_warning(tmp_path: Path) -> None:

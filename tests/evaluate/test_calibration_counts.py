@@ -1,13 +1,12 @@
 """Calibration counts: right, and the same in every order."""
 
-import json
 from pathlib import Path
 
 import pytest
 import torch
 
 from conveyor.evaluate.calibration import BINS, UNIT, counted, write_calibration
-from conveyor.report.inputs import _calibration
+from conveyor.report.inputs import read_run
 
 
 def expected_error(confidence: torch.Tensor, right: torch.Tensor) -> float:
@@ -25,7 +24,8 @@ def test_the_error_is_that_of_the_formula(tmp_path: Path) -> None:
     confidence = torch.rand(500, generator=torch.Generator().manual_seed(1)) * 0.9 + 0.1
     right = torch.rand(500, generator=torch.Generator().manual_seed(2)) < confidence**2
     write_calibration(tmp_path, counted(confidence, right), 7)
-    found = _calibration(json.loads((tmp_path / "calibration.json").read_text()))
+    (tmp_path / "options.yml").touch()
+    found = read_run(tmp_path).calibration
     assert found is not None
     assert (found.update, found.images) == (7, 500)
     assert found.error == pytest.approx(expected_error(confidence, right), abs=1e-8)

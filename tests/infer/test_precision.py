@@ -28,7 +28,7 @@ from conveyor.infer.preprocessing import Preprocessing
 from conveyor.measure import processor
 from conveyor.options import Options
 from conveyor.options.coerce import checked
-from conveyor.serve.engine_process import _open
+from conveyor.serve.engine_process import open_model
 
 PREPROCESSING = Preprocessing(image_size=16, normalization="imagenet")
 IMAGES = np.random.default_rng(0).integers(0, 256, (48, 16, 16, 3), dtype=np.uint8)
@@ -276,10 +276,10 @@ def test_a_server_takes_the_precision_and_hands_it_to_its_other_workers(tmp_path
     export(from_options(DIGITS, "digits"), tmp_path / "out", "torch")
     wanted = dataclasses.asdict(AskedPrecision("int8", 100.0, calibration_images=32, check_images=50))
     order = {"path": str(tmp_path / "out"), "engine": "onnxruntime", "sizes": [1, 2], "threads": 1, "wanted": wanted}
-    engine, described = _open(order)
+    engine, described = open_model(order)
     assert (described["precision"], described["engine"]) == ("int8", "onnxruntime")
     assert "top-1 on 50 images: float32 " in described["note"]
-    other, told = _open({**order, "fitted": json.loads(json.dumps(described["fitted"]))})
+    other, told = open_model({**order, "fitted": json.loads(json.dumps(described["fitted"]))})
     assert told["note"] == "", "nothing was measured again"
     images = np.random.default_rng(1).integers(0, 256, (2, 8, 8, 1), dtype=np.uint8)
     np.testing.assert_array_equal(engine(images), other(images))

@@ -34,15 +34,20 @@ def rows(folder: Path) -> int:
         return 0
 
 
-def lose_a_worker(
-    job: "subprocess.Popen[bytes]", folder: Path, after: int, draw: random.Random, word: str = WORKER
-) -> None:
-    """Kill one of the workers, whose commands hold `word`, some moment after `after` log points."""
+def wait_for_rows(job: "subprocess.Popen[bytes]", folder: Path, after: int) -> None:
     until = time.monotonic() + 120
     while rows(folder) < after:
         assert time.monotonic() < until, "waited in vain"
         assert job.poll() is None, "the job has ended"
         time.sleep(0.02)
+
+
+def lose_a_worker(
+    job: "subprocess.Popen[bytes]", folder: Path, after: int, draw: random.Random, word: str = WORKER
+) -> None:
+    """Kill one of the workers, whose commands hold `word`, some moment after `after` log points."""
+    wait_for_rows(job, folder, after)
+    until = time.monotonic() + 120
     time.sleep(draw.random() * 0.3)
     # The workers may just be being started again after the death before.
     while not (workers := living(job, word)):
@@ -50,6 +55,8 @@ def lose_a_worker(
         assert job.poll() is None, "the job has ended"
         time.sleep(0.02)
     draw.choice(workers).send_signal(signal.SIGKILL)
+    # The next death is of a worker that was started again: two deaths at once are one start.
+    assert psutil.wait_procs(workers, 60)[1] == []
 
 
 def living(job: "subprocess.Popen[bytes]", word: str) -> list[psutil.Process]:
@@ -151,7 +158,12 @@ def test_two_agents_of_torchrun_meet_anew(tmp_path: Path) -> None:
     torchrun += ["c10d", "--rdzv-endpoint", f"127.0.0.1:{port}", "-m", "conveyor", "train", "--run-dir", str(disturbed)]
     agents = [subprocess.Popen([sys.executable, "-m", *torchrun, *options]) for _ in range(2)]
     try:
+        wait_for_rows(agents[0], disturbed, 3)
+        others = living(agents[0], "--run-dir")
+        assert others
         lose_a_worker(agents[1], disturbed, 3, random.Random(4), "--run-dir")
+        # torchrun tells nothing to the worker of the other agent.
+        assert psutil.wait_procs(others, 30)[1] == []
         assert [agent.wait(300) for agent in agents] == [0, 0]
     finally:
         for agent in agents:

@@ -155,17 +155,17 @@ def test_a_small_file_does_not_fill_the_memory(tmp_path: Path) -> None:
 
 
 def test_a_note_when_the_makers_used_another_padding(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    from conveyor.models.weights import _note_differences
+    from conveyor.models.weights import note_differences
 
-    _note_differences(fresh("efficientnet_cifar"), {"_blocks.0._bn1.weight": torch.zeros(1)})
+    note_differences(fresh("efficientnet_cifar"), {"_blocks.0._bn1.weight": torch.zeros(1)})
     assert "--padding same" in caplog.text
 
 
 def test_a_note_when_the_makers_used_another_epsilon(caplog: pytest.LogCaptureFixture) -> None:
-    from conveyor.models.weights import _note_differences
+    from conveyor.models.weights import note_differences
 
     state = {"features.1.0.block.0.0.weight": torch.zeros(1)}
-    _note_differences(fresh("efficientnet_cifar", norm_epsilon=1e-5), state)
+    note_differences(fresh("efficientnet_cifar", norm_epsilon=1e-5), state)
     assert caplog.text == ""
-    _note_differences(fresh("efficientnet_cifar"), state)
+    note_differences(fresh("efficientnet_cifar"), state)
     assert "--norm-epsilon 1e-5; here it is 0.001" in caplog.text

@@ -8,7 +8,7 @@ import pytest
 
 from conveyor.monitor import memory
 
-CHILD = "from conveyor.monitor import memory; from conveyor.dialects import log_lines; print(memory.peak_resident(), log_lines._memory_percent())"
+CHILD = "from conveyor.monitor import memory; from conveyor.dialects import log_lines; print(memory.peak_resident(), log_lines.memory_percent())"
 PARENT = """
 import subprocess, sys
 large = b"x" * (512 * 2**20)

@@ -29,6 +29,10 @@ def test_what_is_computed_waits_for_the_copy_and_holds_its_memory(monkeypatch: p
     class Images:
         is_cuda = False
 
+        def pin_memory(self) -> "Images":
+            done.append("page-locked")
+            return self
+
         def to(self, device: Any, non_blocking: bool) -> "Images":
             done.append(f"copy to {device.type}, without waiting: {non_blocking}")
             return self
@@ -47,6 +51,6 @@ def test_what_is_computed_waits_for_the_copy_and_holds_its_memory(monkeypatch: p
     monkeypatch.setattr(torch.cuda, "current_stream", Stream)
     CopyStream(torch.device("cuda", 0))(Images())  # type: ignore[arg-type]
     assert done == [
-        "copying stream", "on copying", "copy to cuda, without waiting: True", "end", "computing stream",
+        "copying stream", "on copying", "page-locked", "copy to cuda, without waiting: True", "end", "computing stream",
         "computing waits for copying", "used by computing",
     ]  # fmt: skip

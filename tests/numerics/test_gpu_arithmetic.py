@@ -16,12 +16,15 @@ def test_float32_is_float32_unless_asked_otherwise(tf32: bool, expected: str) ->
     assert (torch.backends.cudnn.conv.fp32_precision, torch.backends.cudnn.deterministic) == before
 
 
-def test_half_partials_are_allowed_for_the_run_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    products = torch.backends.cuda.matmul
-    monkeypatch.setattr(products, "allow_fp16_reduced_precision_reduction", False)
-    options = PrecisionOptions(precision="16.32", half_partials=True)
-    Precision.from_options(options).apply(torch.nn.Linear(2, 2))
-    assert not products.allow_fp16_reduced_precision_reduction
-    with gpu_arithmetic(options):
-        assert products.allow_fp16_reduced_precision_reduction
-    assert not products.allow_fp16_reduced_precision_reduction
+@pytest.mark.parametrize("half", ["fp16", "bf16"])
+def test_half_partials_only_where_asked_and_for_the_run_alone(half: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PyTorch allows them by itself."""
+    products, name = torch.backends.cuda.matmul, f"allow_{half}_reduced_precision_reduction"
+    for before, asked in ((False, True), (True, False)):
+        monkeypatch.setattr(products, name, before)
+        options = PrecisionOptions(precision="16.32", half_partials=asked)
+        Precision.from_options(options).apply(torch.nn.Linear(2, 2))
+        assert getattr(products, name) == before
+        with gpu_arithmetic(options):
+            assert getattr(products, name) == asked
+        assert getattr(products, name) == before

@@ -8,11 +8,13 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from conveyor import models
 from conveyor.errors import UserError
 from conveyor.optim.kinds import excluded
 from conveyor.optim.muon import is_filter, orthogonalize
 from conveyor.optim.optimizer import Optimizer, make_optimizer
 from conveyor.options import Options
+from conveyor.training.build_model import layer_rates
 
 
 def small_model() -> nn.Sequential:
@@ -252,6 +254,23 @@ def test_frozen_parameters_are_left_out() -> None:
 def test_nesterov_without_momentum_is_refused() -> None:
     with pytest.raises(UserError, match="nesterov"):
         make_optimizer(Options().replace(optimizer="adam", nesterov=True), [])
+
+
+def test_layer_decay_halves_the_rate_from_block_to_block() -> None:
+    """lr x decay^d, d layers below the head; the stem stands below the first block."""
+    model = models.build("cifar_resnet8", num_classes=3)
+    options = Options().replace(optimizer="sgd", layer_decay=0.5, lr_factors=("bias:4",))
+    named = dict(model.named_parameters())
+    with torch.no_grad():
+        for value in named.values():
+            value.zero_()
+    optimizer = make_optimizer(options, named.items(), layer_rates=layer_rates(model, 0.5))
+    gradients = gradients_like(model, 0)
+    optimizer.step(gradients, 0.25, 0)
+    depths = {"fc": 0, "layer3": 1, "layer2": 2, "layer1": 3, "conv1": 4, "bn1": 4}
+    for (name, value), gradient in zip(named.items(), gradients, strict=True):
+        own = 4 if name.endswith("bias") else 1
+        assert torch.equal(value, -0.25 * own * 0.5 ** depths[name.partition(".")[0]] * gradient), name
 
 
 def test_rate_factors_scale_the_step_and_not_the_decay() -> None:

@@ -237,9 +237,11 @@ class Whole:
         if options["data"] == "folder":
             found = divide.listing(Path(options["data_dir"]), DataOptions(), 0.1)
             names = [name for name, _ in found.files["train"][4:6]]
-        file = self._folders.mktemp("excluded") / "names.txt"
-        file.write_text("\n".join(names))
-        return file
+        name = f"excluded-{options['data']}-{Path(options.get('data_dir', '')).name}"
+        if name not in self._made:  # a run that goes on takes the same file only
+            self._made[name] = self._folders.mktemp(name) / "names.txt"
+            self._made[name].write_text("\n".join(names))
+        return self._made[name]
 
     def _run(self, name: str, text: str) -> Path:
         if name not in self._made:

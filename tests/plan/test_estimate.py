@@ -71,10 +71,10 @@ def test_measured_times_add_up_to_the_whole_pass() -> None:
 
 
 def test_a_line_through_two_points_is_never_negative() -> None:
-    assert measure._line(2, 1.0, 4, 3.0)(4) == pytest.approx(3.0)
-    assert measure._line(2, 5.0, 4, 3.0).per_image >= 0
-    assert measure._line(4, 3.0, 4, 3.0)(8) == pytest.approx(6.0)
-    steep = measure._line(2, 0.1, 4, 3.0)
+    assert measure.line(2, 1.0, 4, 3.0)(4) == pytest.approx(3.0)
+    assert measure.line(2, 5.0, 4, 3.0).per_image >= 0
+    assert measure.line(4, 3.0, 4, 3.0)(8) == pytest.approx(6.0)
+    steep = measure.line(2, 0.1, 4, 3.0)
     assert steep.fixed >= 0
     assert steep(4) == pytest.approx(3.0)
 

@@ -5,7 +5,7 @@ import pytest
 from conveyor.data.subject import planned
 from conveyor.options import Options
 from conveyor.plan import planner
-from conveyor.plan.simulator import Pod, forecast
+from conveyor.plan.simulator import Cluster, forecast
 
 A100 = [
     "devices=8",
@@ -32,12 +32,18 @@ OPTIONS = Options().replace(model="resnet50", precision="16.16", num_classes=100
 
 
 def predicted(words: list[str], devices: int, micro_batch: int, accumulation: int) -> float:
-    pod = Pod.parse(words)
-    pod = Pod.parse([*words, f"hosts={-(-devices // pod.devices)}"])
-    model = planner.cost_model(OPTIONS, planned(OPTIONS), pod.hardware(), measure=False)
+    cluster = Cluster.parse(words)
+    cluster = Cluster.parse([*words, f"hosts={-(-devices // cluster.devices)}"])
+    model = planner.cost_model(OPTIONS, planned(OPTIONS), cluster.hardware(), measure=False)
     stages = [model.stage(0, len(model), micro_batch)]
     one = forecast(
-        pod, stages, replicas=devices, accumulation=accumulation, micro_batch=micro_batch, schedule="gpipe", updates=2
+        cluster,
+        stages,
+        replicas=devices,
+        accumulation=accumulation,
+        micro_batch=micro_batch,
+        schedule="gpipe",
+        updates=2,
     )
     return one.images_per_second
 

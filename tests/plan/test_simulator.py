@@ -6,7 +6,7 @@ import pytest
 
 from conveyor.errors import UserError
 from conveyor.plan.costs import StageCost
-from conveyor.plan.simulator import Forecast, Pod, finish, forecast, scaling
+from conveyor.plan.simulator import Cluster, Forecast, finish, forecast, scaling
 
 
 def stages(depth: int, weight_bytes: float = 1e6) -> list[StageCost]:
@@ -16,7 +16,7 @@ def stages(depth: int, weight_bytes: float = 1e6) -> list[StageCost]:
 
 
 CASE = {"micro_batch": 16, "schedule": "1f1b"}
-FAST = Pod(hosts=64, devices=64, link=1e15, inner=1e15, latency=0.0)
+FAST = Cluster(hosts=64, devices=64, link=1e15, inner=1e15, latency=0.0)
 
 
 @pytest.mark.parametrize(("depth", "accumulation"), [(1, 4), (4, 16), (4, 300)])
@@ -29,21 +29,21 @@ def test_without_noise_and_delay_it_is_the_timetable(depth: int, accumulation: i
 
 
 def test_stragglers_cost_more_the_more_replicas_wait() -> None:
-    noisy = Pod(hosts=64, devices=64, link=1e15, inner=1e15, latency=0.0, straggler=0.1)
+    noisy = Cluster(hosts=64, devices=64, link=1e15, inner=1e15, latency=0.0, straggler=0.1)
     few, many = (forecast(noisy, stages(1), replicas=count, accumulation=4, **CASE).efficiency for count in (4, 1024))
     assert 1.0 > few > many > 0.6
 
 
 def test_one_slow_device_paces_the_cluster() -> None:
-    pod = Pod(hosts=4, devices=16, link=1e15, inner=1e15, latency=0.0, slow=1, slow_factor=2.0)
-    one = forecast(pod, stages(1), replicas=64, accumulation=4, update_seconds_per_byte=0.0, **CASE)
+    cluster = Cluster(hosts=4, devices=16, link=1e15, inner=1e15, latency=0.0, slow=1, slow_factor=2.0)
+    one = forecast(cluster, stages(1), replicas=64, accumulation=4, update_seconds_per_byte=0.0, **CASE)
     assert one.update_seconds == pytest.approx(0.03 * 4 * 2)
 
 
 @pytest.mark.parametrize("algorithm", ["ring", "tree", "hierarchical", "sharded", "auto"])
 def test_a_slow_network_shows_and_overlap_hides_it(algorithm: str) -> None:
     open_, hidden = (
-        forecast(Pod(hosts=4, devices=4, link=1e9, reduce=algorithm, overlap=share), stages(1, 2e7), replicas=16, accumulation=1, **CASE)
+        forecast(Cluster(hosts=4, devices=4, link=1e9, reduce=algorithm, overlap=share), stages(1, 2e7), replicas=16, accumulation=1, **CASE)
         for share in (0.0, 1.0)
     )  # fmt: skip
     assert open_.reduce_seconds > 0.02
@@ -51,14 +51,16 @@ def test_a_slow_network_shows_and_overlap_hides_it(algorithm: str) -> None:
 
 
 def test_thousands_of_devices() -> None:
-    pod = Pod(hosts=256, devices=16, straggler=0.05, reduce="ring")
-    one = forecast(pod, stages(4), replicas=1024, accumulation=32, **CASE)
+    cluster = Cluster(hosts=256, devices=16, straggler=0.05, reduce="ring")
+    one = forecast(cluster, stages(4), replicas=1024, accumulation=32, **CASE)
     assert one.devices == 4096
     assert 0.3 < one.efficiency < 1.0
 
 
 def test_scaling_keeps_the_global_batch_and_loses_efficiency() -> None:
-    curve = scaling(Pod(straggler=0.02), stages(4), [16, 64, 128], micro_batch=16, global_batch=16384, schedule="gpipe")
+    curve = scaling(
+        Cluster(straggler=0.02), stages(4), [16, 64, 128], micro_batch=16, global_batch=16384, schedule="gpipe"
+    )
     assert [(one.devices, one.replicas, one.accumulation) for one in curve] == [
         (16, 4, 256),
         (64, 16, 64),
@@ -71,18 +73,18 @@ def test_scaling_keeps_the_global_batch_and_loses_efficiency() -> None:
 
 
 def test_failures_lengthen_the_run() -> None:
-    pod = Pod(mtbf=200 * 3600.0, save=30, restart=120)
-    end = finish(pod, devices=128, work=8 * 3600.0)
+    cluster = Cluster(mtbf=200 * 3600.0, save=30, restart=120)
+    end = finish(cluster, devices=128, work=8 * 3600.0)
     assert end.failures > 2
     assert end.mean == pytest.approx(end.expected, rel=0.05)
     assert end.work < end.low < end.mean < end.high
-    assert finish(Pod(), devices=128, work=100.0).failures == 0
+    assert finish(Cluster(), devices=128, work=100.0).failures == 0
 
 
 def test_a_failure_costs_one_update_where_the_workers_hand_over() -> None:
-    pod = Pod(mtbf=200 * 3600.0, save=30, restart=120)
+    cluster = Cluster(mtbf=200 * 3600.0, save=30, restart=120)
     ends = [
-        finish(dataclasses.replace(pod, recovery=recovery), devices=1024, work=8 * 3600.0, update=0.5)
+        finish(dataclasses.replace(cluster, recovery=recovery), devices=1024, work=8 * 3600.0, update=0.5)
         for recovery in ("update", "checkpoint")
     ]
     assert ends[0].mean == pytest.approx(ends[0].expected, rel=0.05)
@@ -94,8 +96,8 @@ def test_a_failure_costs_one_update_where_the_workers_hand_over() -> None:
 
 def test_devices_wait_for_the_storage() -> None:
     def one(storage: float) -> Forecast:
-        pod = dataclasses.replace(FAST, storage=storage, image=100e3)
-        return forecast(pod, stages(1), replicas=8, accumulation=4, update_seconds_per_byte=0.0, **CASE)
+        cluster = dataclasses.replace(FAST, storage=storage, image=100e3)
+        return forecast(cluster, stages(1), replicas=8, accumulation=4, update_seconds_per_byte=0.0, **CASE)
 
     images = 16 * 4 * 8
     assert one(1e15).update_seconds == pytest.approx(0.12)
@@ -104,20 +106,21 @@ def test_devices_wait_for_the_storage() -> None:
 
 
 def test_lanes_that_are_no_subtrees_send_more() -> None:
-    pod = Pod(hosts=1, devices=16, inner=1e9, overlap=0.0, reduce="sharded")
+    cluster = Cluster(hosts=1, devices=16, inner=1e9, overlap=0.0, reduce="sharded")
     even, odd = (
-        forecast(pod, stages(1, 1e8), replicas=replicas, accumulation=2, **CASE).reduce_seconds for replicas in (8, 6)
+        forecast(cluster, stages(1, 1e8), replicas=replicas, accumulation=2, **CASE).reduce_seconds
+        for replicas in (8, 6)
     )
     assert odd > 1.2 * even
 
 
 def test_too_few_devices() -> None:
     with pytest.raises(UserError, match="need 32 devices, but the cluster has 16"):
-        forecast(Pod(), stages(4), replicas=8, accumulation=4, **CASE)
+        forecast(Cluster(), stages(4), replicas=8, accumulation=4, **CASE)
 
 
 def test_reading_a_cluster() -> None:
-    pod = Pod.parse(
+    cluster = Cluster.parse(
         [
             "hosts=8",
             "devices=16",
@@ -129,8 +132,8 @@ def test_reading_a_cluster() -> None:
             "reduce=tree",
         ]
     )
-    assert (pod.hosts, pod.total, pod.link, pod.latency) == (8, 128, 12.5e9, pytest.approx(2e-6))
-    assert (pod.flops, pod.mtbf, pod.memory, pod.reduce) == (31e12, 4000 * 3600, 900 * 2**20, "tree")
+    assert (cluster.hosts, cluster.total, cluster.link, cluster.latency) == (8, 128, 12.5e9, pytest.approx(2e-6))
+    assert (cluster.flops, cluster.mtbf, cluster.memory, cluster.reduce) == (31e12, 4000 * 3600, 900 * 2**20, "tree")
 
 
 @pytest.mark.parametrize(
@@ -144,11 +147,11 @@ def test_reading_a_cluster() -> None:
 )  # fmt: skip
 def test_mistakes_are_named(word: str, answer: str) -> None:
     with pytest.raises(UserError, match=answer):
-        Pod.parse([word])
+        Cluster.parse([word])
 
 
 def test_a_cluster_that_fails_before_it_has_restarted_is_refused() -> None:
     for mtbf in (1e-6, 1.0, 20.0):
         with pytest.raises(UserError, match="would hardly end"):
-            finish(Pod(mtbf=mtbf), 4, 3600.0)
-    assert finish(Pod(mtbf=3600.0), 4, 3600.0, runs=5).failures > 0
+            finish(Cluster(mtbf=mtbf), 4, 3600.0)
+    assert finish(Cluster(mtbf=3600.0), 4, 3600.0, runs=5).failures > 0

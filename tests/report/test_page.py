@@ -150,9 +150,14 @@ def test_comparison_shows_what_differs(run_folder: Path, tmp_path: Path) -> None
     assert rows == [("seed", "0", "15")]
 
 
-def test_confusion_counts_sparse_and_dense_agree() -> None:
-    dense = inputs._confusion({"classes": ["a", "b"], "matrix": [[3, 1], [0, 4]]})
-    sparse = inputs._confusion({"classes": ["a", "b"], "counts": [[0, 0, 3], [0, 1, 1], [1, 1, 4]]})
+def test_confusion_counts_sparse_and_dense_agree(tmp_path: Path) -> None:
+    (tmp_path / "options.yml").touch()
+
+    def counts(**given: list[list[int]]) -> inputs.Confusion | None:
+        (tmp_path / "confusion.json").write_text(json.dumps({"classes": ["a", "b"], **given}))
+        return inputs.read_run(tmp_path).confusion
+
+    dense, sparse = counts(matrix=[[3, 1], [0, 4]]), counts(counts=[[0, 0, 3], [0, 1, 1], [1, 1, 4]])
     assert dense == sparse
     assert dense is not None
     assert dense.recalls() == [0.75, 1.0]

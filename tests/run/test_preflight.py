@@ -166,4 +166,4 @@ def test_a_filter_that_matches_nothing_is_the_same_error_on_every_layout(conveyo
     words = "train --dry-run --model resnet8 --stages 2 --accumulation 2 --split-include nowhere --layout"
     code, _, error = conveyor(*words.split(), layout)
     assert code == 2
-    assert "only 0 names pass --split-include" in error
+    assert "--split-include and --split-exclude leave 0" in error

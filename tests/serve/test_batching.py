@@ -15,19 +15,26 @@ def images(*values: int) -> np.ndarray:
 
 
 class Model:
-    """Answers each image with its own value, and remembers the batches it saw."""
+    """Answers each image with its own value, and remembers the batches it was called with."""
 
     def __init__(self, pause: float = 0.0) -> None:
         self.batches: list[list[int]] = []
-        self.pause = pause
+        self.pause, self.calls = pause, 0
         self.gate = asyncio.Event()
         self.gate.set()
 
     async def __call__(self, batch: np.ndarray) -> np.ndarray:
+        self.calls += 1
         await self.gate.wait()
         await asyncio.sleep(self.pause)
         self.batches.append(batch.ravel().tolist())
         return batch.reshape(len(batch), 1).astype(np.float32)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0)
 
 
 def with_batcher(
@@ -76,7 +83,7 @@ def test_requests_are_never_torn_or_overtaken() -> None:
     async def test(batcher: Batcher, model: Model) -> None:
         model.gate.clear()
         waiting = [asyncio.ensure_future(batcher.submit(images(*values))) for values in ((1,), (2, 3, 4), (5, 6), (7,))]
-        await asyncio.sleep(0.02)
+        await until(lambda: model.calls == 1)
         model.gate.set()
         await asyncio.gather(*waiting)
 
@@ -90,10 +97,10 @@ def test_requests_are_never_torn_or_overtaken() -> None:
 def test_a_full_queue_refuses_at_once() -> None:
     async def test(batcher: Batcher, model: Model) -> None:
         model.gate.clear()
-        waiting = []
-        for _ in range(6):
-            waiting.append(asyncio.ensure_future(batcher.submit(images(1))))
-            await asyncio.sleep(0.005)
+        waiting = [asyncio.ensure_future(batcher.submit(images(1)))]
+        await until(lambda: model.calls == 1)
+        waiting += [asyncio.ensure_future(batcher.submit(images(1))) for _ in range(5)]
+        await until(lambda: batcher.images_waiting == 5)
         with pytest.raises(Overloaded, match="the limit is 5"):
             await batcher.submit(images(9))
         model.gate.set()
@@ -106,12 +113,12 @@ def test_a_caller_that_gave_up_costs_nothing() -> None:
     async def test(batcher: Batcher, model: Model) -> None:
         model.gate.clear()
         first = asyncio.ensure_future(batcher.submit(images(1)))
-        await asyncio.sleep(0.01)
+        await until(lambda: model.calls == 1)
         second = asyncio.ensure_future(batcher.submit(images(2)))
-        await asyncio.sleep(0.01)
+        await until(lambda: batcher.images_waiting == 1)
         second.cancel()
         third = asyncio.ensure_future(batcher.submit(images(3)))
-        await asyncio.sleep(0.01)
+        await until(lambda: batcher.images_waiting == 2)
         model.gate.set()
         await asyncio.gather(first, third)
         assert batcher.images_waiting == 0

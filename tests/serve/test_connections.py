@@ -79,7 +79,7 @@ def test_a_head_begun_behind_other_requests_is_not_too_large(impatient: RunningS
     with socket.create_connection(("127.0.0.1", impatient.port), timeout=5) as connection:
         padded = GET.replace(b"Host: ", b"Cookie: " + b"x" * 1500 + b"\r\nHost: ")
         connection.sendall(padded * count + GET[:20])
-        time.sleep(0.1)
+        time.sleep(0.1)  # so that the two parts are read one by one
         connection.sendall(GET[20:])
         received = b""
         while received.count(b"HTTP/1.1 200") <= count and (part := connection.recv(65536)):
@@ -98,7 +98,7 @@ def test_requests_far_ahead_of_their_answers_cost_no_memory(server: RunningServe
         with contextlib.suppress(TimeoutError, ConnectionError):
             for _ in range(100):
                 connection.sendall(many)
-        time.sleep(1.5)
+        time.sleep(1.5)  # in which a server that kept all of it would read on
         assert memory(server) - before < 40 << 20
 
 
@@ -121,7 +121,7 @@ def test_a_connection_between_two_requests_is_kept(impatient: RunningServer) -> 
             while b'{"live":true}' not in answer:  # head and body may come one by one
                 answer += connection.recv(4096)
             assert answer.startswith(b"HTTP/1.1 200")
-            time.sleep(2)
+            time.sleep(2)  # four times the time limit of a request, which must not count here
 
 
 POST = b"POST /classify HTTP/1.1\r\nHost: localhost\r\nContent-Length: 9\r\n\r\nno image!"

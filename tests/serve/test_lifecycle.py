@@ -163,7 +163,7 @@ def test_a_call_that_its_caller_cancelled_is_not_lost(model_folder: Path) -> Non
     with running_server(settings_for(model_folder, delay_us=2_000_000, max_batch=8)) as server:
         channel, calls = start_calls(server, 3)
         with channel:
-            time.sleep(0.5)
+            until(lambda: metric(server, "conveyor_queue_images") == 3)
             for call in calls:
                 call.cancel()
             until(lambda: metric(server, 'conveyor_requests_total{outcome="cancelled",protocol="grpc-v2"}') == 3)
@@ -177,7 +177,7 @@ def test_a_call_that_the_server_breaks_off_is_lost(model_folder: Path) -> None:
         worker.suspend()
         channel, calls = start_calls(server, 1)
         with channel:
-            time.sleep(0.5)
+            until(lambda: metric(server, "conveyor_batch_images_count") == 1)
             code = server.stop()
             assert calls[0].code() != grpc.StatusCode.OK
         assert code == 1, server.log.read_text()
@@ -271,7 +271,7 @@ def test_a_folder_out_of_reach_is_told_once(tmp_path: Path, model_folder: Path) 
     with running_server(settings_for(folder, poll=0.05)) as server:
         folder.rename(tmp_path / "away")
         until(lambda: "there is nothing at" in server.log.read_text())
-        time.sleep(0.5)
+        time.sleep(0.5)  # ten further looks, of which none must be told
         assert server.log.read_text().count("there is nothing at") == 1
         assert metric(server, "conveyor_model_rejects_total") == 0, "no version was refused"
         assert httpx.post(f"{server.url}{PREDICT}", json=BODY, trust_env=False).status_code == 200

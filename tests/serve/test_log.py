@@ -77,7 +77,7 @@ def test_what_peers_send_does_not_write_the_log(model_folder: Path) -> None:
             with socket.create_connection(("127.0.0.1", server.grpc_port), timeout=5) as connection:
                 preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b"")
                 connection.sendall(preface + frame(GOAWAY, 0, 0, struct.pack(">II", 0, code) + text))
-                time.sleep(0.2)
+                time.sleep(0.2)  # in which the library would write the text
         assert server.stop() == 0
         words = server.log.read_text()
     assert "\x1b" not in words

@@ -224,15 +224,15 @@ def test_a_ready_file_that_cannot_be_written_is_named_before_the_model_is_loaded
 
 
 def test_tokens_of_files_and_variables(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    from conveyor.commands.serve import _token
+    from conveyor.commands.serve import read_token
 
     monkeypatch.setenv("CONVEYOR_TOKEN", "open sesame\n")
-    assert _token(None) == "open sesame", "no header can carry the end of a line"
+    assert read_token(None) == "open sesame", "no header can carry the end of a line"
     monkeypatch.setenv("CONVEYOR_TOKEN", " \n")
     with pytest.raises(UserError, match="empty"):
-        ServeSettings(path="x", token=_token(None)).check()
+        ServeSettings(path="x", token=read_token(None)).check()
     monkeypatch.delenv("CONVEYOR_TOKEN")
-    assert _token(None) is None
+    assert read_token(None) is None
     (tmp_path / "token").write_bytes(b"\xff\xfe")
     with pytest.raises(UserError, match="something else than text"):
-        _token(str(tmp_path / "token"))
+        read_token(str(tmp_path / "token"))

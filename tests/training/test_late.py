@@ -74,7 +74,7 @@ def test_a_full_disk_is_told_and_ends_the_worker_too(
     monkeypatch.setattr(late.checkpoints, "save", full)
     monkeypatch.setattr(late.os, "_exit", codes.append)
     session = SimpleNamespace(
-        world=World(), reason=None, update=7, local_state=lambda: SimpleNamespace(), progress=lambda local: {},
+        world=World(), reason=None, update=7, local_state=lambda: SimpleNamespace(), local_progress=lambda: dict,
         spec=SimpleNamespace(length=SimpleNamespace(updates_total=9)),
     )  # fmt: skip
     events = SimpleNamespace(folder=tmp_path, writer=SimpleNamespace(wait=lambda: None))

@@ -1,8 +1,11 @@
-"""Nothing in an update waits for the device: whole updates on the `meta` device, where reading a value is an error."""
+"""Nothing in an update waits for the device: whole updates on the `meta` device, where reading a value is an error.
+
+Nor may a tensor be made there from values of the host, unless it asks not to wait: CUDA's copies wait for what is queued.
+"""
 
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import SimpleNamespace
 from typing import Any
 
@@ -11,6 +14,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.pipelining import schedules
+from torch.overrides import TorchFunctionMode
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
 from conveyor.numerics import half_policy
@@ -18,7 +22,7 @@ from conveyor.options import Options
 from conveyor.run import assemble
 from conveyor.spec import resolve
 from conveyor.training import build_model, stage_lane, update
-from conveyor.training.meter import Meter, Timing
+from conveyor.training.meter import DeviceClock, Meter, Timing
 from conveyor.training.whole_model_lane import LaneWork
 from conveyor.tree import Dealt
 from conveyor.world.exchange import Exchange
@@ -74,8 +78,53 @@ def worker(rank: int, lanes: int, depth: int) -> Iterator[World]:
         dist.destroy_process_group()
 
 
+class NoWaitingCopy(TorchFunctionMode):
+    """Refuses values of the host on the device, in a list or in a tensor, without `non_blocking`."""
+
+    def __torch_function__(self, function: Any, types: Any, arguments: Any = (), named: Any = None) -> Any:
+        named = named or {}
+        result = function(*arguments, **named)
+        if function in (Tensor.__getitem__, Tensor.__setitem__):
+            index = arguments[1] if isinstance(arguments[1], tuple) else (arguments[1],)
+            waits = arguments[0].is_meta and any(isinstance(one, list) or _is_host(one) for one in index)
+        elif function in (torch.tensor, torch.as_tensor, Tensor.new_tensor):
+            waits = result.is_meta
+        else:
+            copies = {Tensor.to: result, Tensor.copy_: arguments[0]}
+            target = copies.get(function)
+            waits = (
+                target is not None
+                and target.is_meta
+                and any(map(_is_host, arguments))
+                and not named.get("non_blocking")
+            )
+        assert not waits, f"{function.__name__} waits for the device"
+        return result
+
+
+class Event:
+    """An event in a queue whose work takes a second each."""
+
+    queued = 0
+
+    def record(self) -> None:
+        Event.queued += 1
+        self.place = Event.queued
+
+    def synchronize(self) -> None:
+        """Nothing is queued in truth."""
+
+    def elapsed_time(self, after: "Event") -> float:
+        return 1000.0 * (after.place - self.place)
+
+
+def _is_host(value: Any) -> bool:
+    return isinstance(value, Tensor) and not value.is_meta and value.dim() > 0
+
+
 def two_updates(world: World | None = None, **options: Any) -> Tensor:
     world, timing = world or World("meta"), Timing()
+    timing._clock = DeviceClock(Event)
     spec = resolve(Options.from_mapping(BASE | {"layout": f"{world.lanes}x{world.depth}"} | options))
     model = build_model.outline(spec.options, spec.subject)
     model = build_model.place_model(model, spec, world.device)
@@ -85,10 +134,23 @@ def two_updates(world: World | None = None, **options: Any) -> Tensor:
     meter = Meter(world.device, world, timing, spec.dealt(world.lanes))
     with assemble.make_feed(spec, world, assemble.UserObjects(), prepare, 0) as batches:
         for number in range(2):
-            tally = lane.gradients(batches, number, updater.loss_scale.value)
-            updater.apply(number, 0.1)
-            meter.add(tally)
+            # The first update also makes what is kept, such as the constants of the normalisation.
+            with NoWaitingCopy() if number else nullcontext():
+                tally = lane.gradients(batches, number, updater.loss_scale.value)
+                updater.apply(number, 0.1)
+                meter.add(tally)
+                meter.local_state()
     assert updater.optimizer.steps == 2
+    assert not any(timing.seconds.values())
+    timing.settle()
+    phases = [
+        "forward",
+        "backward",
+        "reduce",
+        *(["wait"] if world.depth > 1 else []),
+        *(["data"] if lane.reads_data else []),
+    ]
+    assert all(timing.seconds[phase] > 0 for phase in phases)
     return tally
 
 

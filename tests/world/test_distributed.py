@@ -57,3 +57,14 @@ def test_a_deeper_network_sends_no_more_messages(pool: Any, tmp_path: Path) -> N
         return int(many - few) // 2
 
     assert each("cifar_resnet8") == each("cifar_resnet20") <= 3
+
+
+def test_a_network_without_norms_sends_nothing_for_them() -> None:
+    """Nor does it ask for a stream of the device: what is empty lies on the host."""
+    import torch
+
+    from conveyor.layout import deal
+    from conveyor.world.exchange import Exchange
+
+    exchange = Exchange(deal(8, 1, 3), 0, [0, 1, 2], None, torch.device("cuda"))
+    assert exchange.begin(torch.zeros(3, 0))().shape == (0,)

@@ -32,7 +32,7 @@ from conveyor.bench.records import (
     sides,
 )
 from conveyor.errors import UserError
-from conveyor.infer import PRECISIONS
+from conveyor.infer import PRECISIONS, AnswerPrecision
 from conveyor.infer.engines.auto import REST
 from conveyor.infer.machine import busy_seconds
 from conveyor.layout import usable_cores
@@ -82,7 +82,7 @@ def programs(model: str, *, image_size: int, threads: int, folder: str, only: Se
     found = [peer_program(name, "inference", {**base, **more}) for name, more in ENGINES.items()]
     found.append(peer_program(KERAS, "keras_inference", {**base, "backend": "tensorflow"}, "keras"))
     half = multiplies_bfloat16()
-    fitting = [each for each in found if half or precision_of(each.name) != "bfloat16"]
+    fitting = [each for each in found if half or precision_of(each.name) != AnswerPrecision.BFLOAT16]
     return [each for each in fitting if is_ours(each.name) or not only or each.name in only]
 
 

@@ -6,15 +6,14 @@ input holds files, size, batch and threads; in each round it delivers all files 
 
 import json
 import os
-import statistics
 import sys
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from conveyor.bench.loader_speed import Clock, Rate, cpu_seconds
-from conveyor.bench.records import OURS
+from conveyor.bench.loader_speed import Clock, cpu_seconds
+from conveyor.bench.records import OURS, Record, Sample, make_record, ratios
 from conveyor.errors import UserError
 from conveyor.measure.rounds import Program, run_rounds
 from conveyor.processes import of_module
@@ -24,45 +23,35 @@ _SETTLE = 0.2
 _ENVIRONMENT = {"CUDA_VISIBLE_DEVICES": "-1"}
 
 
-def compare(
-    names: Sequence[str], files: Sequence[Path], *, size: int, batch: int, threads: int, rounds: int
-) -> tuple[dict[str, list[Rate]], dict[str, str]]:
-    """Rates of each loader in `rounds` rounds, after one to warm up; and why others have none."""
+def measure(files: Sequence[Path], *, size: int, batch: int, threads: int, rounds: int) -> Record:
+    """The installed loaders in `rounds` rounds, after one to warm up."""
+    from conveyor.bench import loader_peers
+
     job = json.dumps({"files": [str(path) for path in files], "size": size, "batch": batch, "threads": threads})
     sides = [
-        Program(name, of_module("conveyor.bench.loader_comparison", name), _ENVIRONMENT, first=job) for name in names
+        Program(name, of_module("conveyor.bench.loader_comparison", name), _ENVIRONMENT, first=job)
+        for name in loader_peers.available()
     ]
     measured = run_rounds(sides, rounds=rounds + 1, steps=1, threads=None)
-    if OURS not in measured.answers:
-        raise UserError(f"our own side did not run: {measured.absent.get(OURS, 'it was left out')}")
-    rates = {
-        name: [Rate(one["images"], one["seconds"], one["cpu_seconds"]) for one in answers[1:]]
-        for name, answers in measured.answers.items()
-    }
-    return {name: rates[name] for name in names if name in rates}, measured.absent
+    conditions = {"threads": threads, "files": len(files), "batch": batch, "rounds": rounds, "absent": measured.absent}
+    return record({name: answers[1:] for name, answers in measured.answers.items()}, size, **conditions)
 
 
-def rows(rates: Mapping[str, Sequence[Rate]]) -> list[dict[str, Any]]:
-    """One mapping per loader: rates and our ratios to it, round by round, and the middle of each."""
-    found = []
-    for name, own in rates.items():
-        pairs = list(zip(rates[OURS], own, strict=True))
-        per_second, per_cpu_second = [rate.per_second for rate in own], [rate.per_cpu_second for rate in own]
-        cpu_ratios = [ours.per_cpu_second / its.per_cpu_second for ours, its in pairs]
-        found.append(
-            {
-                "loader": name,
-                "rates": per_second,
-                "cpu_rates": per_cpu_second,
-                "ratios": [ours.per_second / its.per_second for ours, its in pairs],
-                "cpu_ratios": cpu_ratios,
-                "images_per_second": statistics.median(per_second),
-                "spread": max(per_second) - min(per_second),
-                "images_per_cpu_second": statistics.median(per_cpu_second),
-                "ours_over_it": statistics.median(cpu_ratios),
-            }
-        )
-    return found
+def record(answers: Mapping[str, Sequence[dict[str, float]]], size: int, **conditions: Any) -> Record:
+    """Rates are those per CPU second, which other programs disturb least; ratios are ours to a loader, round by round."""
+    if OURS not in answers:
+        raise UserError(f"our own side did not run: {conditions['absent'].get(OURS, 'it was left out')}")
+    results = {}
+    for name, own in answers.items():
+        for clock, unit, rate, ratio in (
+            ("cpu_seconds", "img/CPU-s", "rate", ""),
+            ("seconds", "img/s", "images per second", " in images per second"),
+        ):
+            ours, its = ([one["images"] / max(one[clock], 1e-9) for one in rounds] for rounds in (answers[OURS], own))
+            results[f"{name} {rate}"] = Sample(unit, tuple(its))
+            if name != OURS:
+                results[f"ratio to {name}{ratio}"] = ratios(ours, its)
+    return make_record(f"data-photographs-{size}px", results, kind="data", **conditions)
 
 
 def _serve(name: str) -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.files import make_parent, parse_json, write_atomically
+from conveyor.infer import AnswerPrecision
 from conveyor.layout import usable_cores
 from conveyor.measure.processor import processor
 from conveyor.measure.remembered import version
@@ -224,7 +225,10 @@ def alike(found: Mapping[str, Sample], name: str) -> dict[str, Sample]:
 
 def precision_of(name: str) -> str:
     """Of a program, from its name; a name without one is float32."""
-    return next((precision for precision in ("bfloat16", "int8") if precision in name), "float32")
+    return next(
+        (precision for precision in (AnswerPrecision.BFLOAT16, AnswerPrecision.INT8) if precision in name),
+        AnswerPrecision.FLOAT32,
+    )
 
 
 def share_of(limit: str, name: str) -> str:

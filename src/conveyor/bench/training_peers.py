@@ -7,8 +7,10 @@ from typing import Any
 from conveyor.bench import limits
 from conveyor.bench.lanes import Work
 from conveyor.bench.peer_programs import peer_program
-from conveyor.bench.records import BEST_RATIO, OURS, Record, Sample, fastest, make_record, ratio, sides
+from conveyor.bench.records import BEST_RATIO, OURS, Record, Sample, fastest, make_record, precision_of, ratio, sides
 from conveyor.errors import UserError
+from conveyor.infer import AnswerPrecision
+from conveyor.measure.processor import multiplies_bfloat16
 from conveyor.measure.rounds import Program, run_rounds
 from conveyor.processes import of_module
 
@@ -102,14 +104,20 @@ def measure(
 ) -> Record:
     """Measure one setting: every program's rates, our ratios to them, and our shares of the machine's limits.
 
-    `seconds` limits the time it takes, by dropping steps, rounds and, last, programs.
+    `seconds` limits the time it takes, by dropping steps, rounds and, last, programs. Where the processor has no bfloat16
+    products, PyTorch's take minutes: neither they nor the loops that need them run, unless `only` names one.
     """
-    found = [each for each in programs(setting, threads) if not only or each.name in (*ALL_OURS, *only)]
-    has_half = any(each.name == OURS_HALF for each in found)
+    native = multiplies_bfloat16()
+    usual = [
+        each.name
+        for each in programs(setting, threads)
+        if native or precision_of(each.name) != AnswerPrecision.BFLOAT16
+    ]
+    found = [each for each in programs(setting, threads) if each.name in (*ALL_OURS, *(only or usual))]
     products = {"threads": threads, "products": 5}
     found[1:1] = [
         *limits.programs(threads, products=5),
-        *([peer_program(HALF_GEMM, "gemm", {**products, "half": True})] if has_half else []),
+        *([peer_program(HALF_GEMM, "gemm", {**products, "half": True})] if native else []),
     ]
     steps = steps or setting.steps
     limit_units = limits.UNITS | {HALF_GEMM: limits.UNITS[limits.GEMM]}

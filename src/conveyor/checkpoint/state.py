@@ -14,7 +14,7 @@ class State:
     """Everything that a run needs to continue as if it had never stopped.
 
     Tensors carry the full names of the whole model, whatever the layout was. Random numbers and the order of samples are
-    pure functions of (seed, epoch, update, slot, sample), so the clock in `progress` is all that they need.
+    pure functions of (seed, epoch, update, slot, sample), so the counts in `progress` are all that they need.
     """
 
     model: dict[str, Tensor]
@@ -24,7 +24,7 @@ class State:
     averages: dict[str, Tensor] = field(default_factory=dict)
     """The running average of the weights, when there is one."""
     progress: dict[str, Any] = field(default_factory=dict)
-    """The clock, the loss scale, best results, tallies since the last log point: plain JSON."""
+    """Updates and times, the loss scale, best results, tallies since the last log point: plain JSON."""
     options: dict[str, Any] = field(default_factory=dict)
     """The resolved options, flat, as plain JSON."""
 

@@ -14,6 +14,7 @@ from conveyor.bench.budget import PARTS
 from conveyor.errors import UserError, did_you_mean
 from conveyor.options.coerce import checked
 from conveyor.options.parser import add_settings, count, settings_from
+from conveyor.options.units import many
 from conveyor.processes import handling
 
 if TYPE_CHECKING:
@@ -181,7 +182,7 @@ def _run_in(place: Path, path: Path, folder: Path, arguments: argparse.Namespace
     write_atomically(folder / "last-run.csv", csv_text([titles, *rows]))
     failed = [outcome for outcome in outcomes if not outcome.ok]
     if failed:
-        print(f"{len(failed)} of {len(outcomes)} runs failed; their output is in {folder}")
+        print(f"{len(failed)} of {many(len(outcomes), 'run')} failed; their output is in {folder}")
     return 1 if failed else 0
 
 

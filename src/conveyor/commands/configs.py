@@ -7,6 +7,7 @@ from conveyor.errors import UserError
 from conveyor.options import Options
 from conveyor.options.coerce import to_plain
 from conveyor.options.file import shipped
+from conveyor.options.units import many
 
 HELP = "List the named configurations; `configs show NAME` prints one resolved."
 
@@ -49,7 +50,7 @@ def summary(name: str) -> str:
     options = Options().updated(shipped().resolve(name), name)
     topology, _ = Topology.from_options(options.batch)
     batch = f"{topology.micro_batch} x {topology.accumulation} x {topology.replicas} = {topology.global_batch}"
-    return f"{options.model.model or '':<18} {options.data.data or '':<9} batch {batch}, {topology.devices} devices"
+    return f"{options.model.model or '':<18} {options.data.data or '':<9} batch {batch}, {many(topology.devices, 'device')}"
 
 
 def show(name: str) -> str:

@@ -4,10 +4,9 @@ import argparse
 import dataclasses
 import itertools
 import json
-import statistics
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.layout import usable_cores
@@ -16,9 +15,6 @@ from conveyor.monitor.table import format_table
 from conveyor.options import Options, specs
 from conveyor.options.parser import add_config, add_options, add_word, count, options_from
 from conveyor.options.units import many
-
-if TYPE_CHECKING:
-    from conveyor.bench.records import Record
 
 HELP = "List, fetch, verify, convert and measure data sets."
 BENCH_BATCH = 128
@@ -241,8 +237,9 @@ def bench_options(arguments: argparse.Namespace) -> Options:
 
 
 def _peers(arguments: argparse.Namespace) -> int:
-    """Compare the loaders in alternating rounds; prints medians and ranges."""
-    from conveyor.bench import loader_comparison, loader_peers
+    """Compare the loaders in alternating rounds."""
+    from conveyor.bench import loader_comparison
+    from conveyor.bench.tables import PEER_TITLES, peers_rows
 
     options = bench_options(arguments)
     if not options.data.data_dir:
@@ -251,50 +248,14 @@ def _peers(arguments: argparse.Namespace) -> int:
     batch = min(options.batch.micro_batch_size, len(files))
     if not files:
         raise UserError(f"there are no .jpg or .jpeg files below {options.data.data_dir}")
-    files = files[: len(files) // batch * batch]
-    threads, size = arguments.threads or usable_cores(), options.model.image_size or 224
-    rates, failed = loader_comparison.compare(
-        list(loader_peers.available()), files, size=size, batch=batch, threads=threads, rounds=arguments.rounds
-    )
-    rows = loader_comparison.rows(rates)
-    conditions = {"threads": threads, "files": len(files), "batch": batch, "rounds": arguments.rounds}
+    record = loader_comparison.measure(
+        files[: len(files) // batch * batch], size=options.model.image_size or 224, batch=batch,
+        threads=arguments.threads or usable_cores(), rounds=arguments.rounds,
+    )  # fmt: skip
     if arguments.out:
-        path = _peers_record(rows, size, {**conditions, "absent": failed}).save(Path(arguments.out))
-        print(f"wrote {path}", file=sys.stderr)
-    if arguments.json:
-        print(json.dumps({**conditions, "loaders": rows, "failed": failed}, indent=1))
-        return 0
-    print(
-        f"{len(files)} photographs, {threads} threads, batch {batch}, {arguments.rounds} rounds after one for warming up"
-    )
-    lines = [
-        [
-            row["loader"], f"{row['images_per_second']:,.0f}", f"{row['spread']:,.0f}",
-            f"{statistics.median(row['ratios']):.2f}", f"{row['images_per_cpu_second']:,.0f}",
-            f"{row['ours_over_it']:.2f}", f"{min(row['cpu_ratios']):.2f}", f"{max(row['cpu_ratios']):.2f}",
-        ]
-        for row in rows
-    ]  # fmt: skip
-    titles = ["loader", "images/s", "spread", "ours / it", "images/CPU-s", "ours / it", "from", "to"]
-    print(format_table(titles, lines, rule=False))
-    for name, reason in failed.items():
-        print(f"{name}: did not run ({reason})")
+        print(f"wrote {record.save(Path(arguments.out))}", file=sys.stderr)
+    print(record.to_json() if arguments.json else format_table(PEER_TITLES, peers_rows([record]), rule=False))
     return 0
-
-
-def _peers_record(rows: list[dict[str, Any]], size: int, conditions: dict[str, Any]) -> "Record":
-    """The comparison as a benchmark record; rates are those per CPU second, which other programs disturb least."""
-    from conveyor.bench.records import OURS, Sample, make_record
-
-    results = {}
-    for row in rows:
-        name = row["loader"]
-        results[f"{name} rate"] = Sample("img/CPU-s", tuple(row["cpu_rates"]))
-        results[f"{name} images per second"] = Sample("img/s", tuple(row["rates"]))
-        if name != OURS:
-            results[f"ratio to {name}"] = Sample("x", tuple(row["cpu_ratios"]))
-            results[f"ratio to {name} in images per second"] = Sample("x", tuple(row["ratios"]))
-    return make_record(f"data-photographs-{size}px", results, kind="data", **conditions)
 
 
 def _photographs(folder: Path, count: int) -> list[Path]:

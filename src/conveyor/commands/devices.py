@@ -71,7 +71,5 @@ def _kernel(name: str) -> str:
     """The instruction set that a kernel is compiled for, or why it is off."""
     from conveyor.numerics.native import build
 
-    path, about = build.find(name, compiling=False)
-    if path is None:
-        return f"off: {about}"
-    return about if path.exists() else f"{about}, compiled at its first use"
+    path, about = build.find(name)
+    return about if path is not None else f"off: {about}"

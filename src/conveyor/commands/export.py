@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from conveyor.errors import UserError, did_you_mean
+from conveyor.infer import AnswerPrecision
 from conveyor.infer.asked_precision import AskedPrecision, add_infer_precision, asked_precision
 from conveyor.infer.metadata import FORMATS
 from conveyor.layout import usable_cores
@@ -55,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         raise UserError(f"exporting as {arguments.format} needs more packages: pip install 'conveyor[export]'")
     batch = _batch(arguments.batch)
     if arguments.int8:
-        arguments.infer_precision = arguments.infer_precision or "int8"
+        arguments.infer_precision = arguments.infer_precision or AnswerPrecision.INT8
     wanted = asked_precision(arguments)
     from conveyor.infer.export import export
     from conveyor.infer.load import load
@@ -69,8 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.calibrate or arguments.abstain is not None:
         loaded = _calibrated(loaded, arguments)
     fitted = None
-    if wanted.infer_precision not in (None, "float32"):
-        if wanted.infer_precision != "bfloat16" and arguments.format not in ("onnx", "openvino"):
+    if wanted.infer_precision not in (None, AnswerPrecision.FLOAT32):
+        if wanted.infer_precision != AnswerPrecision.BFLOAT16 and arguments.format not in ("onnx", "openvino"):
             raise UserError("8-bit models are written as onnx or openvino: add --format onnx or --format openvino")
         say("trying out what other precisions cost and gain")
         fitted = fit(loaded, wanted, batch=batch or 8, threads=usable_cores(), fixed=batch, say=say)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from conveyor.monitor.progress import folded
 from conveyor.monitor.table import format_table
 from conveyor.options.parser import count
+from conveyor.options.units import many
 
 if TYPE_CHECKING:
     from conveyor.models.units import Unit
@@ -109,7 +110,7 @@ def show(arguments: argparse.Namespace) -> str:
     ]  # fmt: skip
     lines = [folded(title), "", format_table(titles, rows, rule=False)]
     if splits:
-        lines += ["", f"for {arguments.stages} stages: --splits {' '.join(splits)}"]
+        lines += ["", f"for {many(arguments.stages, 'stage')}: --splits {' '.join(splits)}"]
     return "\n".join(lines)
 
 

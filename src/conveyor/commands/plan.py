@@ -26,7 +26,7 @@ examples:
   conveyor plan --model resnet50 --devices 4 --memory 900MiB --global-batch 256
   conveyor plan --model resnet20 --image-size 32 --devices 2 --measure
   conveyor plan --model resnet50 --micro-batch-size 128 --cluster devices=8 tflops=150 link=800Gbit mtbf=4000h storage=40GB/s
-  conveyor plan --config mk2_resnet50_bn_16ipus --simulate hosts=4 devices=16 link=100Gbit --scaling 16 64 128
+  conveyor plan --model resnet50 --stages 4 --accumulation 16 --simulate hosts=4 devices=16 link=100Gbit --scaling 16 64 128
 """
 
 
@@ -117,7 +117,7 @@ def propose(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     lines = [
         folded(
             f"{about.name}, {about.image_size} px, {about.num_classes} classes: {len(model)} units, {model.weight_bytes / 2**20:.1f} MiB of weights "
-            f"(times {how}); global batch {asked.global_batch} on {asked.devices} devices{limit}"
+            f"(times {how}); global batch {asked.global_batch} on {many(asked.devices, 'device')}{limit}"
         ),
         *(folded(f"note: {note}") for note in notes),
         "",
@@ -126,7 +126,7 @@ def propose(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
         render.stages(best),
         "",
         folded(
-            f"timetable of one lane with {render.shown_slots(best)} slots (digits forward, letters backward, dots idle)"
+            f"timetable of one lane with {many(render.shown_slots(best), 'slot')} (digits forward, letters backward, dots idle)"
         ),
         render.picture(best),
         "",
@@ -147,7 +147,7 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     from conveyor.monitor.observers import finite
     from conveyor.plan import forecasts, planner, render, simulator
 
-    cluster = simulator.Pod.parse(arguments.simulate)
+    cluster = simulator.Cluster.parse(arguments.simulate)
     about = planned(options)
     model = planner.cost_model(options, about, cluster.hardware(), measure=False)
     case = forecasts.case_of(options, cluster, model, arguments.devices, given(arguments, options))
@@ -165,7 +165,7 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
         simulator.finish(cluster, one.devices, one.update_seconds * images / one.global_batch, one.update_seconds)
         for one in found
     ]
-    where = f"{cluster.hosts} hosts x {cluster.devices} devices, {cluster.flops / 1e12:g} Tflop/s each, {cluster.link * 8 / 1e9:g} Gbit/s between hosts"
+    where = f"{many(cluster.hosts, 'host')} x {many(cluster.devices, 'device')}, {cluster.flops / 1e12:g} Tflop/s each, {cluster.link * 8 / 1e9:g} Gbit/s between hosts"
     lines = [
         folded(
             f"{about.name}, {about.image_size} px: {many(len(case.stages), 'stage')}, micro-batch {case.micro_batch}, "
@@ -174,7 +174,7 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
         *(folded(f"note: {note}") for note in case.notes),
         *(
             folded(
-                f"note: {one.devices} devices wait for the storage: {1e3 * one.data_seconds:.1f} ms for the images of an update"
+                f"note: with {many(one.devices, 'device')} an update waits for the storage: {1e3 * one.data_seconds:.1f} ms for the images of an update"
             )
             for one in found
             if one.data_seconds >= one.update_seconds
@@ -184,7 +184,7 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
         "",
         *([render.curve(found), ""] if len(found) > 1 else []),
         *(
-            f"{one.devices} devices, {images / 1e6:.4g} million images: {render.finish(end)}"
+            f"{many(one.devices, 'device')}, {images / 1e6:.4g} million images: {render.finish(end)}"
             for one, end in zip(found, ends, strict=True)
         ),
     ]

@@ -59,7 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
         grpc_port=NO_GRPC if arguments.no_grpc else arguments.grpc_port,
         max_body=size_in_bytes(arguments.max_body),
         max_inflight=size_in_bytes(arguments.max_inflight),
-        token=None if arguments.emit else _token(arguments.token_file),
+        token=None if arguments.emit else read_token(arguments.token_file),
     ).check()
     if arguments.emit:
         from conveyor.serve.manifests import emit
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     return serve(settings, say=say)
 
 
-def _token(file: str | None) -> str | None:
+def read_token(file: str | None) -> str | None:
     """The token from a file or the environment: a command line can be read by every user of the machine."""
     if file is None:
         given = os.environ.get("CONVEYOR_TOKEN")

@@ -75,7 +75,7 @@ class TensorFlow2(DialectStyle):
     def values(self, record: Record) -> Values:
         found = super().values(record)
         scale = f", loss_scaling_factor: {found['loss_scale']}" if "loss_scale" in record else ""
-        found.update(fraction=found["accuracy"] / 100, memory=_memory_percent(), scale=scale)
+        found.update(fraction=found["accuracy"] / 100, memory=memory_percent(), scale=scale)
         return found
 
 
@@ -125,7 +125,7 @@ class PopArt(DialectStyle):
         return found
 
 
-def _memory_percent() -> float:
+def memory_percent() -> float:
     """Peak resident memory of this process as a share of the machine's."""
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return 100.0 * peak_resident() / total

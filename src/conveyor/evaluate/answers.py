@@ -9,12 +9,13 @@ import torch
 from torch import Tensor
 
 from conveyor.data.batch import Batch, Dataset
-from conveyor.errors import UserError
+from conveyor.errors import UserError, needed
 from conveyor.files import make_parent, open_replacing
 from conveyor.monitor.csvfile import csv_text
 from conveyor.world.world import World
 
 SUFFIXES = (".csv", ".parquet")
+FOR_PARQUET = ("--answers FILE.parquet (not FILE.csv)", "parquet")
 _AT_ONCE = 1 << 24
 """Probabilities, of 8 bytes, that are made at a time: 50,000 images of 21,000 classes have a thousand million."""
 
@@ -42,7 +43,7 @@ def check_target(path: str) -> None:
     if Path(path).suffix.lower() not in SUFFIXES:
         raise UserError(f"--answers {path}: its name must end in .csv or .parquet")
     if Path(path).suffix.lower() == ".parquet":
-        _pyarrow()
+        needed("pyarrow.parquet", *FOR_PARQUET)
 
 
 def write_answers(path: Path, answers: AllAnswers, dataset: Dataset, thresholds: Sequence[float] | None = None) -> None:
@@ -110,23 +111,12 @@ def _write_csv(file: BinaryIO, parts: Iterable[tuple[list[dict[str, Any]], Tenso
 def _write_parquet(
     file: BinaryIO, parts: Iterable[tuple[list[dict[str, Any]], Tensor]], classes: Sequence[str]
 ) -> None:
-    pyarrow = _pyarrow()
+    pyarrow, parquet = (needed(module, *FOR_PARQUET) for module in ("pyarrow", "pyarrow.parquet"))
     with contextlib.ExitStack() as stack:
         writer = None
         for rows, probabilities in parts:
             table = pyarrow.Table.from_pylist(rows)
             table = table.append_column("probabilities", pyarrow.array(list(probabilities.float().numpy())))
             table = table.replace_schema_metadata({"classes": "\n".join(classes)})
-            writer = writer or stack.enter_context(pyarrow.parquet.ParquetWriter(file, table.schema))
+            writer = writer or stack.enter_context(parquet.ParquetWriter(file, table.schema))
             writer.write_table(table)
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise UserError(
-            "--answers FILE.parquet needs pyarrow: pip install 'conveyor[parquet]', or name a .csv file"
-        ) from None
-    return pyarrow

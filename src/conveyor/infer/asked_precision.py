@@ -8,7 +8,7 @@ from conveyor.options.coerce import checked
 from conveyor.options.field import option
 from conveyor.options.parser import add_settings, settings_from
 
-CHOICES = (*PRECISIONS, "auto")
+CHOICES = (*map(str, PRECISIONS), "auto")
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

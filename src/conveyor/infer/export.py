@@ -12,8 +12,8 @@ import torch
 from numpy.typing import NDArray
 from safetensors.torch import load_file, save_file
 
-from conveyor.errors import UserError, did_you_mean
-from conveyor.infer import metadata
+from conveyor.errors import UserError, did_you_mean, needed
+from conveyor.infer import AnswerPrecision, metadata
 from conveyor.infer.engines.convert import example_input, quiet, to_onnx
 from conveyor.infer.engines.engine import Engine, Source, open_named
 from conveyor.infer.graph import ServingGraph, serving_graph
@@ -97,8 +97,8 @@ def export(
     source = loaded.source
     if source.graph is None:
         raise UserError("this is already an export in another format: export the run or the checkpoint it came from")
-    precision = "float32" if fitted is None else fitted.precision
-    if precision == "int8" and form not in ("onnx", "openvino"):
+    precision = AnswerPrecision.FLOAT32 if fitted is None else fitted.precision
+    if precision == AnswerPrecision.INT8 and form not in ("onnx", "openvino"):
         raise UserError("8-bit models are written as onnx or openvino: add --format onnx or --format openvino")
     document: dict[str, Any] = {
         **loaded.spec,
@@ -115,14 +115,14 @@ def export(
     }
     with replacing_folder(target) as folder:
         file = folder / metadata.MODEL_FILES[form]
-        if fitted is not None and precision == "int8":
+        if fitted is not None and precision == AnswerPrecision.INT8:
             assert fitted.source.onnx is not None
             _write_onnx(fitted.source.onnx.read_bytes(), file, form)
         else:
             _write_model(source.graph, loaded, file, form, batch)
         notes = [] if fitted is None else list(fitted.notes)
         found = compare(source, _stored(loaded, file, form, batch, precision), batch)
-        if not found.is_good(exact=precision == "float32"):
+        if not found.is_good(exact=precision == AnswerPrecision.FLOAT32):
             raise UserError(
                 f"the exported model differs from the original ({found.text()}): nothing was written; "
                 + _cure(source.graph, found)
@@ -193,10 +193,7 @@ def _write_onnx(content: bytes, file: Path, form: str) -> None:
 
             write_saved_model(file, file.parent)
         return
-    try:
-        import openvino
-    except ImportError:
-        raise UserError("exporting as openvino needs the package openvino: pip install 'conveyor[export]'") from None
+    openvino = needed("openvino", "exporting as openvino", "export")
     model = openvino.Core().read_model(model=content, weights=b"")
     openvino.save_model(model, str(file), compress_to_fp16=False)
 
@@ -216,7 +213,7 @@ def _write_torch(graph: ServingGraph, loaded: Loaded, file: Path, batch: int | N
         )
 
 
-def _stored(loaded: Loaded, file: Path, form: str, batch: int | None, precision: str) -> Engine:
+def _stored(loaded: Loaded, file: Path, form: str, batch: int | None, precision: AnswerPrecision) -> Engine:
     """The written model, opened by the library that its format is for."""
     if form == "saved-model":
         from conveyor.infer.saved_model import SavedModelEngine

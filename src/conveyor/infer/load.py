@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.subject import Subject, completed_subject, info_without_files, subject
 from conveyor.errors import UserError, nothing_at
-from conveyor.infer import PRECISIONS, metadata
+from conveyor.infer import PRECISIONS, AnswerPrecision, metadata
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.measure import processor
@@ -162,7 +162,7 @@ def _load_export(path: Path, name: str | None = None) -> Loaded:
 
 def _check_precision(document: Mapping[str, Any], path: Path) -> None:
     """Refuse what this program does not know, and full 8-bit weights where they would saturate."""
-    if document.get("precision", "float32") not in PRECISIONS:
+    if document.get("precision", AnswerPrecision.FLOAT32) not in PRECISIONS:
         raise UserError(f"{path} answers in {str(document['precision'])[:20]!r}, which this version does not know")
     measured = document.get("measured")
     if isinstance(measured, dict) and measured.get("weight_bits") == 8 and processor.weight_bits() < 8:

@@ -5,6 +5,7 @@ import functools
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from conveyor.infer import AnswerPrecision
 from conveyor.infer.engines.engine import Source
 from conveyor.infer.preprocessing import Preprocessing
 
@@ -48,9 +49,9 @@ class Loaded:
         return self.spec.get("batch")
 
     @property
-    def precision(self) -> str:
+    def precision(self) -> AnswerPrecision:
         """What an export was made to answer in; float32 for a run."""
-        return str(self.spec.get("precision", "float32"))
+        return AnswerPrecision(self.spec.get("precision", AnswerPrecision.FLOAT32))
 
     @property
     def temperature(self) -> float:

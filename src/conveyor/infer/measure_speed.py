@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from conveyor.infer import AnswerPrecision
 from conveyor.infer.engines.engine import Source, open_engine
 from conveyor.infer.load import from_options, load
 from conveyor.infer.loaded import Loaded
@@ -17,6 +18,7 @@ from conveyor.measure.latency import Latency
 from conveyor.measure.processor import weight_bits
 from conveyor.numerics.precision import Precision
 from conveyor.options import Options
+from conveyor.options.units import many
 
 REPEAT_SECONDS = 1.0
 """A repeat lasts this long when `--max-validation-images` does not say how many images it has."""
@@ -52,7 +54,7 @@ def measure_options(
     cores = usable_cores() if options.layout.threads is None else min(usable_cores(), options.layout.threads * asked)
     replicas = min(asked, cores)
     if replicas < asked:
-        say(f"note: {asked} replicas share {cores} cores, so {replicas} run at the same time")
+        say(f"note: {asked} replicas share {many(cores, 'core')}: {replicas} at a time")
     if Precision.from_options(options.precision).is_half:
         say("note: half precision is computed in float32 on this processor, which is faster")
     images = options.data.max_validation_images
@@ -76,15 +78,15 @@ def in_precision(source: Source, precision: str | None, say: Callable[[str], Non
     """What is timed; without real images an 8-bit model has ranges for random ones, and only its speed means anything."""
     if precision in (None, source.precision):
         return source
-    if precision == "auto" or source.precision == "int8":
+    if precision == "auto" or source.precision == AnswerPrecision.INT8:
         say(f"note: without real images no other precision can be checked: {source.precision} is taken")
         return source
-    if precision != "int8":
-        return dataclasses.replace(source, precision=precision)
+    if precision != AnswerPrecision.INT8:
+        return dataclasses.replace(source, precision=AnswerPrecision(precision))
     shape = (source.batch or 8, *source.preprocessing.image_shape)
     images = np.random.default_rng(0).integers(0, 256, shape, dtype=np.uint8)
     file = int8_file(source, images, source.batch, weight_bits())
-    return Source.of_file(source.preprocessing, file, source.batch, "int8")
+    return Source.of_file(source.preprocessing, file, source.batch, AnswerPrecision.INT8)
 
 
 def _against_random_labels(loaded: Loaded, batch: int) -> dict[str, float]:

@@ -10,7 +10,7 @@ from typing import Any
 
 from conveyor.errors import UserError
 from conveyor.files import cache_folder
-from conveyor.infer import quantize
+from conveyor.infer import AnswerPrecision, quantize
 from conveyor.infer.accuracy import Sample, data_options, sample, top1
 from conveyor.infer.asked_precision import AskedPrecision
 from conveyor.infer.engines import auto
@@ -18,6 +18,7 @@ from conveyor.infer.engines.engine import Engine, Source, open_named
 from conveyor.infer.loaded import Loaded
 from conveyor.measure import processor
 from conveyor.measure.remembered import key_of, recall, remember, version
+from conveyor.options.units import many
 
 CHECK_BATCH = 32
 
@@ -33,7 +34,7 @@ class Fit:
     notes: tuple[str, ...] = ()
 
     @property
-    def precision(self) -> str:
+    def precision(self) -> AnswerPrecision:
         return self.source.precision
 
     def open(self, *, batch: int, threads: int, spin: bool = True) -> Engine:
@@ -41,16 +42,19 @@ class Fit:
 
     def to_json(self) -> dict[str, Any]:
         """What another process needs to open the same, with `again`."""
-        file = self.source.onnx if self.precision == "int8" else None
+        file = self.source.onnx if self.precision == AnswerPrecision.INT8 else None
         return {"precision": self.precision, "engine": self.engine, "file": None if file is None else str(file)}
 
     @classmethod
     def again(cls, loaded: Loaded, said: dict[str, Any]) -> "Fit":
         """From `to_json`; the same model."""
         source = loaded.source
-        if said["file"] is not None and source.precision != "int8":
-            return cls(Source.of_file(source.preprocessing, Path(said["file"]), source.batch, "int8"), said["engine"])
-        return cls(dataclasses.replace(source, precision=said["precision"]), said["engine"])
+        if said["file"] is not None and source.precision != AnswerPrecision.INT8:
+            return cls(
+                Source.of_file(source.preprocessing, Path(said["file"]), source.batch, AnswerPrecision.INT8),
+                said["engine"],
+            )
+        return cls(dataclasses.replace(source, precision=AnswerPrecision(said["precision"])), said["engine"])
 
 
 def fit(
@@ -71,29 +75,31 @@ def fit(
     """
     source = loaded.source
     asked = wanted.infer_precision or source.precision
-    if source.precision == "int8" and asked in ("float32", "bfloat16"):
+    if source.precision == AnswerPrecision.INT8 and asked in (AnswerPrecision.FLOAT32, AnswerPrecision.BFLOAT16):
         raise UserError(f"{loaded.name} is an int8 export, its float32 numbers are gone: use the run it came from")
-    if asked in ("float32", source.precision):
-        source = dataclasses.replace(source, precision=asked)
+    if asked in (AnswerPrecision.FLOAT32, source.precision):
+        source = dataclasses.replace(source, precision=AnswerPrecision(asked))
         choice = auto.choose(source, batch=batch, threads=threads, engine=engine)
         return Fit(source, choice.engine, _stored_measurements(loaded, asked), (choice.text(),))
     try:
         data = data or Data.of(loaded, wanted)
     except UserError as error:
-        if asked == "int8":
+        if asked == AnswerPrecision.INT8:
             raise UserError(f"int8 needs real images to set its ranges: {error}") from None
-        plain = dataclasses.replace(source, precision="float32" if asked == "auto" else asked)
+        plain = dataclasses.replace(
+            source, precision=AnswerPrecision.FLOAT32 if asked == "auto" else AnswerPrecision(asked)
+        )
         choice = auto.choose(plain, batch=batch, threads=threads, engine=engine)
         what = "float32 is taken" if asked == "auto" else f"what {asked} costs was not measured"
         return Fit(plain, choice.engine, {}, (f"note: {what}: {error}", choice.text()))
-    plain = dataclasses.replace(source, precision="float32")
+    plain = dataclasses.replace(source, precision=AnswerPrecision.FLOAT32)
     return _Search(plain, wanted, data, batch, threads, engine, fixed or plain.batch, say).run(asked)
 
 
 def _stored_measurements(loaded: Loaded, precision: str) -> dict[str, Any]:
     """The measurements that an export holds of its own precision."""
     measured = loaded.spec.get("measured")
-    return dict(measured) if isinstance(measured, dict) and precision != "float32" else {}
+    return dict(measured) if isinstance(measured, dict) and precision != AnswerPrecision.FLOAT32 else {}
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -133,29 +139,35 @@ class _Search:
         return self.wanted.weight_bits or processor.weight_bits()
 
     def run(self, asked: str) -> Fit:
-        wanted = (asked,) if asked != "auto" else ("int8", *(("bfloat16",) if processor.multiplies_bfloat16() else ()))
-        sources = {"float32": self.plain}
+        wanted = (
+            (asked,)
+            if asked != "auto"
+            else (AnswerPrecision.INT8, *((AnswerPrecision.BFLOAT16,) if processor.multiplies_bfloat16() else ()))
+        )
+        sources = {AnswerPrecision.FLOAT32: self.plain}
         for precision in wanted:
-            half = dataclasses.replace(self.plain, precision="bfloat16")
-            sources[precision] = self._int8() if precision == "int8" else half
+            half = dataclasses.replace(self.plain, precision=AnswerPrecision.BFLOAT16)
+            sources[precision] = self._int8() if precision == AnswerPrecision.INT8 else half
         failed: dict[str, str] = {}
         while True:
             choice = auto.choose(list(sources.values()), batch=self.batch, threads=self.threads, engine=self.engine)
-            left = [name for name in sources if name not in failed and (asked == "auto" or name != "float32")]
+            left = [
+                name for name in sources if name not in failed and (asked == "auto" or name != AnswerPrecision.FLOAT32)
+            ]
             timed = {name: found for name in left if (found := choice.fastest(name))}
             if not timed:
                 raise UserError(f"{failed.get(asked) or f'no engine can run this model in {asked}'}")
             precision = min(timed, key=lambda name: timed[name][1])
             engine = timed[precision][0]
-            self.rates["float32"] = self._rate(self.plain, self._reference(choice))
-            if precision != "float32":
+            self.rates[AnswerPrecision.FLOAT32] = self._rate(self.plain, self._reference(choice))
+            if precision != AnswerPrecision.FLOAT32:
                 self.rates[precision] = self._rate(sources[precision], engine)
-            drop = self.rates["float32"] - self.rates[precision]
+            drop = self.rates[AnswerPrecision.FLOAT32] - self.rates[precision]
             if drop <= self.wanted.max_drop:
                 break
-            if precision == "int8" and self._keep_more():
-                self.say(f"{self._text(precision)}: tried again with {self.kept} layers in float")
-                sources["int8"] = self._int8()
+            if precision == AnswerPrecision.INT8 and self._keep_more():
+                self.say(f"{self._text(precision)}: tried again with {many(self.kept, 'layer')} in float")
+                sources[AnswerPrecision.INT8] = self._int8()
                 continue
             failed[precision] = (
                 f"{self._text(precision)}: more than the {self.wanted.max_drop:g} points allowed, nothing was written; "
@@ -167,7 +179,7 @@ class _Search:
     def _int8(self) -> Source:
         names = [name for name, _ in (self.ranked or [])[: self.kept]]
         file = quantize.int8_file(self.plain, self.data.calibration.images, self.fixed, self.bits, names)
-        return Source.of_file(self.plain.preprocessing, file, self.fixed, "int8")
+        return Source.of_file(self.plain.preprocessing, file, self.fixed, AnswerPrecision.INT8)
 
     def _keep_more(self) -> bool:
         """Twice as many layers in float as before; at most half of all, beyond that there is not much int8 left."""
@@ -180,7 +192,7 @@ class _Search:
         return True
 
     def _reference(self, choice: auto.Choice) -> str:
-        found = choice.fastest("float32")
+        found = choice.fastest(AnswerPrecision.FLOAT32)
         return found[0] if found is not None else self.plain.engines()[0]
 
     def _rate(self, source: Source, engine: str) -> float:
@@ -202,9 +214,9 @@ class _Search:
         return found
 
     def _text(self, precision: str) -> str:
-        plain, other = self.rates["float32"], self.rates[precision]
+        plain, other = self.rates[AnswerPrecision.FLOAT32], self.rates[precision]
         return (
-            f"top-1 on {len(self.data.check)} images: float32 {plain:.2f} %, {precision} {other:.2f} % "
+            f"top-1 on {many(len(self.data.check), 'image')}: float32 {plain:.2f} %, {precision} {other:.2f} % "
             f"({other - plain:+.2f} points)"
         )
 
@@ -216,18 +228,18 @@ class _Search:
             "images": len(self.data.check), "max_drop": self.wanted.max_drop, "top1": dict(self.rates),
             "milliseconds": choice.milliseconds, "batch": choice.batch, "threads": choice.threads,
         }  # fmt: skip
-        if precision == "int8":
+        if precision == AnswerPrecision.INT8:
             found |= {"weight_bits": self.bits, "kept_in_float": self._layers()}
         return found
 
     def _notes(self, choice: auto.Choice, precision: str) -> tuple[str, ...]:
-        notes = [self._text(name) for name in self.rates if name != "float32"]
-        plain, ours = choice.fastest("float32"), choice.fastest(precision)
-        if precision == "int8" and self.kept:
+        notes = [self._text(name) for name in self.rates if name != AnswerPrecision.FLOAT32]
+        plain, ours = choice.fastest(AnswerPrecision.FLOAT32), choice.fastest(precision)
+        if precision == AnswerPrecision.INT8 and self.kept:
             notes.append(f"{self.kept} of {len(self.ranked or [])} layers stay in float: {', '.join(self._layers())}")
-        if precision == "bfloat16" and not processor.multiplies_bfloat16():
+        if precision == AnswerPrecision.BFLOAT16 and not processor.multiplies_bfloat16():
             notes.append("note: this processor does not multiply bfloat16: float32 is at least as fast")
-        if plain is not None and ours is not None and precision != "float32":
+        if plain is not None and ours is not None and precision != AnswerPrecision.FLOAT32:
             ratio = plain[1] / ours[1]
             said = f"batch {choice.batch}: float32 {plain[1]:.2f} ms ({plain[0]}), {precision} {ours[1]:.2f} ms ({ours[0]})"
             verdict = f"{ratio:.2f} times as fast" if ratio > 1 else f"{precision} is NOT faster on this processor"

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from conveyor.errors import UserError
+from conveyor.errors import UserError, needed
 from conveyor.infer.metadata import INPUT
 
 QUANTIZED = ("Conv", "Gemm", "MatMul", "Add", "MaxPool", "GlobalAveragePool", "Relu", "Clip")
@@ -109,11 +109,8 @@ def outputs_in_float(file: Path) -> list[str]:
 
 def prepared(file: Path, out: Path) -> Path:
     """The model with its shapes inferred and constants folded; its nodes are the ones that `kept` names."""
-    try:
-        from onnxruntime.quantization.shape_inference import quant_pre_process
-    except ImportError:
-        raise UserError("8-bit models need the packages onnx and onnxruntime: pip install 'conveyor[export]'") from None
-    quant_pre_process(str(file), str(out), skip_symbolic_shape=True)
+    shapes = needed("onnxruntime.quantization.shape_inference", "an 8-bit model", "export")
+    shapes.quant_pre_process(str(file), str(out), skip_symbolic_shape=True)
     return out
 
 

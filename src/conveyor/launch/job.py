@@ -10,6 +10,7 @@ from conveyor.launch.cores import Budget, available_cores, deal_cores, numa_node
 from conveyor.launch.interface import addresses, chosen_interface, use_interface
 from conveyor.launch.rank import LOOPBACK, loopback
 from conveyor.options.field import option
+from conveyor.options.units import many
 
 DEFAULT_PORT = 29400
 PASSED_ON = (
@@ -71,12 +72,12 @@ class LaunchPlan:
             raise UserError(f"{self.instances} instances: a job needs at least one.")
         if self.instances % hosts:
             raise UserError(
-                f"{self.instances} instances cannot be spread evenly over {hosts} hosts: choose a multiple of {hosts}."
+                f"{many(self.instances, 'instance')} cannot be spread evenly over {hosts} hosts: choose a multiple of {hosts}."
             )
         if self.replicas is not None:
             if self.replicas < self.instances:
                 raise UserError(
-                    f"{self.instances} instances for {self.replicas} replicas: an instance holds at least one replica."
+                    f"{self.instances} instances for {many(self.replicas, 'replica')}: an instance holds at least one replica."
                 )
             if self.replicas % self.instances:
                 raise UserError(
@@ -84,7 +85,7 @@ class LaunchPlan:
                     f"choose a multiple of {self.instances}."
                 )
         if self.workers is not None and (self.workers < 1 or self.workers % hosts):
-            raise UserError(f"{self.workers} workers cannot be spread evenly over {hosts} hosts.")
+            raise UserError(f"{many(self.workers, 'worker')} cannot be spread evenly over {many(hosts, 'host')}.")
         if self.this_host is not None and not 0 <= self.this_host < hosts:
             raise UserError(f"host number {self.this_host} of {hosts}: count from 0.")
         if self.min_hosts is not None and not 1 <= self.min_hosts <= hosts:

@@ -6,6 +6,7 @@ from conveyor.errors import UserError
 from conveyor.launch.cluster import Cluster
 from conveyor.launch.job import LaunchPlan
 from conveyor.launch.slurm_script import slurm
+from conveyor.options.units import many
 
 
 def emit(kind: str, argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> str:
@@ -14,7 +15,7 @@ def emit(kind: str, argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> 
         raise UserError("there is nothing to start: give the command of a worker after --.")
     if plan.num_workers % cluster.num_hosts:
         raise UserError(
-            f"{plan.num_workers} workers cannot be spread evenly over {cluster.num_hosts} machines: "
+            f"{many(plan.num_workers, 'worker')} cannot be spread evenly over {cluster.num_hosts} machines: "
             f"choose a multiple of {cluster.num_hosts}."
         )
     if kind == "slurm":

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 from conveyor.errors import UserError
 from conveyor.files import parse_json
+from conveyor.options.units import many
 from conveyor.world import restarts
 
 LOOPBACK = "127.0.0.1"
@@ -212,7 +213,7 @@ def _tf_config(environment: Mapping[str, str]) -> Place | None:
     if index is None:
         raise UserError("TF_CONFIG has no task.index, and no mpirun rank is set: say which worker this is.")
     if rank >= len(workers):
-        raise UserError(f"TF_CONFIG lists {len(workers)} workers, and this one has the index {rank}.")
+        raise UserError(f"TF_CONFIG lists {many(len(workers), 'worker')}, and this one has the index {rank}.")
     return Place(
         rank=rank,
         size=len(workers),

@@ -1,4 +1,4 @@
-"""Where the workers of a job find each other, and how everybody else is kept out.
+"""How the workers of a job connect to each other, and how other processes are refused.
 
 | workers | started by | their store |
 |---|---|---|

@@ -93,7 +93,7 @@ class Server:
             return more[-1]
 
     def _beat(self, rank: int) -> int | None:
-        """Worker `rank` lives; which one does not, if any. Worker 0's beats are the clock."""
+        """Worker `rank` is alive; which one is not, if any. Silence is counted in worker 0's beats."""
         now = self._beats.get(0, 0)
         self._beats[rank] = now + 1 if rank == 0 else now
         if self._lost is None and self._silence is not None:

@@ -1,4 +1,4 @@
-"""From split names, in any dialect, to the units before which a model is cut."""
+"""From split names to the units before which a model is cut."""
 
 import re
 from collections.abc import Sequence
@@ -22,7 +22,7 @@ def _key(name: str) -> str:
 def resolve(model_name: str, units: Sequence[Unit], names: Sequence[str]) -> list[int]:
     """The unit indices of the split points: the named layer is the first of the next stage.
 
-    A name is a module path (with `.` or `/`), a dialect's name, or a regular expression, which then means the first
+    A name is a module path (with `.` or `/`), one of `library_names`, or a regular expression, which then means the first
     unit after the previous split that has a name it matches in full.
     """
     table: dict[str, int] = {}

@@ -21,8 +21,8 @@ from conveyor.models.registry import build
 class Unit:
     """One layer call or tensor operation of the traced model.
 
-    `path` is the module path, or the owner's path and the operation's name (`layer1.0.add`); `aliases` are its names
-    in the dialects, and the containers that begin here. Figures are for one image in float32: `shape` without the
+    `path` is the module path, or the owner's path and the operation's name (`layer1.0.add`); `aliases` are its other
+    names (`library_names`), and the containers that begin here. Figures are for one image in float32: `shape` without the
     batch, `crossing_bytes` everything that a cut before this unit sends.
     """
 
@@ -37,7 +37,7 @@ class Unit:
     crossing_bytes: int
     multiply_adds: int
     within: tuple[str, ...] = ()
-    """Where it stands in the dialects' blocks: `b2/0/conv1` is in `b2/0`."""
+    """The same under the other names of the blocks that hold it: `b2/0/conv1`."""
 
 
 def trace(model: nn.Module, image_size: int, in_channels: int = 3) -> list[Unit]:

@@ -86,7 +86,7 @@ def load_state(model: nn.Module, state: Mapping[str, Tensor], where: str, replac
     model.load_state_dict({**found, **{name: own[name] for name in fresh}})
     if fresh:
         _scale_down(model.get_submodule(head))
-    _note_differences(model, state)
+    note_differences(model, state)
     return fresh
 
 
@@ -186,7 +186,7 @@ def _listed(what: str, names: list[str]) -> str:
     return f"{what} {', '.join(names[:_SHOWN])}{more}"
 
 
-def _note_differences(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+def note_differences(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Say when the file's makers used another epsilon or padding than this model: not an error, but it costs accuracy."""
     torchvision = any(name.startswith("features.1.0.block.") for name in state)
     package = any(name.startswith("_blocks.") for name in state)

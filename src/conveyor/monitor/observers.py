@@ -225,7 +225,7 @@ def end_line(record: Record) -> str:
 
 
 class CsvWriter(Observer):
-    """`metrics.csv` and `validation.csv` of the run; with a dialect also its `training.csv` and its validation columns."""
+    """`metrics.csv` and `validation.csv` of the run; a `style` adds its `training.csv` and its validation columns."""
 
     unwritten = "its rows are written when there is room"
 

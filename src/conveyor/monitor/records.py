@@ -30,7 +30,7 @@ A record is a plain `dict[str, float | int | str]`. Keys that do not apply are l
 
 `end` records:
     updates, epochs, seconds, images_per_second (mean without the first log point), accuracy (last validation),
-    best_accuracy, best_update, reason ("done", "target reached", "patience", "time", "interrupted")
+    best_accuracy, best_update, reason (a value of `training.stopping.Reason`)
 """
 
 from collections.abc import Mapping

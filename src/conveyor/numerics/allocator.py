@@ -4,9 +4,9 @@ The C library hands every block above 32 MB back to the system when it is freed.
 all of its activations, so each step would have the kernel clear the same gigabytes page by page: on ResNet-50 with 16
 images of 224 px, 400,000 page faults and a fifth of the step.
 
-A step walks through more memory than the processor's tables of 4 kB pages know: pages of 2 MB save another twentieth of
-it. Most systems give them only to memory for which they were asked for, so the heap is grown once, asked for, and freed:
-it stays with the process, and what nobody touches takes no memory.
+A step uses more memory than the processor's address tables (TLB) cover with 4 kB pages: pages of 2 MB save another twentieth
+of it. Most systems give them only to memory for which they were asked for, so the heap is grown once, asked for, and freed:
+it stays with the process, and pages that are never written take no memory.
 """
 
 import ctypes

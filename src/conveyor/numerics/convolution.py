@@ -163,7 +163,7 @@ def input_gradient(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) ->
 
 
 def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-    """The gradient of the weights, with their strides: over all pixels, dy times what the pixel saw."""
+    """The gradient of the weights, with their strides: over all pixels, dy times the patch of x that the kernel covers there."""
     chosen = _chosen(x, weight, geometry)
     if chosen == "library":
         return library_gradient(1, dy, x, weight, geometry)
@@ -287,7 +287,7 @@ def _standing(matrix: Tensor, like: Tensor) -> Tensor:
 
 
 def _weights_by_patches(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -> Tensor:
-    """Sum over all output pixels of dy [out] times the patch of x [in, kernel, kernel] that the pixel saw.
+    """Sum over all output pixels of dy [out] times the patch of x [in, kernel, kernel] under the kernel there.
 
     All tensors are channels last; the result has the strides of `weight`.
     """
@@ -313,7 +313,7 @@ def _weights_by_patches(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometr
 
 
 def patches_of(x: Tensor, weight: Tensor, geometry: Geometry, height: int, width: int) -> Tensor:
-    """What each of height x width pixels of the result sees of x: a view [N, height, width, kernel, kernel * C] of padded x.
+    """The patch of x for each of height x width pixels of the result: a view [N, height, width, kernel, kernel * C] of padded x.
 
     All tensors are channels last.
     """

@@ -4,6 +4,13 @@ import torch
 from torch import Tensor
 
 
+def sent(tensor: Tensor, device: torch.device) -> Tensor:
+    """`tensor` on `device` without a wait of the host: to a GPU from page-locked memory, else the driver may wait for it."""
+    if device.type == "cuda" and not tensor.is_cuda:
+        tensor = tensor.pin_memory()
+    return tensor.to(device, non_blocking=True)
+
+
 class CopyStream:
     """`copy(tensor)`: the tensor on `device`; work that is queued after the call waits for it, the host does not.
 
@@ -18,9 +25,9 @@ class CopyStream:
 
     def __call__(self, tensor: Tensor) -> Tensor:
         if self._stream is None or tensor.is_cuda:
-            return tensor.to(self._device, non_blocking=True)
+            return sent(tensor, self._device)
         with torch.cuda.stream(self._stream):
-            copy = tensor.to(self._device, non_blocking=True)
+            copy = sent(tensor, self._device)
         computing = torch.cuda.current_stream(self._device)
         computing.wait_stream(self._stream)
         copy.record_stream(computing)

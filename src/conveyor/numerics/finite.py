@@ -69,7 +69,7 @@ def watch(
     """Inside, the first layer whose output (or whose output's gradient) is not finite raises `NotFiniteValueError`.
 
     With `report` nothing is raised: it is called for every bad value, in the order of the computation. Every layer's
-    values are read back, so a GPU loses its head start; meant for `--fp-exceptions` and for the search after the fact.
+    values are read back, so the host can queue no work ahead of a GPU; meant for `--fp-exceptions` and for the search after the fact.
     With an automatic loss scale gradients overflow now and then by design: leave them out.
     """
     handles = [

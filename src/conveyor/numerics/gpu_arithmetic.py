@@ -1,9 +1,9 @@
 """What cuDNN and cuBLAS may do with a run's numbers on a GPU.
 
 float32 means float32: PyTorch itself lets cuDNN's convolutions round their operands to TF32 (10 bits of mantissa) unless told
-otherwise; here that is `--tf32`. Sums of half products may be half numbers with `--half-partials`. Algorithms are chosen by
-rule, not by `cudnn.benchmark`: each worker would measure for itself, two workers could choose differently, and so could the
-same worker after a restart.
+otherwise; here that is `--tf32`. It also lets cuBLAS add parts of a sum of half products as half numbers; here that is
+`--half-partials`. Algorithms are chosen by rule, not by `cudnn.benchmark`: each worker would measure for itself, two workers
+could choose differently, and so could the same worker after a restart.
 """
 
 import contextlib
@@ -26,7 +26,7 @@ def gpu_arithmetic(options: PrecisionOptions) -> Iterator[None]:
         (cudnn.conv, "fp32_precision", float32),
         (cudnn, "benchmark", False),
         (cudnn, "deterministic", True),
-        *([(products, "allow_fp16_reduced_precision_reduction", True)] if options.half_partials else []),
+        *((products, f"allow_{half}_reduced_precision_reduction", options.half_partials) for half in ("fp16", "bf16")),
     ]
     before = [(owner, name, getattr(owner, name)) for owner, name, _ in wanted]
     try:

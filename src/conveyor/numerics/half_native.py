@@ -3,9 +3,9 @@
 The library's convolutions reach the rate of its matrix product, but for these (one core with AVX512_BF16):
 
 - 1x1 kernels, above all the gradient of their weights and small images: a matrix product is up to 2.4 times as fast. Wide
-  ones with a stride are products too, of the pixels that they see (1.1 to 2 times);
-- the gradient of the weights of wide 3x3 kernels with a stride or on small images: a product with the patches that each
-  pixel saw, 1.3 to 1.7 times;
+  ones with a stride are products too, of the pixels that they read (1.1 to 2 times);
+- the gradient of the weights of wide 3x3 kernels with a stride or on small images: a product with the patches under the
+  kernel, 1.3 to 1.7 times;
 - the gradients of depthwise layers with a stride, or with kernels wider than 3: reference code, hundreds of times slower
   than float32. Kernels of our own take their place (`native/depthwise.c`);
 - 3x3 kernels with stride 1, where Winograd's filtering in float32 was found to be faster (`half_choice`): with a quarter of
@@ -94,7 +94,7 @@ def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry, *
 
 
 def _seen(x: Tensor, geometry: Geometry) -> Tensor:
-    """The pixels of x that a 1x1 kernel with a stride looks at."""
+    """The pixels of x that a 1x1 kernel with a stride reads."""
     if geometry.stride == (1, 1):
         return x
     return wide.channels_last(x[:, :, :: geometry.stride[0], :: geometry.stride[1]])

@@ -134,7 +134,7 @@ def gradient_histogram(gradients: Sequence[Tensor], edge: float) -> Tensor:
     for gradient in gradients:
         above += gradient.numel() - (gradient.abs() <= edge).sum()
     total = sum(gradient.numel() for gradient in gradients)
-    return torch.stack([above, torch.tensor(float(total), dtype=torch.float64, device=device)])
+    return torch.stack([above, torch.full_like(above, total)])
 
 
 def make_loss_scale(text: str, *, updates_total: int = 1) -> LossScale:

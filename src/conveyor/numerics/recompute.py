@@ -12,10 +12,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
+from torch.utils.checkpoint import checkpoint
 
 from conveyor.errors import UserError, did_you_mean
 from conveyor.numerics import context
-from conveyor.numerics.replay import replayed
 
 
 def apply(model: nn.Module, patterns: Sequence[str], blocks: Sequence[str]) -> list[str]:
@@ -56,7 +56,17 @@ class _Recomputed:
     def __call__(self, *inputs: Any) -> Any:
         if not torch.is_grad_enabled() or any(isinstance(value, fx.Proxy) for value in inputs):
             return self.forward(*inputs)
-        return replayed(self.forward, *inputs)
+        key, again = context.current(), False
+
+        def run(*values: Any) -> Any:
+            nonlocal again
+            if again:  # in the backward pass, perhaps outside of the micro-batch's context
+                with context.use(key), context.frozen_statistics():
+                    return self.forward(*values)
+            again = True
+            return self.forward(*values)
+
+        return checkpoint(run, *inputs, use_reentrant=False)
 
 
 def _matches(pattern: str, names: Sequence[str], blocks: Sequence[str]) -> set[str]:

@@ -1,4 +1,4 @@
-"""The number of threads that torch computes with, and whether they are alive."""
+"""The number of threads that torch computes with, and whether they still run."""
 
 import contextlib
 import os

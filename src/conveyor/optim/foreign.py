@@ -2,7 +2,7 @@
 
 Each group of parameters has an instance of its own. The rate comes from our schedule, the gradients are the sum of the
 tree, state goes into checkpoints. The same bits on every layout follow if the class treats each parameter by itself and
-draws nothing at random; that is the class's matter, so the run says it.
+draws nothing at random; this cannot be checked here, so the run prints it as a condition.
 """
 
 import inspect

@@ -128,7 +128,7 @@ class Optimizer:
         # A decay per update that does not depend on the factor: lr factor (l2 / factor) w.
         l2 = group.l2 / group.factor
         if group.decay:
-            # The L2 term sees the weight from before the decay: w - L (O(g + l2 w) + decay w).
+            # The L2 term takes the weight from before the decay: w - L (O(g + l2 w) + decay w).
             add_l2(weights, gradients, l2)
             l2 = 0.0
             foreach.mul_(weights, 1.0 - lr * group.decay)

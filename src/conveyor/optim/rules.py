@@ -154,7 +154,7 @@ class Adam:
     ) -> None:
         if not weights:
             return
-        count = torch.tensor(float(step), device=weights[0].device)
+        count = torch.full((), float(step), device=weights[0].device)  # torch.tensor would wait for a GPU
         foreach.fused_adam_(
             weights,
             gradients,

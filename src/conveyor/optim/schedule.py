@@ -1,19 +1,19 @@
 """The learning rate as a pure function of the update number (no torch here).
 
-With u the update (from 0), q the clock `lr_every` in updates and t = floor(u / q) q, a schedule is
+With u the update (from 0), q = `lr_every` in updates and t = floor(u / q) q, a schedule is
 
-    rate(u) = peak * warm(t) * shape(clock(t))
+    rate(u) = peak * warm(t) * shape(s)
 
-    constant     shape(t) = 1
-    stepped      shape(t) = decay^n or values[n - 1], n = number of drops reached (t >= drop) or passed (t > drop, and
-                 one drop per tick of the clock at most)
-    exponential  shape(t) = decay^floor(t / every)
-    cosine       shape(t) = e + (1 - e) (1 + cos(pi min(t, D) / D)) / 2
-    polynomial   shape(t) = e + (1 - e) (1 - min(t, D) / D)^power
+    constant     shape(s) = 1
+    stepped      shape(s) = decay^n or values[n - 1], n = number of drops reached (s >= drop) or passed (s > drop, and
+                 one drop in q updates at most)
+    exponential  shape(s) = decay^floor(s / every)
+    cosine       shape(s) = e + (1 - e) (1 + cos(pi min(s, D) / D)) / 2
+    polynomial   shape(s) = e + (1 - e) (1 - min(s, D) / D)^power
 
 For t < w (warm-up) the factor warm(t) is t / w (from-zero), (t + 1) / (w + 1) (from-first) or
-(epoch + 1) / (warm-up epochs) (epochs). The clock is t when warm-up is a mask; when it shifts the schedule the clock
-stands at 0 during warm-up and is t - w afterwards. D is the horizon; without one the shape ends with the run, so D is
+(epoch + 1) / (warm-up epochs) (epochs). s is t when warm-up is a mask; when it shifts the schedule, s is 0 during
+warm-up and t - w afterwards. D is the horizon; without one the shape ends with the run, so D is
 the run's length, less the warm-up when that shifts.
 """
 
@@ -36,7 +36,7 @@ class Schedule:
     """Forms and factors; its durations stand here in updates."""
     peak: float
     every: Fraction
-    """The clock's tick: the rate changes only at multiples of this many updates."""
+    """q: the rate changes only at multiples of this many updates."""
     drops: tuple[int, ...]
     factors: tuple[float, ...]
     """The share of the peak after each drop."""
@@ -49,31 +49,31 @@ class Schedule:
         """The learning rate of update number `update`, counted from 0."""
         time = Fraction(update) if self.every == 1 else update // self.every * self.every
         warming = time < self.warmup
-        clock = time
+        counted = time
         if self.chosen.warmup_mode == "shift":
-            clock = Fraction(0) if warming else time - self.warmup
-        rate = self.peak * self.shape(clock)
+            counted = Fraction(0) if warming else time - self.warmup
+        rate = self.peak * self.shape(counted)
         return rate * self._warm_factor(time) if warming else rate
 
-    def shape(self, clock: Fraction) -> float:
-        """The share of the peak when the schedule's own clock shows `clock` updates, without warm-up."""
+    def shape(self, counted: Fraction) -> float:
+        """The share of the peak at s = `counted` updates, without warm-up."""
         form, end = self.chosen.lr_schedule, self.chosen.lr_end
         if form == "stepped":
             late = self.chosen.lr_drop_form == "passed"
-            passed = self._passed(clock) if late else sum(clock >= drop for drop in self.drops)
+            passed = self._passed(counted) if late else sum(counted >= drop for drop in self.drops)
             return self.factors[passed - 1] if passed else 1.0
         if form == "exponential":
-            return float(self.chosen.lr_decay ** (clock // self.decay_every))
+            return float(self.chosen.lr_decay ** (counted // self.decay_every))
         if form == "constant":
             return 1.0
-        share = float(min(clock, self.horizon) / self.horizon) if self.horizon > 0 else 1.0
+        share = float(min(counted, self.horizon) / self.horizon) if self.horizon > 0 else 1.0
         if form == "cosine":
             return end + (1 - end) * 0.5 * (1 + math.cos(math.pi * share))
         return end + (1 - end) * math.pow(1 - share, self.chosen.lr_power)
 
-    def _passed(self, clock: Fraction) -> int:
+    def _passed(self, counted: Fraction) -> int:
         """Drops that were passed, of which a tick makes one at most: two drops in a tick take effect in two ticks."""
-        now, offset = divmod(clock, self.every)
+        now, offset = divmod(counted, self.every)
         count, tick = 0, -1
         for drop in self.drops:
             tick = max((drop - offset) // self.every + 1, tick + 1)

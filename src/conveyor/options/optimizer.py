@@ -179,7 +179,7 @@ class ScheduleOptions:
     warmup: Duration = option(Duration(Fraction(0), "ep"), "Linear warm-up, such as 5ep, 500up or 10%.")
     warmup_mode: str = option(
         "mask",
-        "mask: the schedule's clock runs during warm-up; shift: it starts afterwards.",
+        "mask: the schedule counts the warm-up's updates too; shift: it counts from the end of the warm-up.",
         choices=("mask", "shift"),
     )
     warmup_form: str = option(

@@ -144,7 +144,7 @@ class RunOptions:
     profile_dir: str | None = option(None, "Where profiles go; default: the run folder.", changes_result=False)
     report: bool = option(True, "Write report.html at the end.", changes_result=False)
     callback: tuple[str, ...] = option(
-        (), "Code of your own that hears of the run: FILE.py:NAME, a class or a function that makes one.",
+        (), "Code of your own that is called at log points, validations, checkpoints and the end: FILE.py:NAME, a class or a function that makes one.",
         metavar="FILE.py:NAME", changes_result=False,
     )  # fmt: skip
     quiet: bool = option(False, "Print results and errors only.", changes_result=False)

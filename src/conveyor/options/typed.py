@@ -262,7 +262,7 @@ class TrainOptions(DataOptions, total=False):
     warmup: str | float
     """Linear warm-up, such as 5ep, 500up or 10%. [0ep]"""
     warmup_mode: Literal["mask", "shift"]
-    """mask: the schedule's clock runs during warm-up; shift: it starts afterwards. [mask]"""
+    """mask: the schedule counts the warm-up's updates too; shift: it counts from the end of the warm-up. [mask]"""
     warmup_form: Literal["from-zero", "from-first", "epochs"]
     """from-zero: u/w; from-first: (u+1)/(w+1); epochs: (epoch+1)/w. [from-zero]"""
     epochs: float | None
@@ -358,7 +358,8 @@ class TrainOptions(DataOptions, total=False):
     report: bool
     """Write report.html at the end. [on]"""
     callback: Sequence[str]
-    """Code of your own that hears of the run: FILE.py:NAME, a class or a function that makes one."""
+    """Code of your own that is called at log points, validations, checkpoints and the end: FILE.py:NAME, a class or a
+    function that makes one."""
     quiet: bool
     """Print results and errors only."""
     json_logs: bool

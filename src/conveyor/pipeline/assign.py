@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from conveyor.errors import UserError
+from conveyor.options.units import many
 
 LOOPED = ("interleaved-1f1b", "looped-bfs", "zero-bubble")
 """Schedules in which a worker may hold several stages that do not follow each other."""
@@ -31,13 +32,11 @@ def assign(num_stages: int, depth: int, schedule: str = "gpipe", mapping: Sequen
     ones are merged. Neighbouring stages of one worker become one part: nothing is sent between them.
     """
     if not 1 <= depth <= num_stages:
-        raise UserError(
-            f"depth {depth} for {num_stages} stages: choose 1 to {num_stages} workers per lane, or more stages"
-        )
+        raise UserError(f"depth {depth} for {many(num_stages, 'stage')}: choose 1 to {num_stages}, or more stages")
     if mapping:
         named = max(mapping) + 1
         if named < depth:
-            raise UserError(f"--device-mapping uses {named} workers, but the layout has a depth of {depth}")
+            raise UserError(f"--device-mapping uses {many(named, 'worker')}, but the layout has a depth of {depth}")
         workers = [worker * depth // named for worker in mapping]
     elif schedule in LOOPED:
         rounds = num_stages // depth

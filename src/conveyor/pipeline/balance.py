@@ -8,6 +8,7 @@ import numpy.typing as npt
 from conveyor.errors import UserError
 from conveyor.models.splits import names_of
 from conveyor.models.units import Unit
+from conveyor.options.units import many
 
 Table = npt.NDArray[np.float64]
 MULTIPLY_ADDS_PER_BYTE = 32.0
@@ -43,8 +44,8 @@ def automatic_splits(
     allowed = [unit.index for unit in units[1:] if unit.index not in closed and _may_split(unit, include, exclude)]
     if len(allowed) < stages - 1:
         raise UserError(
-            f"{stages} stages need {stages - 1} places to split, and only {len(allowed)} {'begin a block and ' if closed else 'names '}pass "
-            f"--split-include and --split-exclude: widen the filters or ask for at most {len(allowed) + 1} stages"
+            f"{stages} stages need {many(stages - 1, 'place')} to split, and --split-include and --split-exclude leave {len(allowed)}"
+            f"{' that begin a block' if closed else ''}: widen the filters or ask for at most {many(len(allowed) + 1, 'stage')}"
         )
     work = list(costs) if costs is not None else [cost(unit) for unit in units]
     per_byte = MULTIPLY_ADDS_PER_BYTE if costs is None else 2 * SECONDS_PER_BYTE

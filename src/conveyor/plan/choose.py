@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from conveyor.errors import UserError
 from conveyor.monitor.timeline import Span
 from conveyor.options.optimizer import OptimizerOptions
+from conveyor.options.units import many
 from conveyor.plan.costs import RECOMPUTE, Model, StageCost
 from conveyor.plan.hardware import Hardware
 from conveyor.plan.splits import split_model
@@ -213,7 +214,7 @@ def no_proposal(model: Model, wanted: Wanted, hardware: Hardware) -> UserError:
     least = min((one.peak_memory for one in small), default=0.0)
     if wanted.memory is None or least <= wanted.memory:
         return UserError(
-            f"no layout of {wanted.devices} devices suits a global batch of {wanted.global_batch}: change one of them"
+            f"no layout of {many(wanted.devices, 'device')} suits a global batch of {wanted.global_batch}: change one of them"
         )
     return UserError(
         f"nothing fits: the smallest plan found needs {least / 2**20:.0f} MiB per device and the limit is "

@@ -11,10 +11,11 @@ from conveyor.models.splits import resolve
 from conveyor.models.units import Unit, trace
 from conveyor.options import Options
 from conveyor.options.batch import BatchOptions
+from conveyor.options.units import many
 from conveyor.plan.choose import proposals
 from conveyor.plan.costs import Model, StageCost
 from conveyor.plan.planner import wanted
-from conveyor.plan.simulator import Pod
+from conveyor.plan.simulator import Cluster
 from conveyor.plan.splits import split_model
 from conveyor.plan.timetable import LIKE, in_flight
 from conveyor.topology import Topology
@@ -35,7 +36,7 @@ class Case:
     notes: tuple[str, ...] = ()
 
 
-def case_of(options: Options, cluster: Pod, model: Model, devices: int | None, given: Container[str]) -> Case:
+def case_of(options: Options, cluster: Cluster, model: Model, devices: int | None, given: Container[str]) -> Case:
     """Stages as the options name them, else the best for the cluster; replicas fill the devices unless they are given."""
     batch = options.batch
     schedule = LIKE.get(batch.pipeline_schedule, batch.pipeline_schedule)
@@ -46,7 +47,7 @@ def case_of(options: Options, cluster: Pod, model: Model, devices: int | None, g
         found = proposals(model, cluster.hardware(), asked)
         if not found:
             raise UserError(
-                f"{count} devices with {cluster.memory / 2**30:.1f} GiB each cannot hold the model: give more memory="
+                f"{many(count, 'device')} of {cluster.memory / 2**30:.1f} GiB cannot hold the model: give more memory="
             )
         best = found[0]
         schedule = LIKE.get(best.schedule, best.schedule) if best.depth > 1 else schedule
@@ -65,7 +66,13 @@ def case_of(options: Options, cluster: Pod, model: Model, devices: int | None, g
 
 
 def _cuts(
-    options: Options, batch: BatchOptions, topology: Topology, model: Model, schedule: str, cluster: Pod, recompute: str
+    options: Options,
+    batch: BatchOptions,
+    topology: Topology,
+    model: Model,
+    schedule: str,
+    cluster: Cluster,
+    recompute: str,
 ) -> tuple[int, ...]:
     if batch.splits and batch.splits != ("auto",):
         about = planned(options)
@@ -81,7 +88,7 @@ def _cuts(
     )
     if split is None:
         raise UserError(
-            f"the model has {len(model)} units and cannot be cut into {topology.stages} stages: lower --stages"
+            f"the model has {many(len(model), 'unit')} and cannot be cut into {topology.stages} stages: lower --stages"
         )
     return split.cuts
 

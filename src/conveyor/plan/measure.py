@@ -75,15 +75,15 @@ def measured(
     }
     times = {
         name: (
-            _line(small, samples[small][0][name][0], large, samples[large][0][name][0]),
-            _line(small, samples[small][0][name][1], large, samples[large][0][name][1]),
+            line(small, samples[small][0][name][0], large, samples[large][0][name][0]),
+            line(small, samples[small][0][name][1], large, samples[large][0][name][1]),
         )
         for name in samples[large][0]
     }
     return Measured(times, samples[large][1])
 
 
-def _line(small: int, at_small: float, large: int, at_large: float) -> Linear:
+def line(small: int, at_small: float, large: int, at_large: float) -> Linear:
     """The line through two points, without a negative slope or a negative fixed part."""
     if small == large:
         return Linear(0.0, at_large / large)

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from conveyor.monitor.gantt import characters
 from conveyor.monitor.records import readable_rate, readable_time
 from conveyor.monitor.table import format_table
+from conveyor.options.units import many
 from conveyor.plan.choose import Proposal
 from conveyor.plan.simulator import Finish, Forecast
 
@@ -29,7 +30,7 @@ def stages(one: Proposal) -> str:
     """The stages of a proposal."""
     rows = [
         [
-            str(number), f"{stage.stop - stage.start} units", f"{1e3 * stage.forward:.2f}", f"{1e3 * stage.backward:.2f}",
+            str(number), many(stage.stop - stage.start, 'unit'), f"{1e3 * stage.forward:.2f}", f"{1e3 * stage.backward:.2f}",
             f"{stage.weight_bytes / 2**20:.1f}", f"{memory / 2**20:.0f}", f"{stage.output_bytes / 2**20:.2f}",
         ]
         for number, (stage, memory) in enumerate(zip(one.stages, one.memory, strict=True))

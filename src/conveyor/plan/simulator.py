@@ -15,8 +15,8 @@ import numpy.typing as npt
 
 from conveyor.errors import UserError, did_you_mean
 from conveyor.layout import deal
+from conveyor.options.units import many, size_in_bytes
 from conveyor.options.units import seconds as parse_seconds
-from conveyor.options.units import size_in_bytes
 from conveyor.plan import failures
 from conveyor.plan.costs import StageCost
 from conveyor.plan.hardware import Hardware
@@ -34,7 +34,7 @@ MOST_FAILURES = 100_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pod:
+class Cluster:
     """The cluster: what `--simulate key=value ...` can say. Times in seconds, sizes in bytes, rates per second."""
 
     hosts: int = 1
@@ -79,7 +79,7 @@ class Pod:
         )  # fmt: skip
 
     @classmethod
-    def parse(cls, words: Sequence[str]) -> "Pod":
+    def parse(cls, words: Sequence[str]) -> "Cluster":
         """`hosts=8 devices=16 link=100Gbit straggler=0.05 mtbf=4000h save=20s ...`."""
         readers = {
             "hosts": int, "devices": int, "slow": int, "seed": int, "straggler": float, "slow_factor": float, "overlap": float,
@@ -99,18 +99,18 @@ class Pod:
                 values["flops" if name == "tflops" else name] = readers[name](text)  # type: ignore[operator]
             except ValueError:
                 raise UserError(f"--simulate: {text!r} is not a number for {key}") from None
-        pod = cls(**values)  # type: ignore[arg-type]
-        if pod.hosts < 1 or pod.devices < 1:
+        cluster = cls(**values)  # type: ignore[arg-type]
+        if cluster.hosts < 1 or cluster.devices < 1:
             raise UserError("--simulate: hosts and devices must be at least 1")
         for name in ABOVE_ZERO:
-            if not getattr(pod, name) > 0:
+            if not getattr(cluster, name) > 0:
                 raise UserError(f"--simulate: {'tflops' if name == 'flops' else name} must be above 0")
         for name in NOT_BELOW_ZERO:
-            if not getattr(pod, name) >= 0:
+            if not getattr(cluster, name) >= 0:
                 raise UserError(f"--simulate: {name} must not be below 0")
-        if pod.straggler > 5:
+        if cluster.straggler > 5:
             raise UserError("--simulate: straggler, a deviation of logarithms, must be at most 5")
-        return pod
+        return cluster
 
 
 def _one_of(what: str, choices: Sequence[str]) -> Callable[[str], str]:
@@ -151,19 +151,19 @@ class Forecast:
 
 
 def forecast(
-    pod: Pod, stages: Sequence[StageCost], *, replicas: int, accumulation: int, micro_batch: int, schedule: str,
+    cluster: Cluster, stages: Sequence[StageCost], *, replicas: int, accumulation: int, micro_batch: int, schedule: str,
     updates: int = 16, update_seconds_per_byte: float = 2e-12,
 ) -> Forecast:  # fmt: skip
     """Simulate `updates` updates of `replicas` pipelines of these stages."""
     depth = len(stages)
-    if replicas * depth > pod.total:
+    if replicas * depth > cluster.total:
         raise UserError(
-            f"{replicas} replicas x {depth} stages need {replicas * depth} devices, but the cluster has {pod.total}"
+            f"{many(replicas, 'replica')} x {many(depth, 'stage')} need {replicas * depth} devices, but the cluster has {cluster.total}"
         )
-    rng = np.random.default_rng(pod.seed)
-    stretch = _stretch(pod, rng, updates, depth, replicas)
+    rng = np.random.default_rng(cluster.seed)
+    stretch = _stretch(cluster, rng, updates, depth, replicas)
     slots = min(accumulation, MAX_SLOTS)
-    link = Link(pod.inner, pod.latency / 2) if depth <= pod.devices else Link(pod.link, pod.latency)
+    link = Link(cluster.inner, cluster.latency / 2) if depth <= cluster.devices else Link(cluster.link, cluster.latency)
     sending = [link.seconds(stage.output_bytes) for stage in stages[:-1]]
     order = schedule if depth > 1 else "sequential"
 
@@ -181,15 +181,15 @@ def forecast(
         busy = sum(stage.seconds for stage in stages) * accumulation
         bubble = max(0.0, 1 - busy * float(np.mean(stretch)) / (depth * float(np.mean(stage_ends.max(axis=0)))))
     ready = stage_ends.reshape(depth, updates, replicas)
-    shared = pod.network.shared(depth)
+    shared = cluster.network.shared(depth)
     parts = _parts(replicas * accumulation, replicas)
     finished = np.stack([
-        _reduced(pod, shared, stage, ready[s], stretch[s].reshape(updates, replicas), parts) for s, stage in enumerate(stages)
+        _reduced(cluster, shared, stage, ready[s], stretch[s].reshape(updates, replicas), parts) for s, stage in enumerate(stages)
     ])  # fmt: skip
     computed = ready.max(axis=(0, 2))
     optimiser = max(stage.weight_bytes for stage in stages) * update_seconds_per_byte
     global_batch = micro_batch * accumulation * replicas
-    reading = global_batch * pod.image / pod.storage
+    reading = global_batch * cluster.image / cluster.storage
     per_update = np.maximum(finished.max(axis=0) + optimiser, reading)
     mean = float(per_update.mean())
     ideal = micro_batch / sum(stage.seconds for stage in stages)
@@ -211,16 +211,16 @@ def forecast(
     )
 
 
-def _stretch(pod: Pod, rng: np.random.Generator, updates: int, depth: int, replicas: int) -> _Array:
+def _stretch(cluster: Cluster, rng: np.random.Generator, updates: int, depth: int, replicas: int) -> _Array:
     """`[stage, update * replica]`: how much longer each device's passes take in each update.
 
     Lognormal with median 1 and sigma `straggler`, new in every update; `slow` devices are slower all the time.
     """
-    factors: _Array = np.exp(pod.straggler * rng.standard_normal((depth, updates, replicas)))
-    if pod.slow:
-        chosen = rng.choice(depth * replicas, size=min(pod.slow, depth * replicas), replace=False)
+    factors: _Array = np.exp(cluster.straggler * rng.standard_normal((depth, updates, replicas)))
+    if cluster.slow:
+        chosen = rng.choice(depth * replicas, size=min(cluster.slow, depth * replicas), replace=False)
         for device in chosen:
-            factors[device // replicas, :, device % replicas] *= pod.slow_factor
+            factors[device // replicas, :, device % replicas] *= cluster.slow_factor
     flat: _Array = factors.reshape(depth, updates * replicas)
     return flat
 
@@ -232,15 +232,17 @@ def _parts(slots: int, lanes: int) -> int:
     return max(len(parts) for parts in deal(slots, 1, lanes).parts())
 
 
-def _reduced(pod: Pod, network: Network, stage: StageCost, ready: _Array, stretch: _Array, parts: int) -> _Array:
+def _reduced(
+    cluster: Cluster, network: Network, stage: StageCost, ready: _Array, stretch: _Array, parts: int
+) -> _Array:
     """When all replicas of a stage have the reduced gradients, for each update."""
     updates, replicas = ready.shape
     last: _Array = ready.max(axis=1)
     if replicas == 1:
         return last
     # The exchange of the first buckets runs while the last backward pass computes the others.
-    early = ready - pod.overlap * stage.backward * stretch
-    chosen = network.fastest(stage.weight_bytes, replicas) if pod.reduce == "auto" else pod.reduce
+    early = ready - cluster.overlap * stage.backward * stretch
+    chosen = network.fastest(stage.weight_bytes, replicas) if cluster.reduce == "auto" else cluster.reduce
     if chosen == "ring":
         link = network.inner if replicas <= network.devices_per_host else network.outer
         shown = max(1, min(updates, RING_CELLS // (2 * replicas * replicas) or 1))
@@ -267,25 +269,25 @@ class Finish:
     goodput: float
 
 
-def finish(pod: Pod, devices: int, work: float, update: float = 1.0, runs: int = 200) -> Finish:
-    """The time to finish `work` seconds of training when each device fails every `pod.mtbf` seconds on average.
+def finish(cluster: Cluster, devices: int, work: float, update: float = 1.0, runs: int = 200) -> Finish:
+    """The time to finish `work` seconds of training when each device fails every `cluster.mtbf` seconds on average.
 
     With `recovery=update` the workers that are left hand over their state, so that a failure loses at most the `update`
     seconds of the update in work; checkpoints are saved all the same, for the case that no worker is left.
     """
-    job = failures.Reliability(pod.mtbf / devices, pod.save, pod.restart)
+    job = failures.Reliability(cluster.mtbf / devices, cluster.save, cluster.restart)
     endless = job.mtbf == float("inf")
-    interval = pod.interval or (work if endless else min(work, failures.daly_interval(job)))
+    interval = cluster.interval or (work if endless else min(work, failures.daly_interval(job)))
     done, lost = work, interval
-    if pod.recovery == "update":
-        done, lost, job = work * (1 + pod.save / interval), update, dataclasses.replace(job, save=0.0)
+    if cluster.recovery == "update":
+        done, lost, job = work * (1 + cluster.save / interval), update, dataclasses.replace(job, save=0.0)
     expected = failures.expected_time(job, done, lost)
     if expected / job.mtbf > MOST_FAILURES:
         raise UserError(
             f"--simulate: {devices} devices fail every {job.mtbf:.3g} s, and {lost:.3g} s of work with a checkpoint and a "
             f"restart take {lost + job.save + job.restart:.3g} s: the run would hardly end; raise mtbf"
         )
-    outcomes = failures.simulate_runs(job, done, lost, runs, pod.seed)
+    outcomes = failures.simulate_runs(job, done, lost, runs, cluster.seed)
     totals = np.array([outcome.total for outcome in outcomes])
     return Finish(
         work=work,
@@ -300,15 +302,15 @@ def finish(pod: Pod, devices: int, work: float, update: float = 1.0, runs: int =
 
 
 def scaling(
-    pod: Pod, stages: Sequence[StageCost], counts: Sequence[int], *, micro_batch: int, global_batch: int, schedule: str,
+    cluster: Cluster, stages: Sequence[StageCost], counts: Sequence[int], *, micro_batch: int, global_batch: int, schedule: str,
 ) -> list[Forecast]:  # fmt: skip
     """The same global batch on more and more devices: replicas grow, accumulation shrinks."""
     found = []
     for count in counts:
         replicas = max(1, count // len(stages))
         accumulation = max(1, round(global_batch / (micro_batch * replicas)))
-        hosts = max(pod.hosts, -(-count // pod.devices))
-        larger = dataclasses.replace(pod, hosts=hosts)
+        hosts = max(cluster.hosts, -(-count // cluster.devices))
+        larger = dataclasses.replace(cluster, hosts=hosts)
         found.append(
             forecast(
                 larger, stages, replicas=replicas, accumulation=accumulation, micro_batch=micro_batch, schedule=schedule

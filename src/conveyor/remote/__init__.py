@@ -1,6 +1,6 @@
 """Run folders and data on object stores (s3://, gs://, any fsspec address): local copies, kept equal. No torch here.
 
-A command works on local folders alone. The front doors (`remote.front`) replace each address by a local folder that holds
+A command works on local folders alone. The command line and the Python interface replace (`remote.front`) each address by a local folder that holds
 what the store has, and a thread uploads what the command writes; `remote.data` brings the images. Nothing else knows
 about addresses.
 """

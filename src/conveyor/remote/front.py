@@ -1,4 +1,4 @@
-"""What the front doors do with addresses: each becomes a local folder for the time of a command.
+"""Addresses in a command or a call from Python: each becomes a local folder for the time of a command.
 
 A run that is trained has one folder per machine and address, in the cache, which stays: it is what the store does not
 have yet if the machine dies, and saves a download. Whatever else is named is fetched into a folder of its own, as far as

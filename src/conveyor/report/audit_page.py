@@ -11,6 +11,7 @@ from conveyor.data.photo.decode import BadImageError
 from conveyor.errors import UserError
 from conveyor.files import make_parent, write_atomically
 from conveyor.monitor.csvfile import csv_text
+from conveyor.options.units import many
 from conveyor.report import cells, page
 from conveyor.report.images import data_uri
 
@@ -25,7 +26,9 @@ def write_audit(folder: Path, pictures: Pictures, found: list[Finding]) -> list[
     counts = Counter(one.kind for one in found)
     balance = pictures.balance()
     most, least = max(balance.values(), key=sum), min(balance.values(), key=sum)
-    sentences = [f"{len(places)} images, {len(balance)} classes: {sum(least)} to {sum(most)} images of a class"]
+    sentences = [
+        f"{many(len(places), 'image')}, {many(len(balance), 'class')}: {sum(least)} to {sum(most)} images of a class"
+    ]
     sentences += [f"{kind}: {counts[kind]}" for kind in KINDS]
     tables = [
         {

@@ -3,6 +3,8 @@
 import html
 from collections.abc import Sequence
 
+from conveyor.monitor import svg
+from conveyor.options.units import many
 from conveyor.report.images import data_uri
 from conveyor.report.inputs import Confusion
 
@@ -48,9 +50,13 @@ def _confusion_cells(confusion: Confusion) -> str:
                 )
             parts.append("</g>")
     full = margin + side + 18
-    return (
-        f'<svg class="matrix" viewBox="0 0 {full:.0f} {full - 12:.0f}" width="{full * 1.15:.0f}" role="img" '
-        f'aria-label="Confusion matrix of {size} classes">{"".join(parts)}</svg>'
+    return svg.drawn(
+        round(full),
+        round(full - 12),
+        "matrix",
+        f"Confusion matrix of {size} classes",
+        parts,
+        f' width="{full * 1.15:.0f}"',
     )
 
 
@@ -112,13 +118,10 @@ def layout_picture(
                 parts.append(f'<path class="reduce" d="M{x} {y + tall} V{y + step}"/>')
     height = shown * step + 6
     if lanes > shown:
-        parts.append(f'<text class="tick" x="0" y="{height + 10}">and {lanes - shown} more lanes like these</text>')
+        parts.append(f'<text class="tick" x="0" y="{height + 10}">{many(lanes - shown, "lane")} more like these</text>')
         height += 18
-    note = f"{lanes} lanes of {depth} workers, {threads} threads each"
-    return (
-        f'<svg class="layout" viewBox="0 0 {width:g} {height:g}" width="{width * 1.1:.0f}" role="img" '
-        f'aria-label="{note}">{"".join(parts)}</svg>'
-    )
+    note = f"{many(lanes, 'lane')} of {many(depth, 'worker')}, {many(threads, 'thread')} each"
+    return svg.drawn(width, height, "layout", note, parts, f' width="{width * 1.1:.0f}"')
 
 
 def _cut(text: str, length: int) -> str:

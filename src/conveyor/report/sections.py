@@ -127,7 +127,9 @@ def tiles(run: Run, checkpoint: str | None = None) -> list[dict[str, str]]:
         tile("Throughput", f"{readable_rate(known['rate'])} img/s", share)
     total = spec.get("updates_total")
     if run.running and total and known["updates"] is not None:
-        tile("Progress", f"{100 * known['updates'] / total:.0f} %", f"{known['updates']:.0f} of {total} updates")
+        tile(
+            "Progress", f"{100 * known['updates'] / total:.0f} %", f"{known['updates']:.0f} of {many(total, 'update')}"
+        )
     if known["seconds"] is not None:
         done, epochs = round(known["updates"] or 0), round(known["epochs"] or 0, 2)
         updates = f"{many(done, 'update')}, {many(epochs, 'epoch')}" if done else ""

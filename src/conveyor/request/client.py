@@ -19,6 +19,7 @@ from conveyor.measure.latency import Latency
 from conveyor.options import Options
 from conveyor.options.coerce import checked
 from conveyor.options.field import option
+from conveyor.options.units import many
 from conveyor.processes import of_module
 from conveyor.request.callers import PROTOCOLS
 from conveyor.request.clients import IN_FLIGHT
@@ -87,7 +88,7 @@ class LoadReport:
 
     def lines(self) -> list[str]:
         found = [
-            f"total time: {self.seconds * 1000:.1f} ms, {self.images} images in {self.requests} requests",
+            f"total time: {self.seconds * 1000:.1f} ms, {many(self.images, 'image')} in {many(self.requests, 'request')}",
             f"average throughput: {self.images_per_second:.2f} samples/sec",
         ]
         if self.latency is not None:
@@ -95,9 +96,9 @@ class LoadReport:
         if self.cpu_seconds:
             found.append(f"the clients themselves used {self.cpu_seconds:.1f} s of processor time")
         if self.retries:
-            found.append(f"{self.retries} requests were asked to come later and were sent again")
+            found.append(f"{many(self.retries, 'request')} sent again, as the server was busy")
         if self.failures:
-            found.append(f"{len(self.failures)} requests FAILED, the first: {self.failures[0]}")
+            found.append(f"{many(len(self.failures), 'request')} FAILED, the first: {self.failures[0]}")
         return found
 
     def to_json(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Put the parts of a run together: model, lane, optimiser, data, clocks."""
+"""Put the parts of a run together: model, lane, optimiser, data, timers."""
 
 import functools
 from collections.abc import Collection, Iterator, Sequence

@@ -11,6 +11,7 @@ from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
 from conveyor.files import make_parent
 from conveyor.optim import average
+from conveyor.options.units import many
 from conveyor.spec import RunSpec
 
 
@@ -63,7 +64,7 @@ def average_folder(
         chosen = chosen[:-1]
     if last is not None:
         if last > len(chosen):
-            raise UserError(f"the last {last} checkpoints of {path} are asked for, but it has {len(chosen)}")
+            raise UserError(f"{path} has {many(len(chosen), 'checkpoint')}, and the last {last} are asked for")
         chosen = chosen[-last:]
     if not chosen:
         raise UserError(f"there is no checkpoint to average in {path}")

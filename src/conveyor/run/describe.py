@@ -1,6 +1,6 @@
 """Text about a run before it starts (no torch here)."""
 
-from conveyor.errors import UserError
+from conveyor.errors import UserError, needed
 from conveyor.options.units import format_fraction, many
 from conveyor.spec import RunSpec
 
@@ -80,11 +80,7 @@ def _every(updates: int) -> str:
 
 def plot_schedule(spec: RunSpec, path: str) -> None:
     """The learning rate over the run as a picture; the file's ending chooses the format."""
-    try:
-        import matplotlib
-    except ImportError:
-        raise UserError("--plot needs matplotlib: pip install 'conveyor[plot]'") from None
-    matplotlib.use("Agg")
+    needed("matplotlib", "--plot", "plot").use("Agg")
     from matplotlib import pyplot
 
     total, points = spec.length.updates_total, 2000
@@ -96,7 +92,7 @@ def plot_schedule(spec: RunSpec, path: str) -> None:
     )
     axes.set_xlabel("epoch")
     axes.set_ylabel("learning rate")
-    axes.set_title(f"{spec.options.schedule.lr_schedule}, peak {spec.schedule.peak:.4g}, {total} updates")
+    axes.set_title(f"{spec.options.schedule.lr_schedule}, peak {spec.schedule.peak:.4g}, {many(total, 'update')}")
     axes.grid(alpha=0.3)
     try:
         figure.savefig(path, dpi=120)

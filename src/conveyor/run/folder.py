@@ -6,8 +6,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from conveyor.checkpoint.choice import listing
 from conveyor.checkpoint.lock import RunLock
-from conveyor.checkpoint.store import listing
 from conveyor.errors import UserError
 from conveyor.files import free_name, read_object, remove_unfinished, write_atomically
 from conveyor.monitor import run_files

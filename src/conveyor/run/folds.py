@@ -12,13 +12,14 @@ from conveyor.options import Options
 from conveyor.options.run import METRICS
 from conveyor.run import folder as rundir
 from conveyor.spec import resolve
+from conveyor.training.stopping import Reason
 
 SUMMARY = "folds.json"
 
 
 def runs(options: Options) -> tuple[Path, list[Options]]:
     """The folder of all folds, and the options of those that are still to be trained (with `--resume auto`)."""
-    base = rundir.choose(resolve(options))
+    base = Path(options.run.run_dir) if options.run.run_dir else rundir.choose(resolve(options))
     count = options.data.folds or 0
     every = [options.replace(fold=fold, run_dir=str(base / f"fold-{fold}")) for fold in range(count)]
     return base, [one for one in every if options.run.resume != "auto" or not is_done(Path(str(one.run.run_dir)))]
@@ -47,4 +48,4 @@ def last_validation(run: Path) -> dict[str, float]:
 
 def is_done(run: Path) -> bool:
     """Whether a run came to its own end."""
-    return rundir.read_result(run).get("reason") in ("done", "target reached", "patience")
+    return rundir.read_result(run).get("reason") in (Reason.DONE, Reason.TARGET, Reason.PATIENCE)

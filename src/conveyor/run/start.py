@@ -23,15 +23,19 @@ def starting_state(spec: RunSpec, folder: Path, world: World) -> State | None:
         return _saved_state(spec, folder, world, again=False)
     saved = store.numbered(folder) if world.is_main else []
     newest = world.broadcast_object(int(saved[-1].name) if saved else -1)
-    state = handover.take(handover.folder_here(), world, newest) or _saved_state(spec, folder, world, again=True)
-    return None if state is None else _counted(state, folder, world, times)
+    state, begun = handover.take(handover.folder_here(), world, newest)
+    state = state or _saved_state(spec, folder, world, again=True)
+    return None if state is None else _counted(state, folder, world, times, begun)
 
 
-def _counted(state: State, folder: Path, world: World, times: int) -> State:
-    """Count the starts (`times` of this job so far) and the updates that are done again in `state.progress`."""
+def _counted(state: State, folder: Path, world: World, times: int, begun: int) -> State:
+    """Count the starts (`times` of this job so far) and the updates that are done again in `state.progress`.
+
+    The last update that a worker handed over as `begun` may be after that of the state, which may come from the disk.
+    """
     progress = state.progress
     # Workers that died together handed nothing over: the state may be older than the newest log point.
-    attempted = max(int(progress.get("attempted", 0)), _last_logged(folder, world))
+    attempted = max(begun, _last_logged(folder, world))
     repeated = int(progress.get("updates_repeated", 0)) + max(0, attempted - state.update)
     job, before = progress.get("job", ["", 0])
     since = times - before if job == restarts.job() else times

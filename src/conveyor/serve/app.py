@@ -58,7 +58,6 @@ def make_app(service: Service) -> ASGIApp:
             Route(f"/v2{model}/ready", http.model_ready),
             Route(f"/v2{model}/infer", http.infer, methods=["POST"]),
             Route(f"/v1{model}:predict", http.predict, methods=["POST"]),
-            Route(f"/v1{model}/metadata", http.tf_metadata),
             Route(f"/v1{model}", http.tf_status),
         ]
     handlers: dict[Any, Any] = {404: _plain_error, 405: _plain_error, Refused: _refusal}
@@ -102,9 +101,6 @@ class Http:
 
     async def tf_status(self, request: Request) -> Response:
         return _json(http_tf.status(self._service, **request.path_params))
-
-    async def tf_metadata(self, request: Request) -> Response:
-        return _json(http_tf.metadata(self._service.model(**request.path_params)))
 
     async def infer(self, request: Request) -> Response:
         async with self._asked("http-v2", request) as asked:

@@ -30,7 +30,7 @@ def main(file_descriptor: int) -> int:
         if message is None:
             return 0
         try:
-            engine, described = _open(json.loads(message[1]))
+            engine, described = open_model(json.loads(message[1]))
         except UserError as error:
             _send_json(connection, {"error": str(error)})
             return 1
@@ -43,7 +43,7 @@ def main(file_descriptor: int) -> int:
     return 0
 
 
-def _open(order: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
+def open_model(order: dict[str, Any]) -> tuple[Any, dict[str, Any]]:
     from conveyor.infer.asked_precision import AskedPrecision
     from conveyor.infer.load import load
     from conveyor.infer.precision import Fit, fit

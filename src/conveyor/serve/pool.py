@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.errors import UserError
+from conveyor.infer import AnswerPrecision
 from conveyor.layout import usable_cores
 from conveyor.processes import of_module
 from conveyor.serve import ipc
@@ -58,7 +59,10 @@ class Worker:
         try:
             worker._reader, worker._writer = await asyncio.open_connection(sock=ours)
             await worker._send(0, json.dumps(order).encode())
-            measures = order.get("fitted") is None and order["wanted"]["infer_precision"] not in (None, "float32")
+            measures = order.get("fitted") is None and order["wanted"]["infer_precision"] not in (
+                None,
+                AnswerPrecision.FLOAT32,
+            )
             async with asyncio.timeout(MEASURE_SECONDS if measures else START_SECONDS):
                 document = json.loads((await worker._receive())[1])
         except (OSError, asyncio.IncompleteReadError, TimeoutError) as error:

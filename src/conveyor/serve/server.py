@@ -21,6 +21,7 @@ from PIL import Image
 
 from conveyor.errors import UserError
 from conveyor.files import make_parent, write_atomically
+from conveyor.options.units import many
 from conveyor.serve import log
 from conveyor.serve.app import make_app
 from conveyor.serve.connections import LimitedProtocol, drain_connections, sweep
@@ -134,7 +135,7 @@ async def _serve(settings: ServeSettings, say: Say, lines: log.LogLines) -> int:
     await asyncio.gather(*stopping)
     await service.close()
     say(
-        f"stopped: {service.accepted} requests accepted, {service.answered} answered, {service.refused} refused, "
+        f"stopped: {many(service.accepted, 'request')} accepted, {service.answered} answered, {service.refused} refused, "
         f"{service.cancelled} cancelled by their callers, {service.lost} lost"
     )
     return 0 if service.lost == 0 else 1
@@ -243,7 +244,7 @@ def _announce(service: Service, port: int, grpc_port: int | None, say: Say) -> N
     grpc_text = f", gRPC port {grpc_port}" if grpc_port else ""
     say(
         f"serving {model.name} version {model.version} at {address}{grpc_text}: engine {model.described['engine']}, "
-        f"{model.described['precision']}, {model.pool.count} x {model.pool.threads} threads, "
+        f"{model.described['precision']}, {model.pool.count} x {many(model.pool.threads, 'thread')}, "
         f"batches of {', '.join(str(size) for size in model.sizes)}"
     )
     if settings.ready_file:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from conveyor.data.photo import fused
 from conveyor.errors import UserError
+from conveyor.options.units import many
 from conveyor.serve import versions
 from conveyor.serve.agreement import DisagreementError, Recent
 from conveyor.serve.deadline import Limit
@@ -87,7 +88,7 @@ class Service:
 
     async def start(self) -> None:
         """Load the newest version; afterwards look for newer ones."""
-        await asyncio.to_thread(fused.library)  # compiled once, before the first request waits for it
+        await asyncio.to_thread(fused.library)  # tried once, before the first request waits for it
         self._current = await self._open(versions.newest(Path(self.settings.path), self.settings.checkpoint))
         self._announce(None, self._current)
         if self.settings.poll > 0:
@@ -316,7 +317,7 @@ class Service:
             self.metrics.agreement.labels(fresh.version).set(share)
             if share < least:
                 raise DisagreementError(
-                    f"{100 * share:.2f} % of its answers to the last {count} images are those that were given, "
+                    f"{100 * share:.2f} % of its answers to the last {many(count, 'image')} are those that were given, "
                     f"--swap-agreement asks for {100 * least:g} %"
                 )
             _logger.warning("version %s gives %.2f %% of the last %d answers too", fresh.version, 100 * share, count)

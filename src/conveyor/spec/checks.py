@@ -16,7 +16,7 @@ from conveyor.layout import Machine, usable_memory
 from conveyor.models.library_models import is_library
 from conveyor.monitor.run_files import some
 from conveyor.options import Options, specs
-from conveyor.options.units import jitter_reaches
+from conveyor.options.units import jitter_reaches, many
 from conveyor.topology import HostEvents, Length, Topology
 
 FEW_IMAGES = 20_000
@@ -100,7 +100,7 @@ def check_trackers(options: Options) -> None:
 def check_span(span: int, topology: Topology) -> None:
     if topology.replicas % span:
         raise UserError(
-            f"a batch-norm span of {span} does not divide {topology.replicas} replicas: "
+            f"a batch-norm span of {span} does not divide {many(topology.replicas, 'replica')}: "
             f"choose --bn-span from the divisors of {topology.replicas}"
         )
 
@@ -110,7 +110,7 @@ def check_memory(about: Subject, micro_batch: int) -> None:
     needed = 4 * math.prod(about.shape(micro_batch))
     if needed > usable_memory():
         raise UserError(
-            f"{micro_batch} images of {about.image_size} pixels need {needed / 2**30:,.0f} GiB before the first layer, and this "
+            f"a micro-batch of {many(micro_batch, 'image')} of {about.image_size} pixels needs {needed / 2**30:,.0f} GiB before the first layer, and this "
             f"machine has {usable_memory() / 2**30:,.0f}: choose a smaller --image-size or --micro-batch-size"
         )
 
@@ -171,8 +171,8 @@ def odd_data(options: Options, data: DatasetInfo) -> Iterator[str]:
     if data.num_classes == 1 and not options.data.multi_label:
         yield "there is one class alone: every answer will be right, and nothing is learnt; add another class"
     if data.class_names and outputs > data.num_classes:
-        many = f"--num-classes {outputs} is more than the {data.num_classes} classes of {data.name}"
-        yield f"{many}: answers will be numbers without names; leave it out to keep the names"
+        more = f"--num-classes {outputs} is more than the {data.num_classes} classes of {data.name}"
+        yield f"{more}: answers will be numbers without names; leave it out to keep the names"
 
 
 def validation_set(options: Options, data: DatasetInfo) -> Iterator[str]:
@@ -215,10 +215,10 @@ def unused_time(options: Options, length: Length, warmup: int) -> Iterator[str]:
         return
     for first, size in parse_progressive(options.data.progressive_image_size):
         if first >= length.epochs:
-            ends = f"the run ends after {float(length.epochs):.4g} epochs"
+            ends = f"the run ends after {many(float(length.epochs), 'epoch', '.4g')}"
             yield f"--progressive-image-size {first}:{size} has no effect: {ends}"
     if warmup > length.updates_total:
-        longer = f"longer than the run of {length.updates_total} updates"
+        longer = f"longer than the run of {many(length.updates_total, 'update')}"
         yield f"--warmup {options.schedule.warmup} is {longer}: the rate never reaches --learning-rate"
 
 

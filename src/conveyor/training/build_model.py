@@ -41,7 +41,7 @@ def build_model(spec: RunSpec, *, own: nn.Module | None = None, state: State | N
 
 
 def check_trainable(model: nn.Module) -> None:
-    """Refuse a module of somebody's own that no run can train."""
+    """Refuse a user's module that no run can train."""
     if not any(parameter.requires_grad for parameter in model.parameters()):
         raise UserError("the model has no parameter that requires a gradient: there is nothing to train")
     for name, parameter in model.named_parameters():

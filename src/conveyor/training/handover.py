@@ -6,13 +6,14 @@ workers of the next start take the newest update for which the folders of all ma
 has nothing gets it from a peer. With depth 1 every worker holds the whole state and nothing is copied while the run goes
 well. A stage of a pipeline is held by one worker of each lane, and workers can be one update apart when they stop: so each
 keeps copies of its last two updates, and with a single lane those of the stage before it too (the state of two stages,
-twice, in memory; each update waits for its bytes).
+twice, in memory; each update waits for its bytes). A single lane of more than two stages also waits for all of them: the
+neighbours of a stage that has not passed on its copies could otherwise begin the next update, and its death would cost both.
 """
 
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -38,12 +39,14 @@ ANNOUNCED = "start-again"
 class _Copy:
     """The state of some stages after one update."""
 
+    progress: Callable[[], dict[str, Any]]
+    due: bool
+    """Whether the events of the update are still to come."""
     stages: dict[int, State] = field(default_factory=dict)
-    progress: dict[str, Any] = field(default_factory=dict)
 
 
 class Handover:
-    """What this worker can hand over. `after_update` and `after_events` follow each update."""
+    """What this worker can hand over. `begin` comes first; `after_update` and `after_events` follow each update."""
 
     def __init__(self, session: Session, folder: Path | None) -> None:
         self._session, self._folder = session, folder
@@ -54,19 +57,26 @@ class Handover:
         self._begun = True
         """Whether the update after the last complete one has begun."""
 
+    def begin(self) -> None:
+        """Nothing was computed since this worker was started: it can hand over where it starts from."""
+        self.after_update()
+        self.after_events()
+
     def after_update(self) -> None:
         """The weights are those of a new update; its events are still to come."""
         if self._folder is None:
             return
         self._begun = False
         session, world = self._session, self._session.world
-        copy = self._copies[session.update] = _Copy(progress=self._progress(due=True))
+        copy = self._copies[session.update] = _Copy(session.local_progress(), due=True)
         for old in sorted(self._copies)[:-GENERATIONS]:
             del self._copies[old]
         if world.depth > 1:
             copy.stages[world.stage] = self._buffers[session.update % GENERATIONS].copy(session.local_state())
             if world.lanes == 1:
                 copy.stages[(world.stage - 1) % world.depth] = self._stage_before(copy.stages[world.stage])
+                if world.depth > 2:
+                    world.sum_over_stages([torch.zeros(1)])
 
     def renew(self) -> None:
         """The tensors of the state are others from now on."""
@@ -75,7 +85,8 @@ class Handover:
     def after_events(self) -> None:
         """Log points, validation and checkpoint of the update are done."""
         if self._folder is not None:
-            self._copies[self._session.update].progress = self._progress(due=False)
+            copy = self._copies[self._session.update]
+            copy.progress, copy.due = self._session.local_progress(), False
             self._begun = self._session.update < self._session.spec.length.updates_total
 
     def write(self) -> None:
@@ -91,12 +102,10 @@ class Handover:
                     continue
                 copy.stages[0] = session.local_state()
             for stage, state in copy.stages.items():
-                state.progress = {**copy.progress, "attempted": session.update + self._begun}
+                state.progress = copy.progress()
+                state.progress |= {"events_due": copy.due, "attempted": session.update + self._begun}
                 name = f"{world.rank}-{update}-{stage}of{world.depth}"
                 checkpoints.save(self._folder / name, state)
-
-    def _progress(self, *, due: bool) -> dict[str, Any]:
-        return {**self._session.progress(local=True), "events_due": due}
 
     def _stage_before(self, own: State) -> State:
         """The state of the stage before this one, which its worker sends; this one's goes to the next."""
@@ -139,7 +148,7 @@ def keep() -> Path | None:
 
     Returns its path; None when the run has one as new, or other machines hold some of the stages.
     """
-    found = _found(folder_here())
+    found, _ = _found(folder_here())
     complete = _complete(found)
     if not complete:
         return None
@@ -156,24 +165,28 @@ def keep() -> Path | None:
         return None
 
 
-def take(folder: Path | None, world: World, newer_than: int) -> State | None:
-    """The newest state that other workers left, if it is newer than update `newer_than`; every worker calls it."""
-    found = _found(folder)
-    lists = world.of_all([list(one) for one in found])
+def take(folder: Path | None, world: World, newer_than: int) -> tuple[State | None, int]:
+    """The newest state that other workers left, if it is newer than update `newer_than`; every worker calls it.
+
+    And the last update that any of those workers had begun; 0 if nothing is left of them.
+    """
+    found, begun = _found(folder)
+    lists = world.of_all([begun, [list(one) for one in found]])
+    begun = max(one for one, _ in lists)
     holders: dict[tuple[int, int, int], int] = {}
-    for rank, entries in enumerate(lists):
+    for rank, (_, entries) in enumerate(lists):
         for update, stage, depth in entries:
             holders.setdefault((update, stage, depth), rank)
     complete = [key for key in _complete(holders) if key[0] > newer_than]
     if not complete:
-        return None
+        return None, begun
     update, depth = max(complete)
     parts = []
     for stage in range(depth):
         source = holders[update, stage, depth]
         mine = checkpoints.load(found[update, stage, depth]) if world.rank == source else None
         parts.append(world.broadcast_state(mine, source))
-    return _whole(parts)
+    return _whole(parts), begun
 
 
 def _complete(keys: Iterable[tuple[int, int, int]]) -> list[tuple[int, int]]:
@@ -193,18 +206,18 @@ def _whole(parts: Iterable[State]) -> State:
     return whole
 
 
-def _found(folder: Path | None) -> dict[tuple[int, int, int], Path]:
-    """(update, stage, depth) of every complete state in the folder."""
-    found = {}
+def _found(folder: Path | None) -> tuple[dict[tuple[int, int, int], Path], int]:
+    """(update, stage, depth) of every complete state in the folder, and the last update that its workers had begun."""
+    found, begun = {}, 0
     for path in folder.glob("[0-9]*-*-*of*") if folder is not None else ():
         _, update, part = path.name.split("-")
         stage, _, depth = part.partition("of")
         try:
-            checkpoints.load(path)
+            begun = max(begun, int(checkpoints.load(path).progress.get("attempted", 0)))
         except UserError:
             continue
         found[int(update), int(stage), int(depth)] = path
-    return found
+    return found, begun
 
 
 def _flattened(state: State) -> tuple[list[list[Any]], Tensor]:

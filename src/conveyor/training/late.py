@@ -64,7 +64,7 @@ class Late:
             try:
                 if not (path / checkpoints.MANIFEST).exists():
                     state = session.local_state()
-                    state.progress = session.progress(local=True)
+                    state.progress = session.local_progress()()
                     checkpoints.save(path, state)
             except OSError as problem:
                 done = f"nothing was saved ({why(problem)}), earlier checkpoints are intact"

@@ -25,6 +25,7 @@ def train(session: Session, batches: Iterator[Batch], events: Events, signals: S
     late = Late(session, events)
     signals.on_leave(late.begin)
     polling = Polling(session.update, every=world.device.type == "cpu")
+    handover.begin()
     while session.update < spec.length.updates_total and session.reason is None:
         if session.release is not None and session.update == spec.release:
             session.release()

@@ -58,7 +58,7 @@ class Loss:
     """float32 [C] on the device of the logits."""
     distillation: Distillation | None = None
     num_classes: int | None = None
-    """C, which a module of somebody's own may not keep to."""
+    """C; a user's module may give another number of logits."""
 
     @classmethod
     def from_options(cls, options: Options, num_classes: int, weights: Tensor | None = None) -> "Loss":

@@ -60,9 +60,15 @@ class Timing:
             self._clock.begin()
 
     def add(self, phase: str, seconds: float) -> None:
-        """Time that was measured elsewhere; the next `mark` measures from here."""
-        self.seconds[phase] += seconds
-        self.begin()
+        """Time of the host that was measured elsewhere; the next `mark` measures from here. A GPU has its own: `passed`."""
+        if self._clock is None:
+            self.seconds[phase] += seconds
+            self.begin()
+
+    def passed(self, phase: str) -> None:
+        """In a pipeline: `phase` ends here in the GPU's queue. Of a host `add` says how long it took."""
+        if self._clock is not None:
+            self._clock.mark(phase)
 
     def mark(self, phase: str) -> None:
         """The time since the last `begin` or `mark` was spent on `phase`."""
@@ -160,14 +166,18 @@ class Meter:
         nodes = [(group, group + 1) for group in range(self._dealt.groups)]
         return tree.total(self._dealt.groups, nodes, table.cpu().unbind(), torch.add).tolist()
 
-    def state(self, *, local: bool = False) -> dict[str, Any]:
+    def state(self) -> dict[str, Any]:
         """The open period's sums by group, for the checkpoint; nothing right after a log point."""
         total = self._sum.clone()
-        if not self._shared and not local:
+        if not self._shared:
             self._world.sum_over_all([total])
-        sums = total.tolist() if total.any() else []
+        return {"sums": total.tolist() if total.any() else [], "updates": self._updates}
+
+    def local_state(self) -> Callable[[], dict[str, Any]]:
+        """What this worker knows of it now, for a call that may come later and waits for the device."""
+        total, last, updates = self._sum.clone(), self._last, self._updates
         # A log point that was cut short is made again, and tells of the last update by itself.
-        return {"sums": sums, "updates": self._updates, **({"last": self._last.tolist()} if local else {})}
+        return lambda: {"sums": total.tolist() if total.any() else [], "updates": updates, "last": last.tolist()}
 
     def load(self, state: dict[str, Any]) -> None:
         """Go on in the open period: every worker takes the rows that it will add to."""

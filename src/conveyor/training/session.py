@@ -66,8 +66,16 @@ class Session:
         """The whole model under its full names, on every worker of the lane."""
         return self.world.full_state(dict(self.lane.module.state_dict()))
 
-    def progress(self, *, local: bool = False) -> dict[str, Any]:
-        """The clock and all that is not a tensor. Every worker must call it, unless what it knows itself is enough."""
+    def progress(self) -> dict[str, Any]:
+        """Counts, times and whatever else is not a tensor. Every worker must call it."""
+        return {**self._progress(), "meter": self.meter.state()}
+
+    def local_progress(self) -> Callable[[], dict[str, Any]]:
+        """What this worker knows of it now, for a call that may come later: a GPU is not waited for before."""
+        known, meter = self._progress(), self.meter.local_state()
+        return lambda: {**known, "meter": meter()}
+
+    def _progress(self) -> dict[str, Any]:
         return {
             "update": self.update,
             "epoch": self.epoch,
@@ -79,7 +87,6 @@ class Session:
             "class_names": list(self.identity.class_names),
             "data": self.identity.to_json(),
             "loss_scale": self.updater.loss_scale.state(),
-            "meter": self.meter.state(local=local),
             "timing": dict(self.timing.seconds),
             "stopping": self.stopping.state(),
             "last_accuracy": self.last_accuracy,

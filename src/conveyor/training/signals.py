@@ -13,7 +13,7 @@ LEAVE = (signal.SIGTERM, signal.SIGUSR1, signal.SIGHUP, signal.SIGINT)
 
 
 class Signals:
-    """Remembers the first signal instead of dying of it; a second SIGINT is the usual KeyboardInterrupt.
+    """Records the first signal, which does not end the process; a second SIGINT is the usual KeyboardInterrupt.
 
     SIGTERM from a launcher that is going to start the workers again does not end the run: see `start_again`.
     Handlers can only be set in the main thread; elsewhere (a notebook's worker thread) nothing is caught.

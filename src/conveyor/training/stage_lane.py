@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
@@ -167,9 +168,11 @@ class StageLane:
         return self.pipeline.holds_last
 
     def _end_forward(self, part: int, number: int) -> None:
+        self._timing.passed("forward")
         self._statistics[self.pipeline.mine.index(part)].leaf(self._first_group + number)
 
     def _end_backward(self, part: int, number: int) -> None:
+        self._timing.passed("backward")
         self._sum.leaf(self._first_group + number, self.pipeline.mine.index(part))
 
     def gradients(self, batches: Iterator[Batch], update: int, loss_scale: float) -> Tensor:
@@ -187,6 +190,7 @@ class StageLane:
             images, target = joined_inputs(self._prepare, parts, self._teacher)
             self._send_target(number, target)
             self._timing.add("data", time.perf_counter() - begun)
+            self._timing.passed("data")
             return images
 
         def loss(logits: Tensor, number: int) -> Tensor:
@@ -196,6 +200,11 @@ class StageLane:
             table[self._first_group + number] = tally(value, logits, target.labels, slots=count, accuracy=self._metrics)
             return value * (loss_scale * count / self._topology.slots)
 
+        def context(number: int) -> AbstractContextManager[None]:
+            self._timing.passed("wait")
+            return keyed(self._seed, update, groups[number], norm_batches=self._norm_batches)
+
+        self._timing.begin()
         epoch = update // self._updates_per_epoch
         size = self._prepare.size(epoch, True)
         rows = self._topology.micro_batch * self._dealt.group_slots
@@ -205,7 +214,7 @@ class StageLane:
             self._prepare.dtype,
             fetch,
             loss,
-            lambda number: keyed(self._seed, update, groups[number], norm_batches=self._norm_batches),
+            context,
         )
         self._share_out(time.perf_counter() - started, before)
         self._wait_for_labels()

@@ -57,7 +57,7 @@ class Stopping:
         )
 
     def start(self) -> None:
-        """The clock of this part of the run begins."""
+        """Training time of this part of the run counts from now on."""
         self._started = time.monotonic()
 
     @property

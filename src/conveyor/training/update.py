@@ -31,7 +31,7 @@ class Updater:
         self._parameters = [named[name] for name in optimizer.names]
         # One place for each parameter of the whole model, so that squares are added in one order whoever holds them.
         everywhere = sorted(world.full_state({name: torch.zeros(1) for name in optimizer.names}))
-        self._places = [everywhere.index(name) for name in optimizer.names]
+        self._places = torch.tensor([everywhere.index(name) for name in optimizer.names], device=world.device).long()
         self._squares = torch.zeros(len(everywhere), dtype=torch.float64, device=world.device)
         self._norms = norms.batch_norms(lane.module)
         self.changing = False

@@ -44,7 +44,9 @@ class Exchange:
             self._waiter.shutdown()
 
     def begin(self, parts: Tensor) -> Pending:
-        """Start summing; `parts` [p, n] are this lane's parts, and may be overwritten."""
+        """Start summing; `parts` [p, n] are this lane's parts, and may be overwritten. Nothing is sent if n is 0."""
+        if not parts.shape[1]:
+            return lambda: parts.new_empty(0)
         if self._plain:
             work: Any = dist.all_reduce(parts[0], group=self._group, async_op=True)
 

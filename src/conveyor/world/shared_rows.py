@@ -1,9 +1,9 @@
-"""Parts of a sum in memory that all lanes of one machine map: nothing is sent but the word that a part is complete.
+"""Parts of a sum in memory that all lanes of one machine map: only the message that a part is complete is sent.
 
 A lane writes its rows into a file without a name (`memfd_create`), which the others open through /proc. Each then adds up
-all rows by itself, in the order of the tree: the bits are those of `Exchange`'s messages. Whether the others' files are
-what they say is shown by a random number in them that comes over the lanes' own connections: with workers on other machines
-or in other containers nobody shares.
+all rows by itself, in the order of the tree: the bits are those of `Exchange`'s messages. A random number in
+each file, which also comes over the lanes' own connections, shows that it is the lane's: workers on other machines or in other
+containers do not share.
 
 Small messages say when rows may be read, and when they have been read and may be written again; a lane that has died shows
 there, as in every message.

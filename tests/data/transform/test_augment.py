@@ -5,8 +5,10 @@ import shutil
 import pytest
 import torch
 
-from conveyor.data.transform import augment, geometry
+from conveyor.data.transform import augment, erasing, geometry, jitter
 from conveyor.data.transform.normalize import Normalization
+from conveyor.data.transform.operations import by_torch
+from conveyor.data.transform.randaugment import randaugment, trivialaugment
 from conveyor.numerics.native import build
 
 compiled = pytest.mark.skipif(shutil.which("cc") is None and shutil.which("gcc") is None, reason="no C compiler")
@@ -33,6 +35,28 @@ def test_one_pass_equals_the_steps(channels: int, height: int, width: int, paddi
         got = augment.augment(images, normal, moved, padding, fill, mirrored)
         assert torch.equal(got, normal(expected))
         assert torch.equal(augment.augment(images, None, moved, padding, fill, mirrored), expected)
+
+
+@compiled
+@pytest.mark.parametrize("channels", [1, 3])
+@pytest.mark.parametrize(("height", "width"), [(32, 32), (5, 3), (17, 40), (1, 1)])
+def test_a_plan_and_boxes_in_the_same_pass(channels: int, height: int, width: int) -> None:
+    samples, size = torch.arange(150), (height, width)
+    generator = torch.Generator().manual_seed(7)
+    images = torch.randint(0, 256, (150, *size, channels), dtype=torch.uint8, generator=generator)
+    images[::3] //= 5
+    offsets, mask = torch.randint(0, 3, (150, 2), generator=generator), torch.rand(150, generator=generator) < 0.5
+    plans = [
+        jitter.jitter(1, 0, samples, (0.8, 0.8, 0.8, 0.3)), trivialaugment(1, 0, samples, size),
+        randaugment(1, 0, samples, size, operations=3, magnitude=20.0),
+    ]  # fmt: skip
+    plans[0][:40] = 0  # nothing happens to some
+    boxes, normal = erasing.draw(1, 0, samples, 0.5, *size), Normalization.named("imagenet", channels)
+    moved = augment.augment(images, None, offsets, 1, "zero", mask)
+    for plan in (*plans, torch.cat(plans, 1)):
+        expected = erasing.erase(normal(by_torch(moved, plan)), boxes)
+        assert torch.equal(augment.augment(images, normal, offsets, 1, "zero", mask, plan, boxes), expected)
+        assert torch.equal(augment.augment(images, None, plan=plan), by_torch(images, plan))
 
 
 @compiled

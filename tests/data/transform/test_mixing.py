@@ -81,6 +81,26 @@ def test_skipped_batches_stay_unmixed() -> None:
     assert 80 < sum(unmixed) < 160
 
 
+def test_a_batch_has_cutmix_or_mixup_and_never_both() -> None:
+    """With --mix-switch, each is exactly what it is alone."""
+    cut = {"cutmix_lambda": 0.0, "cutmix_lambda_high": 1.0, "cutmix_skip_probability": 0.4}
+    both, one, other = Mixing(mixup_alpha=0.2, mix_switch=True, **cut), Mixing(**cut), Mixing(mixup_alpha=0.2)
+    cutmixed = 0
+    for update in range(300):
+        key = {"seed": 0, "epoch": 0, "update": update, "slot": 0}
+        alone = mix(IMAGES, LABELS, SAMPLES, one, **key)
+        expected = mix(IMAGES, LABELS, SAMPLES, other, **key) if alone[1] is None else alone
+        cutmixed += alone[1] is not None
+        images, terms = mix(IMAGES, LABELS, SAMPLES, both, **key)
+        assert torch.equal(images, expected[0])
+        assert terms is not None
+        assert expected[1] is not None
+        for (labels, weight), (same_labels, same_weight) in zip(terms, expected[1], strict=True):
+            assert torch.equal(labels, same_labels)
+            assert torch.equal(weight, same_weight)
+    assert cutmixed / 300 == pytest.approx(0.6, abs=0.09)
+
+
 @pytest.mark.parametrize("skip", [0.0, 0.5])
 def test_exponential_draws(skip: float) -> None:
     mixing = Mixing(cutmix_lambda=0.85, cutmix_draw="exponential", cutmix_skip_probability=skip)

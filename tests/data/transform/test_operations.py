@@ -8,9 +8,10 @@ import torch
 from PIL import Image, ImageEnhance, ImageOps
 
 from conveyor.data.transform import operations, randaugment
-from conveyor.data.transform.operations import CODES, WIDTH, by_torch, change, library
+from conveyor.data.transform.augment import library
+from conveyor.data.transform.operations import CODES, WIDTH, by_torch, change
 from conveyor.data.transform.randaugment import AFFINE, OPERATIONS, RANDAUGMENT, TRIVIAL, Space, step
-from conveyor.numerics.native import compile as recipe
+from conveyor.numerics.native import build
 
 LEVELS = tuple(range(-30, 31, 3))
 ENHANCERS = {
@@ -142,9 +143,9 @@ def test_the_compiled_function_and_pytorch_give_equal_bits(height: int, width: i
         torch.set_num_threads(before)
 
 
-@pytest.mark.skipif(library("change") is None, reason="no kernels here")
+@pytest.mark.skipif(library("augment") is None, reason="no kernels here")
 def test_every_level_of_instructions_gives_equal_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    levels = recipe.levels_here()
+    levels = build.levels_here()
     images = pictures(61, 45).repeat(30, 1, 1, 1)
     chosen = torch.arange(len(images)) % len(OPERATIONS)
     strengths = torch.linspace(-1, 1, len(images), dtype=torch.float64)
@@ -152,7 +153,7 @@ def test_every_level_of_instructions_gives_equal_bits(monkeypatch: pytest.Monkey
     plan = torch.stack([*rows, planned("hue", -0.3, images=len(images))[:, 0]], 1)
     expected = by_torch(images, plan)
     for level in levels:
-        monkeypatch.setattr(recipe, "levels_here", lambda level=level: [level])
+        monkeypatch.setattr(build, "levels_here", lambda level=level: [level])
         library.cache_clear()
         assert torch.equal(change(images, plan), expected), level
     monkeypatch.undo()

@@ -8,7 +8,7 @@ from conveyor.data import catalogue, open_dataset
 from conveyor.data.batch import Batch
 from conveyor.data.feed import TrainingFeed, ValidationFeed
 from conveyor.data.progressive_size import image_size_at, parse_progressive
-from conveyor.data.transform import geometry
+from conveyor.data.transform import augment, geometry
 from conveyor.data.transform.normalize import Normalization
 from conveyor.data.transform.prepare import Prepare, fit_channels
 from conveyor.errors import UserError
@@ -123,6 +123,23 @@ def test_host_and_device_agree(changes: dict[str, object], place: dict[str, obje
     for (labels, weight), (same_labels, same_weight) in zip(found.mixed or [], target.mixed or [], strict=True):
         assert torch.equal(labels, same_labels)
         assert torch.equal(weight, same_weight)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"random_erasing": 0.5},
+        {"random_erasing": 0.5, "augment": "trivialaugment"},
+        {"augment": "randaugment", "color_jitter": [0.4, 0.3, 0.2, 0.1]},
+        {"random_erasing": 0.5, "augment": "randaugment", "normalization": "per-image"},
+        {"random_erasing": 0.5, "augment": "randaugment", "progressive_image_size": ["0:24"]},
+    ],
+)
+def test_one_pass_or_many(changes: dict[str, object], monkeypatch: pytest.MonkeyPatch) -> None:
+    batch, make = cifar_batch(64), prepare(CIFAR.replace(**changes))
+    expected, _ = make(batch, True)
+    monkeypatch.setattr(augment, "applies", lambda *_, **__: False)
+    assert torch.equal(make(batch, True)[0], expected)
 
 
 def test_eight_bit_images_travel_as_they_are_by_default() -> None:

@@ -35,11 +35,11 @@ def test_a_stuck_sender_gives_its_place_up_and_only_one_does() -> None:
     async def play() -> None:
         arrivals, said = Arrivals(3, grace=0.05), list[str]()
         holders = [asyncio.create_task(stuck(arrivals, said)) for _ in range(3)]
-        await asyncio.sleep(0.2)
+        await asyncio.sleep(0.2)  # four times the grace, in which nothing must happen
         assert said == ["stuck in"] * 3, "nobody waits: nobody is disturbed"
         async with asyncio.timeout(10):
             await quick(arrivals, said)
-        await asyncio.sleep(0.1)
+        await asyncio.sleep(0.1)  # twice the grace: no second one must go
         assert said[3:] == ["stuck out", "quick in"]
         assert await left(holders) == 2
         assert arrivals._free == 3
@@ -51,7 +51,8 @@ def test_the_last_to_come_does_not_stand_behind_a_crowd_of_stuck_senders() -> No
     async def play() -> None:
         arrivals, said = Arrivals(2, grace=0.1), list[str]()
         holders = [asyncio.create_task(stuck(arrivals, said)) for _ in range(200)]
-        await asyncio.sleep(0.01)
+        while len(said) < 2:
+            await asyncio.sleep(0)
         async with asyncio.timeout(10):  # one after the other they would take 10 s
             await quick(arrivals, said)
         assert said.count("stuck in") < 20

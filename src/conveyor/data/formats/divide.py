@@ -9,6 +9,7 @@ from conveyor.data.formats import folders, lists, packed, tfrecord_dataset
 from conveyor.data.formats.listing import Listing
 from conveyor.errors import UserError
 from conveyor.options.data import DataOptions
+from conveyor.options.units import many
 
 
 def is_listed(root: Path) -> bool:
@@ -102,8 +103,8 @@ def _folded(found: Listing, options: DataOptions) -> Listing:
         raise UserError(f"--folds divides training images, and {found.root} has none")
     divided = found.folded(folds, fold)
     if not divided.count("validation") or not divided.count("train"):
-        what = f"{len(set(found.groups['train']))} groups" if found.groups else f"{found.count('train')} images"
-        raise UserError(f"{what} do not make {folds} folds: fold {fold} would be empty")
+        count, what = (len(set(found.groups["train"])), "group") if found.groups else (found.count("train"), "image")
+        raise UserError(f"{many(count, what)} for {folds} folds: fold {fold} would be empty")
     return divided
 
 

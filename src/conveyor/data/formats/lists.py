@@ -14,7 +14,7 @@ from typing import Any
 
 from conveyor.data.formats.folders import SPLIT_FOLDERS
 from conveyor.data.formats.listing import Listing, Pairs
-from conveyor.errors import UserError
+from conveyor.errors import UserError, needed
 
 SUFFIXES = (".csv", ".parquet")
 PATHS = ("path", "file_name", "filename", "file")
@@ -71,13 +71,11 @@ def columns(path: Path, errors: str = "strict") -> Columns:
 
 def parquet(path: Path) -> Any:
     """The open parquet file, of `pyarrow`."""
+    library = needed("pyarrow.parquet", f"reading {path.name}", "parquet")
+    from pyarrow import ArrowException
+
     try:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-    except ImportError:
-        raise UserError(f"reading {path.name} needs pyarrow: pip install 'conveyor[parquet]'") from None
-    try:
-        return ParquetFile(path)
+        return library.ParquetFile(path)
     except (ArrowException, OSError) as error:
         raise UserError(f"{path} is no readable parquet file: {error}") from None
 

@@ -1,1 +1,1 @@
-"""C functions compiled once for this processor: a crop of a JPEG, and shifting, mirroring and normalising a batch."""
+"""C functions compiled once for this processor: a crop of a JPEG, and all that is done to a batch of small images."""

@@ -1,7 +1,7 @@
 """One call of C from the bytes of a JPEG to a resized crop in the batch; without it, `decode` does the same in steps.
 
-The C function is compiled on first use and decodes with the libjpeg-turbo that Pillow brings, or the system's. It is
-used only after it has decoded a picture made here to the same pixels as the other decoder. No torch.
+The C function decodes with the libjpeg-turbo that Pillow brings, or the system's. It is used only after it has decoded a
+picture made here to the same pixels as the other decoder. No torch.
 """
 
 import ctypes

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from conveyor.numerics import keyed
+from conveyor.numerics.copy_stream import sent
 
 Rows: TypeAlias = tuple[Any, ...]
 """Tensors of what was drawn, a row of each for every sample; None for what is not done at all."""
@@ -128,7 +129,7 @@ def resize(images: Tensor, size: int) -> Tensor:
 def crop_boxes(images: Tensor, boxes: Tensor, size: int) -> Tensor:
     """Each image's box (left, top, right, bottom in pixels, [B, 4]) resized bilinearly to `size` x `size`, float32."""
     _, height, width, _ = images.shape
-    left, top, right, bottom = boxes.to(images.device, torch.float32).unbind(1)
+    left, top, right, bottom = sent(boxes.to(torch.float32), images.device).unbind(1)
     zero = torch.zeros_like(left)
     scale_x, scale_y = (right - left) / width, (bottom - top) / height
     shift_x, shift_y = (left + right) / width - 1, (top + bottom) / height - 1

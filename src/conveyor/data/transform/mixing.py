@@ -15,6 +15,7 @@ from torch import Tensor
 
 from conveyor.errors import UserError
 from conveyor.numerics import keyed
+from conveyor.numerics.copy_stream import sent
 from conveyor.options.data import DataOptions
 
 _ATTEMPTS = 24
@@ -109,7 +110,7 @@ def mix(
     kept = mixing.draw_lambda(seed, update, slot) if mixing.cutmix else 1.0
     if mixing.mixup and not (mixing.mix_switch and kept < 1):
         factor = mixup_factors(mixing.mixup_alpha, seed, epoch, samples).to(labels.device)
-        weight = factor.view(-1, 1, 1, 1).to(images.device, images.dtype, non_blocking=True)
+        weight = sent(factor.view(-1, 1, 1, 1).to(images.dtype), images.device)
         images = torch.lerp(images.roll(1, 0), images, weight)
         terms = [(labels, factor), (labels.roll(1, 0), 1 - factor)]
         mixed = True

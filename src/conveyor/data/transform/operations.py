@@ -9,8 +9,9 @@ operations, so both ways, and every layout, give the same bits.
 import torch
 from torch import Tensor
 
+from conveyor.data.transform import augment
 from conveyor.data.transform.normalize import LUMA
-from conveyor.numerics.native.build import library, run
+from conveyor.numerics.copy_stream import sent
 
 CODES = (
     "identity", "autocontrast", "equalize", "solarize", "posterize", "color", "contrast", "brightness", "sharpness",
@@ -21,8 +22,6 @@ share of the circle; nearest and bilinear the six numbers of `source` and the le
 WIDTH = 8
 """Of a step in the plan: its code and seven values."""
 ONE = 1 << 16
-LARGEST = 4096
-"""Height and width up to which positions fit into 32 bits."""
 LUMA_SHARES = (19595, 38470, 7471)
 """`LUMA` in units of 1 / 65536."""
 IN_CACHE = 1 << 20
@@ -33,19 +32,10 @@ def change(images: Tensor, plan: Tensor) -> Tensor:
     """uint8 [B, H, W, C] from uint8 [B, H, W, C], or from float32 in 0..255, which is rounded first."""
     if images.is_floating_point():
         images = images.round().clamp_(0, 255).to(torch.uint8)
-    batch, height, width, channels = images.shape
-    fits = images.device.type == "cpu" and images.numel() and channels <= 4 and max(height, width) <= LARGEST
-    if not fits or library("change") is None:
+    images = images.contiguous()
+    if not augment.applies(images, None, planned=True):
         return by_torch(images, plan)
-    images, plan, out = images.contiguous(), plan.contiguous(), torch.empty(images.shape, dtype=torch.uint8)
-    threads = torch.get_num_threads()
-    room = 4 * ((height + 4) * (width + 4) + 6 * width + height * width)
-    scratch = torch.empty(threads * room, dtype=torch.uint8)
-    run(
-        "change", "change", images.data_ptr(), batch, height, width, channels, plan.data_ptr(), plan.shape[1],
-        scratch.data_ptr(), room, out.data_ptr(), threads,
-    )  # fmt: skip
-    return out
+    return augment.augment(images, None, plan=plan)
 
 
 def by_torch(images: Tensor, plan: Tensor) -> Tensor:
@@ -56,10 +46,10 @@ def by_torch(images: Tensor, plan: Tensor) -> Tensor:
         parts = []
         for number, same in zip(numbers.tolist(), order.split(counts.tolist()), strict=True):
             for where in same.split(max(1, IN_CACHE // max(1, images[0].numel()))):
-                taken = images.index_select(0, where.to(images.device, non_blocking=True))
-                values = step[where, 1:].to(images.device, non_blocking=True)
+                taken = images.index_select(0, sent(where, images.device))
+                values = sent(step[where, 1:], images.device)
                 parts.append(_one(CODES[number], taken, values))
-        images = torch.cat(parts).index_select(0, order.argsort().to(images.device, non_blocking=True))
+        images = torch.cat(parts).index_select(0, sent(order.argsort(), images.device))
     return images
 
 

@@ -20,7 +20,7 @@ from conveyor.data.transform import augment, erasing, geometry, jitter, mixing, 
 from conveyor.data.transform.normalize import Normalization
 from conveyor.data.transform.randaugment import randaugment, trivialaugment
 from conveyor.numerics import keyed
-from conveyor.numerics.copy_stream import CopyStream
+from conveyor.numerics.copy_stream import CopyStream, sent
 from conveyor.options import Options
 
 
@@ -94,12 +94,15 @@ class Prepare:
 
     def _pixels(self, batch: Batch, train: bool) -> Batch:
         """Crop, flip, augment, resize and normalise: float32 [B, H, W, C]."""
-        images = batch.images
+        images, size = batch.images, self.size(batch.epoch, train)
+        boxes = None
+        if train and self._data.random_erasing:
+            (boxes,) = self._erased(batch.samples, batch.epoch, size, size)
         if self._in_one_pass(batch, train):
             offsets, mask = self._moves_of(batch, train)
-            images = augment.augment(
-                images, self.normalization, offsets, self._data.crop_padding, self._data.crop_fill, mask
-            )
+            padding, fill, plan = self._data.crop_padding, self._data.crop_fill, self._plan(batch, train, size, size)
+            images = augment.augment(images, self.normalization, offsets, padding, fill, mask, plan, boxes)
+            boxes = None
         elif self.normalization.per_image and self._info.kind == "memory":
             # Statistics are those of the stored image, so padding is zero in normalised values.
             images = self._normalized(self._augmented(images, batch, train))
@@ -107,24 +110,20 @@ class Prepare:
         else:
             images = self._augmented(self._geometry(images, batch, train), batch, train)
             images = self._normalized(images)
-        if train and self._data.random_erasing:
-            (found,) = self._erased(batch.samples, batch.epoch, *images.shape[1:3])
-            images = erasing.erase(images, found)
+        if boxes is not None:
+            images = erasing.erase(images, boxes)
         return dataclasses.replace(batch, images=images, prepared=True)
 
     def _in_one_pass(self, batch: Batch, train: bool) -> bool:
-        """Whether only shifts, mirroring and normalisation are needed, and `augment` can do them in one pass."""
-        if self._cuts_boxes(train) or (train and self._recolours):
-            return False
-        size = self.size(batch.epoch, train)
-        return batch.images.shape[1:3] == (size, size) and augment.applies(batch.images, self.normalization)
+        """Whether `augment` can do all that is needed in one pass: images keep their size, and nothing is cut out."""
+        size, planned = self.size(batch.epoch, train), train and self._recolours
+        fits = not self._cuts_boxes(train) and batch.images.shape[1:3] == (size, size)
+        return fits and augment.applies(batch.images, self.normalization, planned=planned)
 
     def _normalized(self, images: Tensor) -> Tensor:
         if images.shape[3] != len(self.normalization.scale):
             # Photographs read as grey for a network with one channel.
             self.normalization = Normalization.named(self.normalization_name, images.shape[3])
-        if augment.applies(images, self.normalization):
-            return augment.augment(images, self.normalization, None, 0, "zero", None)
         return self.normalization(images)
 
     def _geometry(self, images: Tensor, batch: Batch, train: bool) -> Tensor:
@@ -156,7 +155,7 @@ class Prepare:
         if not self._is_varied(train) or not (self._pads or self.flip != "none"):
             return None, None
         moves, where = self._moves(batch.samples, batch.epoch), batch.images.device
-        return tuple(None if one is None else one.to(where, non_blocking=True) for one in moves)
+        return tuple(None if one is None else sent(one, where) for one in moves)
 
     def _draw_moves(self, samples: Tensor, epoch: int) -> geometry.Rows:
         draws = geometry.draw(self._seed, epoch, samples)
@@ -181,10 +180,11 @@ class Prepare:
         return self._data.augment != "none" or any(self._data.color_jitter)
 
     def _augmented(self, images: Tensor, batch: Batch, train: bool) -> Tensor:
-        if not (train and self._recolours):
-            return images
-        (plan,) = self._plans(batch.samples, batch.epoch, *images.shape[1:3])
-        return operations.change(images, plan)
+        plan = self._plan(batch, train, *images.shape[1:3])
+        return images if plan is None else operations.change(images, plan)
+
+    def _plan(self, batch: Batch, train: bool, height: int, width: int) -> Tensor | None:
+        return self._plans(batch.samples, batch.epoch, height, width)[0] if train and self._recolours else None
 
     def _draw_plan(self, samples: Tensor, epoch: int, height: int, width: int) -> geometry.Rows:
         data, key, size = self._data, (self._seed, epoch, samples), (height, width)

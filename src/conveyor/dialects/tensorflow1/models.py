@@ -104,7 +104,7 @@ def _efficientnet_names(depth: float) -> list[str]:
 
 def trained(name: str, words: list[str]) -> list[str]:
     """`--train-only` for variables whose names contain one of `words`; variables are known here by their layer."""
-    scopes = _scopes(name)
+    scopes = layer_scopes(name)
     found: dict[str, None] = {}
     for word in words:
         layers = [layer for scope, ours in scopes.items() if word in f"{scope}/" for layer in ours]
@@ -114,7 +114,7 @@ def trained(name: str, words: list[str]) -> list[str]:
     return list(found)
 
 
-def _scopes(name: str) -> dict[str, tuple[str, ...]]:
+def layer_scopes(name: str) -> dict[str, tuple[str, ...]]:
     """What the original's variables begin with, layer by layer, and how our names of the same parameters begin."""
     entry = catalogue.entry(name)
     if entry.family in ("resnet", "resnext"):

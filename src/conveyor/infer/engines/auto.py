@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from conveyor.errors import UserError, first_line
 from conveyor.files import cache_folder
+from conveyor.infer import AnswerPrecision
 from conveyor.infer.engines.engine import Engine, Source, open_named
 from conveyor.infer.machine import OtherWork
 from conveyor.measure.processor import processor
@@ -51,7 +52,7 @@ class Choice:
     threads: int
     quiet: bool
     remembered: bool = False
-    precision: str = "float32"
+    precision: AnswerPrecision = AnswerPrecision.FLOAT32
     asked: bool = False
     """Whether the user named the engine."""
 

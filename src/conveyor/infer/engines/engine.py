@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.errors import UserError, did_you_mean
-from conveyor.infer import ENGINES
+from conveyor.infer import ENGINES, AnswerPrecision
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.layout import usable_cores
 
@@ -67,11 +67,13 @@ class Source:
     batch: int | None = None
     """The only batch that the file takes; none: any."""
 
-    precision: str = "float32"
+    precision: AnswerPrecision = AnswerPrecision.FLOAT32
     """What engines compute in, of `PRECISIONS`; the files of `int8` are quantised, those of `bfloat16` are float32."""
 
     @classmethod
-    def of_file(cls, preprocessing: Preprocessing, file: Path, batch: int | None, precision: str) -> "Source":
+    def of_file(
+        cls, preprocessing: Preprocessing, file: Path, batch: int | None, precision: AnswerPrecision
+    ) -> "Source":
         """From an ONNX or OpenVINO file, told apart by its name."""
         kind = "onnx" if file.suffix == ".onnx" else "openvino"
         return cls(preprocessing, batch=batch, precision=precision, **{kind: file})  # type: ignore[arg-type]
@@ -83,10 +85,14 @@ class Source:
         fitting = []
         any_batch = self.batch in (None, 1)
         converted = self.graph is not None and find_spec("onnxscript") is not None
-        if self.graph is not None and self.precision != "int8":
+        if self.graph is not None and self.precision != AnswerPrecision.INT8:
             fitting.append("torch")
         # ONNX Runtime has no bfloat16 convolution on CPUs.
-        if (converted or self.onnx is not None) and find_spec("onnxruntime") and self.precision != "bfloat16":
+        if (
+            (converted or self.onnx is not None)
+            and find_spec("onnxruntime")
+            and self.precision != AnswerPrecision.BFLOAT16
+        ):
             fitting += ["onnxruntime", "onnxruntime-per-core"] if any_batch else ["onnxruntime"]
         if (self.onnx or self.openvino or converted) and find_spec("openvino"):
             fitting += ["openvino", "openvino-per-core"] if any_batch else ["openvino"]
@@ -119,7 +125,7 @@ def open_named(source: Source, engine: str, *, batch: int, threads: int, spin: b
         assert source.graph is not None
         from conveyor.infer.engines.torch_engine import TorchEngine
 
-        return TorchEngine(source.graph, threads, half=source.precision == "bfloat16")
+        return TorchEngine(source.graph, threads, half=source.precision == AnswerPrecision.BFLOAT16)
     if engine == "onnxruntime":
         from conveyor.infer.engines.onnxruntime_engine import OnnxRuntimeEngine
 
@@ -139,7 +145,10 @@ def _why_not(source: Source, engine: str) -> str:
     needed = "openvino onnx onnxscript" if engine.startswith("openvino") else "onnx onnxscript onnxruntime"
     if engine.endswith("-per-core") and source.batch not in (None, 1):
         return f"the engine {engine} takes one image at a time, {stored} takes {source.batch}: choose from {able}"
-    if (source.precision, engine.partition("-")[0]) in (("bfloat16", "onnxruntime"), ("int8", "torch")):
+    if (source.precision, engine.partition("-")[0]) in (
+        (AnswerPrecision.BFLOAT16, "onnxruntime"),
+        (AnswerPrecision.INT8, "torch"),
+    ):
         return f"the engine {engine} cannot compute in {source.precision}: choose from {able}"
     if source.graph is None and (engine == "torch" or source.openvino):
         return f"the engine {engine} cannot run {stored}: choose from {able}, or export the run in another format"

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from conveyor.infer import AnswerPrecision
 from conveyor.infer.engines import signal_stack
 from conveyor.infer.engines.engine import Engine, Source
 from conveyor.measure.processor import multiplies_bfloat16
@@ -42,7 +43,9 @@ class OpenVinoEngine(Engine):
             assert source.graph is not None
             self._model = self._core.read_model(model=to_onnx(source.graph), weights=b"")
         self._any_batch = source.batch is None
-        half = source.precision == "bfloat16" or (source.precision == "int8" and multiplies_bfloat16())
+        half = source.precision == AnswerPrecision.BFLOAT16 or (
+            source.precision == AnswerPrecision.INT8 and multiplies_bfloat16()
+        )
         self._settings = {
             "PERFORMANCE_HINT": "LATENCY" if self._workers == 1 else "THROUGHPUT",
             "INFERENCE_PRECISION_HINT": "bf16" if half else "f32",

@@ -29,7 +29,8 @@ class Stochastic(nn.Module):
         if key is None:
             draws = torch.rand(x.shape[0], per_sample, device=x.device)
         else:
-            slots = torch.tensor(key.slots, dtype=torch.int64, device=x.device)
+            # Neighbours: a list of numbers would be copied to a GPU, which waits for what it was given before.
+            slots = torch.arange(key.slots[0], key.slots[-1] + 1, device=x.device)
             count = x.shape[0] // len(key.slots) * per_sample
             draws = uniform(key.seed, key.update, slots, self.label, count=count).view(-1, per_sample)
         return (draws >= self.rate).to(x.dtype).div_(1.0 - self.rate) if self.rate < 1.0 else torch.zeros_like(draws)

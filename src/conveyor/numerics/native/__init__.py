@@ -1,1 +1,1 @@
-"""Kernels in C for what eager PyTorch does in too many passes over memory; compiled on first use where a compiler is."""
+"""Kernels in C for what eager PyTorch does in too many passes over memory; compiled when the package is built."""

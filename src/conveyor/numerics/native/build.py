@@ -1,17 +1,14 @@
-"""The kernels of this machine: from the package, where its build has compiled them, else compiled once at their first use.
-
-The second is for a package that was built without a compiler or whose sources were changed since. Without either nothing
-breaks: PyTorch's own operations take their place.
-"""
+"""The kernels of this machine, from the package, whose build compiles them; without them PyTorch's operations take their place."""
 
 import ctypes
 import functools
 import logging
 import os
+import platform
 from pathlib import Path
 from typing import Any
 
-from conveyor.files import cache_folder
+from conveyor.measure.processor import processor
 from conveyor.numerics.native import compile as recipe
 
 _logger = logging.getLogger(__name__)
@@ -44,16 +41,19 @@ def load(name: str, otherwise: str) -> ctypes.CDLL | None:
         path, _ = find(name)
         return None if path is None else ctypes.CDLL(str(path))
     except OSError as error:
-        _logger.warning("%s.c could not be compiled (%s): %s", name, error, otherwise)
+        _logger.warning("the kernels of %s.c cannot be loaded (%s): %s", name, error, otherwise)
         return None
 
 
-def find(name: str, *, compiling: bool = True) -> tuple[Path | None, str]:
-    """The library's path and the level of instructions that it is for; or None and why there is none.
+def levels_here() -> list[str]:
+    """The levels of instructions that this processor has, best first; none on a system that is not Linux."""
+    known = recipe.LEVELS.get(platform.machine(), {}) if platform.system() == "Linux" else {}
+    return [level for level in known if recipe.NEEDS.get(level, set()) <= processor().flags]
 
-    `compiling`: one that is not there is made, if it can be; an OSError says what the compiler had to say.
-    """
-    levels = recipe.levels_here()
+
+def find(name: str) -> tuple[Path | None, str]:
+    """The library's path and the level of instructions that it is for; or None and why there is none."""
+    levels = levels_here()
     if os.environ.get(SWITCH, "1") == "0":
         return None, f"switched off by {SWITCH}=0"
     if not levels:
@@ -62,32 +62,13 @@ def find(name: str, *, compiling: bool = True) -> tuple[Path | None, str]:
         built = recipe.BUILT / level / recipe.file_name(name, level)
         if built.exists():
             return built, level
-    level = levels[0]
-    kept = cache_folder() / "native" / level / recipe.file_name(name, level)
-    if kept.exists() and _is_ours(kept):
-        return kept, level
-    compiler = recipe.find_compiler()
-    if compiler is None:
-        _logger.info("%s.c is not compiled, and there is no C compiler", name)
-        return None, "not compiled when the package was built, and no C compiler here"
-    if compiling:
-        kept.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        _logger.info("compiling %s.c for this processor: some seconds, once", name)
-        recipe.make(compiler, name, level, kept)
-        kept.chmod(0o700)
-    return kept, level
+    return None, "not compiled when the package was built, or its source was changed since: install the package again"
 
 
 def missing() -> dict[str, str]:
     """The kernels that cannot be had here, and why."""
-    found = {name: find(name, compiling=False) for name in recipe.SOURCES}
+    found = {name: find(name) for name in recipe.SOURCES}
     return {name: why for name, (path, why) in found.items() if path is None}
-
-
-def _is_ours(path: Path) -> bool:
-    """Never load a library that somebody else could have written."""
-    status = path.stat()
-    return status.st_uid == os.getuid() and not status.st_mode & 0o022
 
 
 _POINTER, _SIZE, _NUMBER, _WORD = ctypes.c_void_p, ctypes.c_ssize_t, ctypes.c_int, ctypes.c_uint64
@@ -122,9 +103,11 @@ FUNCTIONS: dict[str, dict[str, tuple[list[type], type | None]]] = {
         "conveyor_winograd_weights": ([*[_POINTER] * 3, *[_SIZE] * 5], _NUMBER),
     },
     "rounding": {"conveyor_round": ([_POINTER, _POINTER, _SIZE, _WORD, _NUMBER, _NUMBER], None)},
-    "augment": {"conveyor_augment": ([_POINTER, *[_SIZE] * 5, _NUMBER, *[_POINTER] * 6, _NUMBER], None)},
-    "change": {
-        "conveyor_change": ([_POINTER, *[_SIZE] * 4, _POINTER, _SIZE, _POINTER, _SIZE, _POINTER, _NUMBER], None)
+    "augment": {
+        "conveyor_augment": (
+            [_POINTER, *[_SIZE] * 5, _NUMBER, *[_POINTER] * 3, _SIZE, *[_POINTER] * 4, _SIZE, _POINTER, _NUMBER],
+            None,
+        )
     },
 }
 """Arguments and results of the functions in each source file."""

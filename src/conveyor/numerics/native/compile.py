@@ -21,13 +21,13 @@ BUILT = Path(__file__).parent / "built"
 # -fno-thread-jumps: it makes branches of the limits of a sigmoid, which then costs 2.6 times the time.
 _USUAL = ("-O3", "-fno-thread-jumps", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 _EXACT = ("-O3", "-ffp-contract=off")
+_FINITE = ("-ffinite-math-only", "-fno-signed-zeros")
 _SAID = (*_USUAL, "-ffp-contract=off")
 """Products and sums are joined where the source says so: see `FMA` in sums.h."""
 SOURCES: Mapping[str, tuple[str, tuple[str, ...]]] = {
     "norm_act": ("numerics/native/norm_act.c", _SAID),
     **{name: (f"numerics/native/{name}.c", _USUAL) for name in ("group_norm", "depthwise", "winograd", "rounding")},
-    "augment": ("data/native/augment.c", (*_EXACT, "-fopenmp")),
-    "change": ("data/native/change.c", (*_EXACT, "-fopenmp", "-fno-math-errno", "-fno-trapping-math")),
+    "augment": ("data/native/augment.c", (*_EXACT, "-fopenmp", "-fno-math-errno", "-fno-trapping-math", *_FINITE)),
     "jpeg_crop": ("data/native/jpeg_crop.c", (*_EXACT, "-Wl,--no-as-needed", "-ldl")),
 }
 """Kernels by name: the source file in the package, and its flags."""
@@ -44,18 +44,7 @@ NEEDS = {
     "avx512": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx2", "fma", "bmi2", "f16c"},
     "avx2": {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"},
 }
-"""Words of /proc/cpuinfo that a level needs."""
-
-
-def levels_here() -> list[str]:
-    """The levels that this processor has, best first; none on a system that is not Linux."""
-    if platform.system() != "Linux":
-        return []
-    try:
-        words = set(Path("/proc/cpuinfo").read_text().split())
-    except OSError:
-        words = set()
-    return [level for level in LEVELS.get(platform.machine(), {}) if NEEDS.get(level, set()) <= words]
+"""The instruction sets that a level needs, by the system's names."""
 
 
 def find_compiler() -> str | None:

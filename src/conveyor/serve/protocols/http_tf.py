@@ -9,7 +9,6 @@ import orjson
 from numpy.typing import NDArray
 
 from conveyor.serve.errors import Refused
-from conveyor.serve.model import ServedModel
 from conveyor.serve.protocols.arrays import as_images
 from conveyor.serve.protocols.images import not_json
 from conveyor.serve.service import Asked, Service
@@ -31,25 +30,6 @@ def status(service: Service, name: str, version: str | None = None) -> dict[str,
         found.insert(0, {"version": model.version, "state": state, "status": {"error_code": "OK", "error_message": ""}})
     service.model(name)
     return {"model_version_status": found}
-
-
-def metadata(model: ServedModel) -> dict[str, Any]:
-    """The signature, in the form TensorFlow Serving gives it."""
-    height, width, channels = model.preprocessing.image_shape
-
-    def tensor(name: str, dtype: str, *sizes: int) -> dict[str, Any]:
-        shape = {"dim": [{"size": str(size), "name": ""} for size in (-1, *sizes)], "unknown_rank": False}
-        return {name: {"dtype": dtype, "tensor_shape": shape, "name": name}}
-
-    signature = {
-        "inputs": tensor("images", "DT_UINT8", height, width, channels),
-        "outputs": tensor("logits", "DT_FLOAT", model.num_classes),
-        "method_name": "tensorflow/serving/predict",
-    }
-    return {
-        "model_spec": {"name": model.name, "signature_name": "", "version": model.version},
-        "metadata": {"signature_def": {"signature_def": {SIGNATURE: signature}}},
-    }
 
 
 async def predict(service: Service, asked: Asked, body: bytes) -> bytes:

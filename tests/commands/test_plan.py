@@ -153,6 +153,6 @@ def test_a_cluster_of_8_64_and_1024_devices(capsys: pytest.CaptureFixture[str]) 
     assert [one["devices"] for one in forecasts] == [8, 64, 1024]  # type: ignore[attr-defined]
     assert forecasts[-1]["data_seconds"] > 0  # type: ignore[index]
     assert main([*SMALL, *words]) == 0
-    assert "1024 devices wait for the storage" in capsys.readouterr().out
+    assert "with 1024 devices an update waits for the storage" in capsys.readouterr().out
     assert main([*SMALL, "--cluster", "--simulate", "hosts=2"]) == 2
     assert "give one of them" in capsys.readouterr().err

@@ -12,7 +12,7 @@ import torch
 from conveyor.numerics.native import build
 from conveyor.numerics.native import compile as recipe
 
-needs_compiler = pytest.mark.skipif(recipe.find_compiler() is None or not recipe.levels_here(), reason="no C compiler")
+needs_compiler = pytest.mark.skipif(recipe.find_compiler() is None or not build.levels_here(), reason="no C compiler")
 
 
 @pytest.fixture
@@ -27,10 +27,8 @@ def empty(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Path]:
 
 @needs_compiler
 def test_the_best_level_that_was_built_is_taken(empty: Path) -> None:
-    levels = recipe.levels_here()
-    path, level = build.find("rounding", compiling=False)
-    assert path is not None
-    assert (path.exists(), level) == (False, levels[0])
+    levels = build.levels_here()
+    assert build.find("rounding")[0] is None
     last = recipe.BUILT / levels[-1] / recipe.file_name("rounding", levels[-1])
     recipe.make(recipe.find_compiler() or "", "rounding", levels[-1], last)
     assert build.find("rounding") == (last, levels[-1])
@@ -41,9 +39,9 @@ def test_the_best_level_that_was_built_is_taken(empty: Path) -> None:
 def test_why_there_is_none(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)
-    if recipe.levels_here():
+    if build.levels_here():
         assert set(build.missing()) == set(recipe.SOURCES)
-        assert "no C compiler" in build.missing()["winograd"]
+        assert "not compiled when the package was built" in build.missing()["winograd"]
     assert recipe.make_all() == {"all": "no C compiler found"}
     assert build.library("rounding") is None
     monkeypatch.setenv(build.SWITCH, "0")
@@ -69,7 +67,7 @@ def made(name: str, level: str, scratch: Path) -> ctypes.CDLL:
 
 
 @needs_compiler
-@pytest.mark.skipif("avx512" not in recipe.levels_here(), reason="needs AVX-512 to compare with AVX2")
+@pytest.mark.skipif("avx512" not in build.levels_here(), reason="needs AVX-512 to compare with AVX2")
 @pytest.mark.parametrize("ending", ["", "_brain"])
 def test_avx2_and_avx512_compute_the_same_bits(ending: str, tmp_path: Path) -> None:
     dtype = torch.bfloat16 if ending else torch.float32
@@ -104,7 +102,7 @@ def test_avx2_and_avx512_compute_the_same_bits(ending: str, tmp_path: Path) -> N
 
 
 @needs_compiler
-@pytest.mark.skipif("avx512" not in recipe.levels_here(), reason="needs AVX-512 to compare with AVX2")
+@pytest.mark.skipif("avx512" not in build.levels_here(), reason="needs AVX-512 to compare with AVX2")
 @pytest.mark.parametrize("ending", ["", "_brain"])
 @pytest.mark.parametrize("sizes", [(3, 9, 13, 48, 80), (8, 14, 14, 64, 64), (2, 5, 6, 16, 32)])
 def test_winograd_has_the_same_bits_at_both_widths(ending: str, sizes: tuple[int, ...], tmp_path: Path) -> None:

@@ -1,0 +1,374 @@
+/* Operations of augmentation on an 8-bit image of one or three channels: see transform/operations.py, which does the same by
+ * PyTorch. Whole numbers, and float32 and float64 operations rounded one after the other, so the bits are equal.
+ *
+ * An image is [height][width][channels], and [channels][height][width] for what looks at more than single levels: colours
+ * of neighbouring pixels then lie side by side, as wide instructions take them. Loops go over whole planes: a row of 32
+ * pixels is too short for them.
+ */
+
+#include <math.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+
+enum { IDENTITY, AUTOCONTRAST, EQUALIZE, SOLARIZE, POSTERIZE, COLOR, CONTRAST, BRIGHTNESS, SHARPNESS, NEAREST, BILINEAR, HUE };
+
+#define ANYHOW (1 << SOLARIZE | 1 << POSTERIZE | 1 << BRIGHTNESS) /* steps that look at single levels */
+#define IN_PIXELS (1 << NEAREST | 1 << BILINEAR)                  /* all others take planes */
+#define VALUES 8 /* of a step in the plan: a code, six values, the level outside the image */
+#define EDGE 2   /* pixels of that level around an image of whole words */
+
+typedef uint8_t sixteen __attribute__((vector_size(16)));
+#ifdef __clang__
+#define SHUFFLE(one, other, ...) __builtin_shufflevector(one, other, __VA_ARGS__)
+#else /* GCC has that name from version 12 on only */
+#define SHUFFLE(one, other, ...) __builtin_shuffle(one, other, (sixteen){__VA_ARGS__})
+#endif
+#if defined(__SSSE3__) || defined(__ARM_NEON)
+#define SHUFFLES 1 /* in one instruction; elsewhere byte after byte, which plain loops do faster */
+#else
+#define SHUFFLES 0
+#endif
+
+typedef struct {
+    ptrdiff_t height, width, channels;
+} shape;
+
+static inline int32_t blend(int32_t plain, int32_t value, float factor)
+{
+    return (int32_t)fminf(fmaxf((float)(value - plain) * factor + (float)plain, 0), 255);
+}
+
+static inline int32_t luma(int32_t red, int32_t green, int32_t blue)
+{
+    return (red * 19595 + green * 38470 + blue * 7471 + 32768) >> 16;
+}
+
+static void solarize(uint8_t *restrict image, ptrdiff_t size, double threshold)
+{
+    const int first = (int)ceil(threshold);
+    if (first > 255)
+        return;
+    const uint8_t least = (uint8_t)(first < 0 ? 0 : first);
+    for (ptrdiff_t i = 0; i < size; i++)
+        image[i] = image[i] >= least ? (uint8_t)~image[i] : image[i];
+}
+
+static void posterize(uint8_t *restrict image, ptrdiff_t size, int bits)
+{
+    const uint8_t kept = (uint8_t)(255u << bits);
+    for (ptrdiff_t i = 0; i < size; i++)
+        image[i] &= kept;
+}
+
+static void brighten(uint8_t *restrict image, ptrdiff_t size, int32_t plain, float factor)
+{
+    for (ptrdiff_t i = 0; i < size; i++)
+        image[i] = (uint8_t)blend(plain, image[i], factor);
+}
+
+/* Of three planes, or of one, which is grey already: the shares of the colours add up to 1. */
+static int32_t mean_grey(const uint8_t *red, const uint8_t *green, const uint8_t *blue, ptrdiff_t pixels)
+{
+    int64_t sum = 0;
+    for (ptrdiff_t done = 0; done < pixels;) {
+        int32_t part = 0;
+        for (const ptrdiff_t end = pixels - done < 4096 ? pixels : done + 4096; done < end; done++)
+            part += luma(red[done], green[done], blue[done]);
+        sum += part;
+    }
+    return (int32_t)floor((double)sum / (double)pixels + 0.5);
+}
+
+static void color(uint8_t *restrict red, uint8_t *restrict green, uint8_t *restrict blue, ptrdiff_t pixels, float factor)
+{
+    for (ptrdiff_t i = 0; i < pixels; i++) {
+        const int32_t plain = luma(red[i], green[i], blue[i]);
+        red[i] = (uint8_t)blend(plain, red[i], factor);
+        green[i] = (uint8_t)blend(plain, green[i], factor);
+        blue[i] = (uint8_t)blend(plain, blue[i], factor);
+    }
+}
+
+static inline uint8_t of_hue(float n, float hue, float value, float spread)
+{
+    float k = hue + n;
+    k = k - 6 * floorf(k * (float)(1.0 / 6));
+    const float part = fminf(fmaxf(fminf(4 - k, k), 0), 1);
+    return (uint8_t)(int32_t)(value - part * spread + 0.5f);
+}
+
+static void turn_hue(uint8_t *restrict reds, uint8_t *restrict greens, uint8_t *restrict blues, ptrdiff_t pixels, float share)
+{
+    const float turned = 6 * share;
+    for (ptrdiff_t i = 0; i < pixels; i++) {
+        const float red = reds[i], green = greens[i], blue = blues[i];
+        const float value = fmaxf(fmaxf(red, green), blue), spread = value - fminf(fminf(red, green), blue);
+        const float top = value == red ? green - blue : value == green ? blue - red : red - green;
+        const float sector = value == red ? 0.0f : value == green ? 2.0f : 4.0f;
+        const float hue = sector + top / fmaxf(spread, 1) + turned;
+        reds[i] = of_hue(5, hue, value, spread);
+        greens[i] = of_hue(3, hue, value, spread);
+        blues[i] = of_hue(1, hue, value, spread);
+    }
+}
+
+static void autocontrast(uint8_t *restrict plane, ptrdiff_t pixels)
+{
+    uint8_t low = 255, high = 0;
+    for (ptrdiff_t i = 0; i < pixels; i++) {
+        low = plane[i] < low ? plane[i] : low;
+        high = plane[i] > high ? plane[i] : high;
+    }
+    if (high <= low)
+        return;
+    const double scale = 255.0 / (high - low), offset = -(double)low * scale;
+    for (ptrdiff_t i = 0; i < pixels; i++)
+        plane[i] = (uint8_t)(int32_t)fmin(fmax(plane[i] * scale + offset, 0), 255);
+}
+
+static void equalize(uint8_t *restrict plane, ptrdiff_t pixels)
+{
+    uint32_t counts[4][256] = {{0}}; /* neighbours are often equal: several sets of counters wait less for each other */
+    ptrdiff_t i = 0;
+    for (; i + 4 <= pixels; i += 4)
+        for (int set = 0; set < 4; set++)
+            counts[set][plane[i + set]]++;
+    for (; i < pixels; i++)
+        counts[0][plane[i]]++;
+    for (int level = 0; level < 256; level++)
+        counts[0][level] += counts[1][level] + counts[2][level] + counts[3][level];
+    int high = 255;
+    while (!counts[0][high])
+        high--;
+    const int32_t step = (int32_t)(pixels - counts[0][high]) / 255;
+    if (!step)
+        return;
+    int32_t darker[256], sum = step / 2;
+    for (int level = 0; level < 256; level++) {
+        darker[level] = sum;
+        sum += (int32_t)counts[0][level];
+    }
+    uint8_t table[256];
+    for (int level = 0; level < 256; level++) /* darker / step: with the half, it is never near a whole number */
+        table[level] = (uint8_t)(int32_t)fmin((darker[level] + 0.5) * (1.0 / step), 255);
+    for (i = 0; i < pixels; i++)
+        plane[i] = table[plane[i]];
+}
+
+/* Of one plane; `sums` has room for `pixels`. What is found at the left and right border comes from other rows: it is put back. */
+static void sharpness(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t height, ptrdiff_t width, float factor, uint16_t *restrict sums)
+{
+    const ptrdiff_t first = width, end = (height - 1) * width;
+    memcpy(to, from, (size_t)(height * width));
+    if (height < 3 || width < 3)
+        return;
+    for (ptrdiff_t i = first; i < end; i++)
+        sums[i] = (uint16_t)(from[i - width] + from[i] + from[i + width]);
+    for (ptrdiff_t i = first + 1; i < end - 1; i++) { /* (2 n + 13) / 26 of whole numbers is (n + 6) / 13 */
+        const uint16_t sum = (uint16_t)(sums[i - 1] + sums[i] + sums[i + 1] + 4 * from[i] + 6);
+        to[i] = (uint8_t)blend((uint16_t)((uint32_t)sum * 5042 >> 16), from[i], factor); /* sum / 13 below 6,500 */
+    }
+    for (ptrdiff_t i = first; i < end; i += width) {
+        to[i] = from[i];
+        to[i + width - 1] = from[i + width - 1];
+    }
+}
+
+/* Pixels as words, with EDGE pixels of level `fill` on each side. Up to 4 bytes behind the image are read. */
+static void widen(uint32_t *restrict to, const uint8_t *restrict from, shape of, uint32_t fill)
+{
+    const ptrdiff_t wide = of.width + 2 * EDGE;
+    for (ptrdiff_t i = 0; i < wide * (of.height + 2 * EDGE); i++)
+        to[i] = fill * 0x01010101u;
+    for (ptrdiff_t y = 0; y < of.height; y++, from += of.width * of.channels) {
+        uint32_t *restrict row = to + (y + EDGE) * wide + EDGE;
+        ptrdiff_t x = 0;
+        for (; SHUFFLES && of.channels == 3 && x + 4 <= of.width; x += 4) {
+            sixteen four;
+            memcpy(&four, from + 3 * x, 16);
+            four = SHUFFLE(four, (sixteen){0}, 0, 1, 2, 16, 3, 4, 5, 16, 6, 7, 8, 16, 9, 10, 11, 16);
+            memcpy(row + x, &four, 16);
+        }
+        for (; x < of.width; x++)
+            row[x] = of.channels == 1 ? from[x] : from[3 * x] | (uint32_t)from[3 * x + 1] << 8 | (uint32_t)from[3 * x + 2] << 16;
+    }
+}
+
+/* The reverse, without an edge. */
+static void narrow(uint8_t *restrict to, const uint32_t *restrict from, ptrdiff_t pixels, ptrdiff_t channels)
+{
+    ptrdiff_t i = 0;
+    for (; SHUFFLES && channels == 3 && i + 6 <= pixels; i += 4) { /* the last 4 of 16 bytes are written again */
+        sixteen four;
+        memcpy(&four, from + i, 16);
+        four = SHUFFLE(four, four, 0, 1, 2, 4, 5, 6, 8, 9, 10, 12, 13, 14, 0, 0, 0, 0);
+        memcpy(to + 3 * i, &four, 16);
+    }
+    for (; i < pixels; i++)
+        for (ptrdiff_t c = 0; c < channels; c++)
+            to[channels * i + c] = (uint8_t)(from[i] >> (8 * c));
+}
+
+/* Two levels in each of two words, in the bytes 0 and 2: a + (b - a) part / 256, rounded. */
+static inline uint32_t between(uint32_t a, uint32_t b, uint32_t part)
+{
+    return ((a << 8) + (b - a) * part + 0x00800080u) >> 8 & 0x00ff00ffu;
+}
+
+static inline int32_t within(int32_t value, int32_t end)
+{
+    value = value < -EDGE ? -EDGE : value;
+    return value > end ? end : value;
+}
+
+/* Of each pixel of a line where it comes from in the image of words; what is far outside stays within the edge. */
+static void places(int32_t *restrict to, int32_t width, int32_t height, int32_t across, int32_t step_across, int32_t down, int32_t step_down)
+{
+    for (int32_t x = 0; x < width; x++)
+        to[x] = within((step_down * x + down) >> 16, height) * (width + 2 * EDGE) + within((step_across * x + across) >> 16, width);
+}
+
+/* Of each pixel two neighbours of the upper row, then of the lower: loads from anywhere here, arithmetic in the function below. */
+static void neighbours(uint32_t *restrict upper, uint32_t *restrict lower, const uint32_t *restrict pixels, const int32_t *restrict at, int32_t width)
+{
+    for (int32_t x = 0; x < width; x++) {
+        memcpy(upper + 2 * x, pixels + at[x], 8);
+        memcpy(lower + 2 * x, pixels + at[x] + width + 2 * EDGE, 8);
+        __asm__ volatile(""); /* or GCC would gather wide words from single loads, which takes longer */
+    }
+}
+
+static void mix(uint32_t *restrict to, const uint32_t *restrict upper, const uint32_t *restrict lower, int32_t width, int32_t across, int32_t step_across, int32_t down, int32_t step_down)
+{
+    const uint32_t m = 0x00ff00ffu;
+    for (int32_t x = 0; x < width; x++) {
+        const uint32_t right = (step_across * x + across) >> 8 & 255, below = (step_down * x + down) >> 8 & 255;
+        const uint32_t a = upper[2 * x], b = upper[2 * x + 1], c = lower[2 * x], d = lower[2 * x + 1];
+        const uint32_t even = between(between(a & m, b & m, right), between(c & m, d & m, right), below);
+        const uint32_t odd = between(between(a >> 8 & m, b >> 8 & m, right), between(c >> 8 & m, d >> 8 & m, right), below);
+        to[x] = even | odd << 8;
+    }
+}
+
+/* `words`: (height + 4)(width + 4) + 2 height * width + 4 width. */
+static void move(uint8_t *restrict to, const uint8_t *from, shape of, const double *values, int bilinear, uint32_t *restrict words)
+{
+    int32_t v[6];
+    for (int i = 0; i < 6; i++)
+        v[i] = (int32_t)values[i];
+    const int32_t width = (int32_t)of.width, height = (int32_t)of.height, wide = width + 2 * EDGE;
+    const int32_t across = v[2] - (bilinear ? 32768 : 0), down = v[5] - (bilinear ? 32768 : 0);
+    const uint32_t *pixels = words + EDGE * wide + EDGE;
+    uint32_t *restrict line = words + (ptrdiff_t)wide * (height + 2 * EDGE), *restrict upper = line + of.height * of.width;
+    uint32_t *restrict lower = upper + 2 * width;
+    int32_t *restrict at = (int32_t *)(lower + 2 * width);
+    widen(words, from, of, (uint32_t)values[6]);
+    for (int32_t y = 0; y < height; y++)
+        places(at + y * width, width, height, v[1] * y + across, v[0], v[4] * y + down, v[3]);
+    for (int32_t y = 0; bilinear && y < height; y++) {
+        neighbours(upper, lower, pixels, at + y * width, width);
+        mix(line + y * width, upper, lower, width, v[1] * y + across, v[0], v[4] * y + down, v[3]);
+    }
+    for (int32_t i = 0; !bilinear && i < height * width; i++) {
+        line[i] = pixels[at[i]];
+        __asm__ volatile("");
+    }
+    narrow(to, line, of.height * of.width, of.channels);
+}
+
+/* Pixels into three planes, 16 pixels at a time: two shuffles bring their bytes into each of three vectors; what the first
+ * leaves open (0) the second fills. */
+static void apart(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t pixels)
+{
+    ptrdiff_t i = 0;
+    for (; SHUFFLES && i + 16 <= pixels; i += 16) {
+        sixteen a, b, c, red, green, blue;
+        memcpy(&a, from + 3 * i, 16);
+        memcpy(&b, from + 3 * i + 16, 16);
+        memcpy(&c, from + 3 * i + 32, 16);
+        red = SHUFFLE(a, b, 0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 0, 0, 0, 0, 0);
+        green = SHUFFLE(a, b, 1, 4, 7, 10, 13, 16, 19, 22, 25, 28, 31, 0, 0, 0, 0, 0);
+        blue = SHUFFLE(a, b, 2, 5, 8, 11, 14, 17, 20, 23, 26, 29, 0, 0, 0, 0, 0, 0);
+        red = SHUFFLE(red, c, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 17, 20, 23, 26, 29);
+        green = SHUFFLE(green, c, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 18, 21, 24, 27, 30);
+        blue = SHUFFLE(blue, c, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 16, 19, 22, 25, 28, 31);
+        memcpy(to + i, &red, 16);
+        memcpy(to + pixels + i, &green, 16);
+        memcpy(to + 2 * pixels + i, &blue, 16);
+    }
+    for (; i < pixels; i++)
+        for (ptrdiff_t c = 0; c < 3; c++)
+            to[c * pixels + i] = from[3 * i + c];
+}
+
+/* Planes into pixels. */
+static void together(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t pixels)
+{
+    ptrdiff_t i = 0;
+    for (; SHUFFLES && i + 16 <= pixels; i += 16) {
+        sixteen a, b, c, red, green, blue;
+        memcpy(&red, from + i, 16);
+        memcpy(&green, from + pixels + i, 16);
+        memcpy(&blue, from + 2 * pixels + i, 16);
+        a = SHUFFLE(red, green, 0, 16, 0, 1, 17, 0, 2, 18, 0, 3, 19, 0, 4, 20, 0, 5);
+        b = SHUFFLE(red, green, 21, 0, 6, 22, 0, 7, 23, 0, 8, 24, 0, 9, 25, 0, 10, 26);
+        c = SHUFFLE(red, green, 0, 11, 27, 0, 12, 28, 0, 13, 29, 0, 14, 30, 0, 15, 31, 0);
+        a = SHUFFLE(a, blue, 0, 1, 16, 3, 4, 17, 6, 7, 18, 9, 10, 19, 12, 13, 20, 15);
+        b = SHUFFLE(b, blue, 0, 21, 2, 3, 22, 5, 6, 23, 8, 9, 24, 11, 12, 25, 14, 15);
+        c = SHUFFLE(c, blue, 26, 1, 2, 27, 4, 5, 28, 7, 8, 29, 10, 11, 30, 13, 14, 31);
+        memcpy(to + 3 * i, &a, 16);
+        memcpy(to + 3 * i + 16, &b, 16);
+        memcpy(to + 3 * i + 32, &c, 16);
+    }
+    for (; i < pixels; i++)
+        for (ptrdiff_t c = 0; c < 3; c++)
+            to[3 * i + c] = from[c * pixels + i];
+}
+
+/* Whether step `code` does something; one channel has no colours to change. */
+static inline int acts(int code, ptrdiff_t channels)
+{
+    return code != IDENTITY && (channels == 3 || (code != HUE && code != COLOR));
+}
+
+/* The steps of a plan one after the other, in both `images` by turns; the number of the one with the result. The image is in the first. */
+static int change(uint8_t *const images[2], shape of, const double *plan, ptrdiff_t steps, uint32_t *words)
+{
+    const ptrdiff_t pixels = of.height * of.width, size = pixels * of.channels;
+    int planes = 0, now = 0;
+    for (ptrdiff_t s = 0; s <= steps; s++, plan += VALUES) {
+        const int code = s < steps ? (int)plan[0] : NEAREST; /* the end takes pixels, too */
+        if (!acts(code, of.channels))
+            continue;
+        if (of.channels == 3 && !(1 << code & ANYHOW) && planes != !(1 << code & IN_PIXELS)) {
+            planes = !planes;
+            (planes ? apart : together)(images[!now], images[now], pixels);
+            now = !now;
+        }
+        if (s == steps)
+            return now;
+        uint8_t *const image = images[now], *const other = images[!now];
+        uint8_t *const green = image + (size - pixels) / 2, *const blue = image + size - pixels;
+        const float factor = (float)plan[1];
+        if (code == SOLARIZE)
+            solarize(image, size, plan[1]);
+        else if (code == POSTERIZE)
+            posterize(image, size, (int)plan[1]);
+        else if (code == BRIGHTNESS || code == CONTRAST)
+            brighten(image, size, code == CONTRAST ? mean_grey(image, green, blue, pixels) : 0, factor);
+        else if (code == COLOR || code == HUE)
+            (code == COLOR ? color : turn_hue)(image, green, blue, pixels, factor);
+        else if (code == NEAREST || code == BILINEAR)
+            move(other, image, of, plan + 1, code == BILINEAR, words);
+        for (ptrdiff_t c = 0; c < of.channels; c++)
+            if (code == EQUALIZE)
+                equalize(image + c * pixels, pixels);
+            else if (code == AUTOCONTRAST)
+                autocontrast(image + c * pixels, pixels);
+            else if (code == SHARPNESS)
+                sharpness(other + c * pixels, image + c * pixels, of.height, of.width, factor, (uint16_t *)words);
+        now ^= code == NEAREST || code == BILINEAR || code == SHARPNESS;
+    }
+    return now;
+}
