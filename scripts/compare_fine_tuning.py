@@ -2,9 +2,11 @@
 
     python scripts/compare_fine_tuning.py WEIGHTS CIFAR OUT --train-py pytorch-image-models/train.py
 
-WEIGHTS are EfficientNet-Lite0's, CIFAR is the folder of CIFAR-10's binary files, OUT a folder for photographs and runs. timm
-and torchvision must be installed: the loops use timm's network. `--train-py` is the script in a checkout of timm. Accuracy is that of the last epoch on images that are
-not trained on; with the same images for all, differences between recipes are less uncertain than the figures.
+WEIGHTS are EfficientNet-Lite0's, CIFAR is the folder of CIFAR-10's binary files, OUT a folder for photographs and runs;
+where OUT/photos is there already (`train` and `val`, a folder per class), those are used. timm and torchvision must be
+installed: the loops use timm's network. `--train-py` is the script in a checkout of timm. Accuracy is that of the last epoch
+on images that are not trained on; with the same images for all, differences between recipes are less uncertain than the
+figures: at the end each recipe is paired with the first, seed by seed.
 """
 
 import argparse
@@ -33,6 +35,8 @@ from conveyor import models
 from conveyor.models.weights import load_weights
 
 NAME, BATCH = "tf_efficientnet_lite0", 32
+OURS: dict[str, str] = {"conveyor": "", "conveyor warmup 5%": "--warmup 5%", "conveyor warmup 20%": "--warmup 20%"}
+"""Options beside the defaults."""
 LOOPS: dict[str, dict[str, Any]] = {
     "plain sgd 0.01": {"opt": "sgd", "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-4},
     "plain adamw 5e-4": {"opt": "adamw", "lr": 5e-4, "weight_decay": 0.01},
@@ -125,12 +129,14 @@ def script(recipe: str, train_py: Path, out: Path, size: int, epochs: int, seed:
     return float(rows[-1]["eval_top1"])
 
 
-def ours(out: Path, size: int, epochs: int, seed: int) -> float:
+def ours(recipe: str, out: Path, size: int, epochs: int, seed: int) -> float:
     """Top-1 accuracy of `conveyor train --data-dir photos --pretrained tf_efficientnet_lite0`."""
-    run = out / f"run-{seed}"
+    run = out / f"{recipe.replace(' ', '-')}-{seed}"
     words = f"train --data-dir {out / 'photos'} --pretrained {NAME} --weights-dir {out} --image-size {size} --epochs {epochs} "
-    words += f"--seed {seed} --run-dir {run} --epochs-per-validation {epochs} --no-report --threads 1 --layout 1x1"
-    subprocess.run([sys.executable, "-m", "conveyor", *words.split()], check=True)
+    words += (
+        f"--seed {seed} --run-dir {run} --epochs-per-validation {epochs} --no-report --threads 1 --layout 1x1 --quiet"
+    )
+    subprocess.run([sys.executable, "-m", "conveyor", *words.split(), *OURS[recipe].split()], check=True)
     return float(json.loads((run / "result.json").read_text())["accuracy"])
 
 
@@ -153,11 +159,12 @@ def main() -> None:
     asked = parser.parse_args()
     torch.set_num_threads(1)
     out = asked.out.absolute()
-    make_photographs(asked.cifar, out / "photos", {"train": asked.per_class, "val": asked.validation})
+    if not (out / "photos").exists():
+        make_photographs(asked.cifar, out / "photos", {"train": asked.per_class, "val": asked.validation})
     network = models.build("efficientnet_lite0", padding="same", norm_epsilon=1e-3)
     load_weights(network, asked.weights)
     save_file(network.state_dict(), out / f"{NAME}.safetensors")
-    all_recipes = ("conveyor", *LOOPS, *(SCRIPTS if asked.train_py else ()))
+    all_recipes = (*OURS, *LOOPS, *(SCRIPTS if asked.train_py else ()))
     found: dict[str, list[float]] = {name: [] for name in all_recipes if name in asked.only or not asked.only}
     for seed in range(asked.first_seed, asked.first_seed + asked.seeds):
         for recipe, figures in found.items():
@@ -165,10 +172,15 @@ def main() -> None:
             if recipe in SCRIPTS:
                 figures.append(script(recipe, asked.train_py, *length))
             else:
-                figures.append(ours(*length) if recipe == "conveyor" else loop(recipe, *length))
+                figures.append(ours(recipe, *length) if recipe in OURS else loop(recipe, *length))
             print(f"seed {seed} {recipe}: {figures[-1]:.2f} %, {time.monotonic() - start:.0f} s", flush=True)
+    first = next(iter(found.values()))
     for recipe, figures in found.items():
         print(f"{recipe}: mean {statistics.mean(figures):.2f} % of {figures}")
+        apart = [one - other for one, other in zip(figures, first, strict=True)]
+        if len(apart) > 1 and figures is not first:
+            error = statistics.stdev(apart) / math.sqrt(len(apart))
+            print(f"  {statistics.mean(apart):+.2f} points beside the first, standard error {error:.2f}: {apart}")
 
 
 if __name__ == "__main__":

@@ -118,7 +118,7 @@ ACROSS = """
     dialects/real_runs dialects/second_step evaluate/calibration_counts evaluate/validation_device infer/calibrated_export
     launch/attack launch/elastic launch/exact_runs launch/jobs launch/mpirun launch/phases launch/recovery launch/signals
     launch/slurm models/field_names models/forward models/fused models/memory_format models/timm optim/half_weights
-    pipeline/bad_layer pipeline/compiled pipeline/exact pipeline/exact_further pipeline/layouts plan/published report/browser
+    pipeline/bad_layer pipeline/compiled pipeline/exact pipeline/exact_further pipeline/layouts plan/measured plan/published report/browser
     run/best_by run/kill run/multi_label run/same_data serve/grpc serve/hostile serve/hostile_grpc serve/http serve/lifecycle
     serve/multi_label serve/page serve/public_clients serve/security training/families training/no_host_wait training/stops
 """

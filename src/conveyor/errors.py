@@ -5,6 +5,7 @@ import difflib
 import importlib
 import re
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 USER_ERROR, INTERRUPTED = 2, 130
@@ -55,6 +56,15 @@ def nearest(wrong: str, right: Iterable[str], count: int = 3) -> list[str]:
     if not found and len(wrong) > 2:  # onnx: onnxruntime
         found = [name for name in by_folded if name.startswith(wrong.lower())][:count]
     return [by_folded[name] for name in found]
+
+
+def nothing_at(path: Path | str, give: str) -> UserError:
+    """The error about a path that is not there, with what may have been meant: a run by its name, a name beside it."""
+    path = Path(path)
+    meant = [run for run in [Path("runs") / path] if run.exists()]
+    with contextlib.suppress(OSError):
+        meant += [path.parent / close for close in nearest(path.name, (one.name for one in path.parent.iterdir()), 1)]
+    return UserError(f"there is nothing at {path}{f' (did you mean {meant[0]}?)' if meant else ''}: give {give}")
 
 
 def did_you_mean(wrong: str, right: Iterable[str]) -> str:

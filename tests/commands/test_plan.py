@@ -60,11 +60,15 @@ def test_memory_decides(capsys: pytest.CaptureFixture[str]) -> None:
     assert "nothing fits" in capsys.readouterr().err
 
 
-def test_the_text_has_table_stages_and_picture(capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_text_has_table_stages_and_picture(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
     assert main([*SMALL, "--devices", "2", "--layout", "1x2", "--micro-batch-size", "8", "--global-batch", "32"]) == 0
     out = capsys.readouterr().out
     for words in ("img/s", "MiB/device", "forward ms", "timetable of one lane with 4 slots", "run it: conveyor train"):
         assert words in out
+    assert all(len(line) <= 80 for line in out.partition("\n\n")[0].splitlines()), "what is no table is folded"
     rows = [line for line in out.splitlines() if line.startswith(("   0 |", "   1 |"))]
     assert len(rows) == 2
     assert {"0", "1", "2", "3", "a", "b", "c", "d"} <= set("".join(rows))

@@ -58,6 +58,10 @@ def test_the_file_that_is_missing_is_the_one_named(server: Server, monkeypatch: 
     server.files = {f"timm/{NAME}.in1k/resolve/main/model.safetensors": b"weights"}
     with pytest.raises(UserError, match=r"resolve/main/config.json \(there are none of that name\)"):
         pretrained.find(NAME)
+    with pytest.raises(UserError, match=r"weights tf_efficientnet_lit0 \(did you mean 'tf_efficientnet_lite0' or "):
+        pretrained.find("tf_efficientnet_lit0")
+    with pytest.raises(UserError, match=r"are not here \(did you mean 'resnet50' or "):
+        pretrained.find("resnet5", download=False)
 
 
 def test_a_broken_transfer_leaves_nothing(server: Server, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

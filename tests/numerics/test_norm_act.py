@@ -118,6 +118,7 @@ def test_without_the_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     build.library.cache_clear()
 
 
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
     ("act", "with_residual"), [("none", False), ("none", True), ("relu", False), ("relu", True), ("silu", False)]
 )
@@ -126,14 +127,14 @@ def test_without_the_kernels(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) ->
     seed=st.integers(0, 999),
     shape=st.tuples(st.integers(1, 5), st.sampled_from([1, 3, 8, 17, 64]), st.integers(2, 9), st.integers(1, 9)),
 )
-def test_bfloat16_equals_the_operations_one_after_the_other(
-    act: str, with_residual: bool, seed: int, shape: tuple[int, int, int, int]
+def test_equal_to_the_bit_to_the_operations_one_after_the_other(
+    act: str, with_residual: bool, kind: torch.dtype, seed: int, shape: tuple[int, int, int, int]
 ) -> None:
-    """To the bit: norm, sum and activation each round their result, forward and backward."""
+    """Norm, sum and activation each round their result, forward and backward: a network may be cut between them."""
     x, gamma, beta, residual, dy = tensors(seed, shape)
     results = []
     for fused in (True, False):
-        inputs = [x.bfloat16(), gamma.clone(), beta.clone(), residual.bfloat16()]
+        inputs = [x.to(kind, copy=True), gamma.clone(), beta.clone(), residual.to(kind, copy=True)]
         for one in inputs:
             one.requires_grad_()
         added = inputs[3] if with_residual else None
@@ -143,13 +144,36 @@ def test_bfloat16_equals_the_operations_one_after_the_other(
             z, *_ = norm_act.norm_act(*inputs[:3], None, "none", 1e-5)
             z = z if added is None else z + added
             y = norm_act.silu(z) if act == "silu" else ACTS[act](z)
-        assert y.dtype == torch.bfloat16
-        y.backward(dy.bfloat16())
+        assert y.dtype == kind
+        y.backward(dy.to(kind))
         results.append([y.detach(), *(one.grad for one in inputs[: 4 if with_residual else 3])])
     for one, other in zip(*results, strict=True):
         assert one is not None
         assert other is not None
         assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize("shape", [(4, 960, 2, 2), (3, 17, 19, 21), (1, 3, 5, 7)])
+def test_silu_has_the_same_bits_for_any_number_of_threads_and_values(shape: tuple[int, int, int, int]) -> None:
+    """Whether a value is in a vector, left over from the last one or in too small a tensor for threads."""
+    before, (z, _, _, dy, _) = torch.get_num_threads(), tensors(6, shape)
+    found = []
+    try:
+        for threads in (1, 2, 3):
+            torch.set_num_threads(threads)
+            given = z.clone().requires_grad_()
+            norm_act.silu(given).backward(dy)
+            found.append(given.grad)
+    finally:
+        torch.set_num_threads(before)
+    whole = torch.cat([z.permute(0, 2, 3, 1).flatten()] * 9)[None, :, None, None].requires_grad_()
+    slopes = torch.cat([dy.permute(0, 2, 3, 1).flatten()] * 9)[None, :, None, None]
+    norm_act._Silu.apply(whole).backward(slopes)
+    assert whole.grad is not None
+    for one in found:
+        assert one is not None
+        for part in whole.grad.flatten().chunk(9):
+            assert torch.equal(one.permute(0, 2, 3, 1).flatten(), part)
 
 
 @pytest.mark.parametrize(("act", "with_residual"), [("none", False), ("relu", True), ("silu", False)])

@@ -11,7 +11,7 @@ from conveyor.checkpoint.choice import DEFAULT, EXPORT, MANIFEST, MODEL, STATE, 
 from conveyor.checkpoint.choice import is_numbered as is_numbered
 from conveyor.checkpoint.choice import listing as listing
 from conveyor.checkpoint.state import State
-from conveyor.errors import UserError
+from conveyor.errors import UserError, nothing_at
 from conveyor.monitor.run_files import OPTIONS
 
 AVERAGED = "average-"
@@ -51,7 +51,7 @@ def locate(path: Path | str) -> Found:
             f"{path} is an export, for conveyor predict and conveyor serve: give the run that it was made from"
         )
     if not path.exists():
-        raise UserError(f"there is nothing at {given}: give a run folder or a checkpoint in its {CHECKPOINTS}/ folder")
+        raise nothing_at(given, f"a run folder or a checkpoint in its {CHECKPOINTS}/ folder")
     return Found(found, run_of(found[0]) if found else (path if path.is_dir() else None), single=False)
 
 

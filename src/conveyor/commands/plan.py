@@ -115,17 +115,19 @@ def propose(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     if best.depth > 1 and best.schedule in LIKE:
         notes.append(f"{best.schedule} is timed as {LIKE[best.schedule]}, which is not faster")
     lines = [
-        (
+        folded(
             f"{about.name}, {about.image_size} px, {about.num_classes} classes: {len(model)} units, {model.weight_bytes / 2**20:.1f} MiB of weights "
             f"(times {how}); global batch {asked.global_batch} on {many(asked.devices, 'device')}{limit}"
         ),
-        *(f"note: {note}" for note in notes),
+        *(folded(f"note: {note}") for note in notes),
         "",
         render.proposals(distinct(found), arguments.top),
         "",
         render.stages(best),
         "",
-        f"timetable of one lane with {many(render.shown_slots(best), 'slot')} (digits forward, letters backward, dots idle)",
+        folded(
+            f"timetable of one lane with {many(render.shown_slots(best), 'slot')} (digits forward, letters backward, dots idle)"
+        ),
         render.picture(best),
         "",
         f"run it: {planner.command_of(options, best)}",
@@ -165,13 +167,15 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
     ]
     where = f"{many(cluster.hosts, 'host')} x {many(cluster.devices, 'device')}, {cluster.flops / 1e12:g} Tflop/s each, {cluster.link * 8 / 1e9:g} Gbit/s between hosts"
     lines = [
-        (
+        folded(
             f"{about.name}, {about.image_size} px: {many(len(case.stages), 'stage')}, micro-batch {case.micro_batch}, "
             f"global batch {case.global_batch}, {case.schedule} (simulated: {where})"
         ),
-        *(f"note: {note}" for note in case.notes),
+        *(folded(f"note: {note}") for note in case.notes),
         *(
-            f"note: with {many(one.devices, 'device')} an update waits for the storage: {1e3 * one.data_seconds:.1f} ms for the images of an update"
+            folded(
+                f"note: with {many(one.devices, 'device')} an update waits for the storage: {1e3 * one.data_seconds:.1f} ms for the images of an update"
+            )
             for one in found
             if one.data_seconds >= one.update_seconds
         ),

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from conveyor.errors import UserError
+from conveyor.errors import UserError, nothing_at
 from conveyor.infer import ENGINES
 from conveyor.infer.asked_precision import add_infer_precision
 from conveyor.monitor.progress import say, say_aside
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
         workers=engine_processes(arguments.clients, use_async=arguments.use_async),
     )  # fmt: skip
     if not Path(arguments.target).exists():
-        raise UserError(f"there is nothing at {arguments.target}: give http://HOST:PORT, a run or an export")
+        raise nothing_at(arguments.target, "http://HOST:PORT, a run or an export")
     chosen = versions.newest(Path(arguments.target), arguments.checkpoint).text()
     if not arguments.json:
         say_aside(f"starting a server for {arguments.target}{chosen and f': {chosen}'}")

@@ -7,7 +7,7 @@ import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from conveyor.errors import UserError
+from conveyor.errors import UserError, nothing_at
 from conveyor.files import read_object
 from conveyor.monitor.records import readable_time
 from conveyor.monitor.table import format_table
@@ -62,7 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
 def rows_below(folder: Path) -> list[Row]:
     """The runs in `folder`, or `folder` itself if it is one."""
     if not folder.is_dir():
-        raise UserError(f"there is no folder {folder}: give one that holds runs")
+        raise nothing_at(folder, "a folder that holds runs")
     if (folder / "options.yml").is_file():
         return [_row(folder)]
     return [_row(entry) for entry in sorted(folder.iterdir()) if (entry / "options.yml").is_file()]

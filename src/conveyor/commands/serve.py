@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from conveyor.errors import UserError
+from conveyor.errors import UserError, nothing_at
 from conveyor.infer.asked_precision import add_infer_precision, asked_precision
 from conveyor.monitor.progress import say
 from conveyor.options.parser import add, add_checkpoint, add_settings, settings_from
@@ -71,7 +71,7 @@ def run(arguments: argparse.Namespace) -> int:
     from conveyor.serve.server import serve
 
     if not Path(settings.path).exists():
-        raise UserError(f"there is nothing at {settings.path}: give a run or an export")
+        raise nothing_at(settings.path, "a run or an export")
     say(f"loading {settings.path}; the first time this takes a while, since engines are tried out")
     return serve(settings, say=say)
 

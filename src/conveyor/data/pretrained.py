@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from conveyor.data.formats.lock_file import exclusive
-from conveyor.errors import UserError
+from conveyor.errors import UserError, did_you_mean
 from conveyor.files import cache_folder, open_replacing
 from conveyor.models import catalogue, library_models, sources
 from conveyor.monitor.progress import track
@@ -117,8 +117,10 @@ def find(name: str, weights_dir: str | None = None, *, download: bool = True) ->
     by_hand = (
         f"put its file at {put / (_file_name(name).partition('/')[0] if address else _bare(name) + '.safetensors')}"
     )
+    plain = _bare(name).partition(".")[0]
+    meant = "" if address or plain in TAGS else did_you_mean(plain, TAGS)
     if not download:
-        raise UserError(f"the weights {name} are not here and --no-download forbids to fetch them: {by_hand}")
+        raise UserError(f"the weights {name} are not here{meant} and --no-download forbids to fetch them: {by_hand}")
     try:
         return _fetched(name)
     except (OSError, http.client.HTTPException, ValueError) as error:  # ValueError: what is no address
@@ -127,7 +129,7 @@ def find(name: str, weights_dir: str | None = None, *, download: bool = True) ->
             reason = "there are none of that name"
             by_hand = f"give a name with its tag, such as resnet50.a1_in1k, or {by_hand}"
         where = getattr(error, "url", None) or _addresses(name)[0]  # what describes weights may be missing alone
-        raise UserError(f"cannot fetch the weights {name} from {where} ({reason}): {by_hand}") from None
+        raise UserError(f"cannot fetch the weights {name}{meant} from {where} ({reason}): {by_hand}") from None
 
 
 def _local_copies(name: str, weights_dir: str | None) -> Iterator[Path]:

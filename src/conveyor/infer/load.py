@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from conveyor.data.catalogue import DatasetInfo
 from conveyor.data.subject import Subject, completed_subject, info_without_files, subject
-from conveyor.errors import UserError
+from conveyor.errors import UserError, nothing_at
 from conveyor.infer import PRECISIONS, AnswerPrecision, metadata
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.preprocessing import Preprocessing
@@ -32,7 +32,7 @@ def load(path: str | Path, checkpoint: str | int | None = None, own: "nn.Module 
     """
     path, which = Path(path), None if checkpoint is None else str(checkpoint)
     if not path.exists():
-        raise UserError(f"there is nothing at {path}: give a run, a checkpoint or an export")
+        raise nothing_at(path, "a run, a checkpoint or an export")
     if path.name == metadata.METADATA:
         path = path.parent
     export = metadata.newest(path, which)

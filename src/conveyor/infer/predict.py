@@ -88,7 +88,7 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
         else:
             matched = sorted(glob.glob(str(path), recursive=True))  # noqa: PTH207 - of absolute patterns too
             if not matched:
-                raise UserError(f"there is no file {path}: give image files, folders or patterns such as '*.jpg'")
+                raise UserError(f"there is no file {given}: give image files, folders or patterns such as '*.jpg'")
             found |= dict.fromkeys(find_files(matched))
     return list(found)
 

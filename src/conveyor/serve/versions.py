@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 from conveyor.checkpoint import choice
-from conveyor.errors import UserError
+from conveyor.errors import nothing_at
 from conveyor.infer import metadata
 
 
@@ -26,7 +26,7 @@ def newest(path: Path, which: str | None = None) -> Version:
     A folder whose marker file (`export.json`, `manifest`) is missing is still being written and is passed over.
     """
     if not path.exists():
-        raise UserError(f"there is nothing at {path}: give a run, a checkpoint or an export")
+        raise nothing_at(path, "a run, a checkpoint or an export")
     if path.is_file():
         path = path.parent
     export = metadata.newest(path, which)

@@ -22,11 +22,11 @@ BUILT = Path(__file__).parent / "built"
 _USUAL = ("-O3", "-fno-thread-jumps", "-fopenmp", "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast")
 _EXACT = ("-O3", "-ffp-contract=off")
 _FINITE = ("-ffinite-math-only", "-fno-signed-zeros")
+_SAID = (*_USUAL, "-ffp-contract=off")
+"""Products and sums are joined where the source says so: see `FMA` in sums.h."""
 SOURCES: Mapping[str, tuple[str, tuple[str, ...]]] = {
-    **{
-        name: (f"numerics/native/{name}.c", _USUAL)
-        for name in ("norm_act", "group_norm", "depthwise", "winograd", "rounding")
-    },
+    "norm_act": ("numerics/native/norm_act.c", _SAID),
+    **{name: (f"numerics/native/{name}.c", _USUAL) for name in ("group_norm", "depthwise", "winograd", "rounding")},
     "augment": ("data/native/augment.c", (*_EXACT, "-fopenmp", "-fno-math-errno", "-fno-trapping-math", *_FINITE)),
     "jpeg_crop": ("data/native/jpeg_crop.c", (*_EXACT, "-Wl,--no-as-needed", "-ldl")),
 }

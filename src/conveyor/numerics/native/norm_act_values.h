@@ -27,7 +27,7 @@ int NAME(conveyor_moments)(const VALUE *restrict x, ptrdiff_t rows, ptrdiff_t c,
         double s, q;
         sum_parts(&s, &q, partial, strips, c, j);
         s /= rows;
-        q = q / rows - s * s;
+        q = FMA(-s, s, q / rows);
         mean[j] = s + WIDE(x[j]);
         var[j] = q < 0 ? 0 : q;
     }
@@ -51,24 +51,24 @@ void NAME(conveyor_apply)(const VALUE *restrict x, const VALUE *restrict residua
             float low = act == RELU ? 0.0f : -INFINITY;
 #pragma omp simd
             for (ptrdiff_t j = 0; j < c; j++) {
-                float z = ROUND(WIDE(in[j]) * scale[j] + shift[j]) + WIDE(add[j]);
+                float z = ROUND(FMA(WIDE(in[j]), scale[j], shift[j])) + WIDE(add[j]);
                 out[j] = NARROW(z < low ? low : z);
             }
         } else if (act == RELU) {
 #pragma omp simd
             for (ptrdiff_t j = 0; j < c; j++) {
-                float z = WIDE(in[j]) * scale[j] + shift[j];
+                float z = FMA(WIDE(in[j]), scale[j], shift[j]);
                 out[j] = NARROW(z < 0.0f ? 0.0f : z);
             }
         } else if (act == SILU) {
 #pragma omp simd
             for (ptrdiff_t j = 0; j < c; j++) {
-                float z = ROUND(WIDE(in[j]) * scale[j] + shift[j]);
+                float z = ROUND(FMA(WIDE(in[j]), scale[j], shift[j]));
                 out[j] = NARROW(z * sigmoid(z));
             }
         } else {
 #pragma omp simd
-            for (ptrdiff_t j = 0; j < c; j++) out[j] = NARROW(WIDE(in[j]) * scale[j] + shift[j]);
+            for (ptrdiff_t j = 0; j < c; j++) out[j] = NARROW(FMA(WIDE(in[j]), scale[j], shift[j]));
         }
     }
 }
@@ -98,7 +98,7 @@ int NAME(conveyor_norm_act)(const VALUE *restrict x, const VALUE *restrict resid
 /* dy * act'(z) of one value, z = x * scale + shift + residual; for ReLU with a residual the output y tells z's sign. */
 static inline __attribute__((always_inline)) float NAME(local_gradient)(float dy, float x, float y, float scale,
                                                                         float shift, int act, int has_y) {
-    float z = ROUND(x * scale + shift);
+    float z = ROUND(FMA(x, scale, shift));
     if (act == RELU) return (has_y ? y : z) <= 0.0f ? 0.0f : dy;
     if (act == SILU) {
         float s = sigmoid(z);
@@ -119,7 +119,7 @@ static inline __attribute__((always_inline)) void NAME(first_pass)(float *restri
         float value = NAME(local_gradient)(WIDE(dy[j]), in, has_y ? WIDE(y[j]) : 0.0f, scale[j], shift[j], act, has_y);
         if (act == SILU) g[j] = NARROW(value);
         a[j] += value;
-        b[j] += value * (in - mean[j]);
+        b[j] = FMA(value, in - mean[j], b[j]);
     }
 }
 
@@ -137,19 +137,19 @@ static inline __attribute__((always_inline)) void NAME(second_pass)(VALUE *restr
         if (act == SILU) value = WIDE(dx[j]);
         else value = NAME(local_gradient)(WIDE(dy[j]), in, has_y ? WIDE(y[j]) : 0.0f, scale[j], shift[j], act, has_y);
         if (adds) dresidual[j] = NARROW(value);
-        dx[j] = NARROW(k0[j] * value + k1[j] * (in - mean[j]) + k2[j]);
+        dx[j] = NARROW(FMA(k0[j], value, k1[j] * (in - mean[j])) + k2[j]);
     }
 }
 
 /* y = SiLU(z) by itself, for a network that is cut between a norm and its activation: the bits of the fused operation. */
 void NAME(conveyor_silu)(const VALUE *restrict z, VALUE *restrict y, ptrdiff_t count) {
-#pragma omp parallel for simd schedule(static) if (count >= SERIAL)
+#pragma omp parallel for simd schedule(static) if (parallel : count >= SERIAL)
     for (ptrdiff_t i = 0; i < count; i++) y[i] = NARROW(WIDE(z[i]) * sigmoid(WIDE(z[i])));
 }
 
 /* dz = dy * SiLU'(z). */
 void NAME(conveyor_silu_backward)(const VALUE *restrict z, const VALUE *restrict dy, VALUE *restrict dz, ptrdiff_t count) {
-#pragma omp parallel for simd schedule(static) if (count >= SERIAL)
+#pragma omp parallel for simd schedule(static) if (parallel : count >= SERIAL)
     for (ptrdiff_t i = 0; i < count; i++) {
         float s = sigmoid(WIDE(z[i]));
         dz[i] = NARROW(WIDE(dy[i]) * s * (1.0f + WIDE(z[i]) * (1.0f - s)));

@@ -6,7 +6,7 @@ static inline void NAME(add_moments)(float *restrict a, float *restrict b, const
     for (ptrdiff_t j = 0; j < c; j++) {
         float d = WIDE(in[j]) - WIDE(centre[j]);
         a[j] += d;
-        b[j] += d * d;
+        b[j] = FMA(d, d, b[j]);
     }
 }
 
@@ -16,6 +16,6 @@ static inline void NAME(add_products)(float *restrict a, float *restrict b, cons
 #pragma omp simd
     for (ptrdiff_t j = 0; j < c; j++) {
         a[j] += WIDE(g[j]);
-        b[j] += WIDE(g[j]) * (WIDE(in[j]) - centre[j]);
+        b[j] = FMA(WIDE(g[j]), WIDE(in[j]) - centre[j], b[j]);
     }
 }

@@ -1,6 +1,14 @@
 /* What the norms' kernels share: sums per channel over blocks of rows, in float, added up over the blocks in double. */
 #include <stddef.h>
 
+/* a * b + c: in one rounding where the processor has that. A compiler that chooses by itself where to do so chooses
+ * differently for vectors and for the values that are left over, whose number follows from sizes and threads. */
+#if defined __FMA__ || defined __ARM_FEATURE_FMA
+#define FMA(a, b, c) _Generic((c), float: __builtin_fmaf, double: __builtin_fma)(a, b, c)
+#else
+#define FMA(a, b, c) ((a) * (b) + (c))
+#endif
+
 #define BLOCK 128        /* rows summed in float before they are added up in double */
 #define SERIAL (1 << 14) /* elements below which threads cost more than they save */
 #define STRIPS 32        /* parts of the rows that are summed apart and may go to threads, at most; their number never changes a bit */
