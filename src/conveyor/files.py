@@ -68,6 +68,11 @@ def make_parent(path: str | Path) -> None:
     Path(path).parent.mkdir(parents=True, exist_ok=True)
 
 
+def user_path(text: str | os.PathLike[str]) -> Path:
+    """A path as it was typed: `~` and `~NAME` are home folders, and where there is no such user part of a name (`~$1.jpg`)."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises where there is no such user
+
+
 def free_name(path: Path, first: int = 2) -> Path:
     """`path`, or where that exists the first of `path-2`, `path-3`, ... that does not."""
     others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(first))

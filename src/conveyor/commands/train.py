@@ -11,7 +11,7 @@ from conveyor.errors import UserError
 from conveyor.options import Options
 from conveyor.options.parser import add_config, add_options, named_by_user, options_from
 from conveyor.remote import is_address
-from conveyor.remote.mirror import nearby
+from conveyor.remote.mirror import nearby, typed
 
 HELP = "Train a network; without any option a small one on the embedded digits."
 
@@ -117,9 +117,9 @@ def execute(options: Options, named: Collection[str] = (), after: Sequence[Optio
         if not options.run.json_logs:
             _say(folder, f"run folder: {nearby(folder)}")
     if not options.run.json_logs and not options.run.quiet and result["reason"] == Reason.DONE:
-        folder, typed = result["folder"], nearby(result["folder"])
-        looked = [f"next: look at {folder if is_address(typed) else typed}/report.html"] if options.run.report else []
-        _say(folder, *looked, f"next: conveyor predict {typed} PHOTO", f"next: conveyor serve {typed}")
+        folder, near, word = result["folder"], nearby(result["folder"]), typed(result["folder"])
+        looked = [f"next: look at {folder if is_address(near) else near}/report.html"] if options.run.report else []
+        _say(folder, *looked, f"next: conveyor predict {word} PHOTO", f"next: conveyor serve {word}")
     return 128 + int(result["signal"]) if result["signal"] is not None and result["reason"] == Reason.INTERRUPTED else 0
 
 
@@ -130,7 +130,7 @@ def _write_report(folder: str) -> None:
         write_report([folder])
     except (UserError, OSError) as problem:
         # The run itself is complete: a page about it can be made at any time.
-        _say(folder, f"note: no report.html ({problem}); try conveyor report {folder}")
+        _say(folder, f"note: no report.html ({problem}); try conveyor report {typed(folder)}")
 
 
 def _say(folder: str, *lines: str) -> None:

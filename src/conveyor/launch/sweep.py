@@ -29,6 +29,13 @@ from conveyor.run.folds import is_done, last_validation
 
 POLL = 0.2
 BOUNDS = ("low", "high", "log", "step")
+OWN = {
+    "seed": "give seeds: N, and each trial is run with the seeds 0 to N - 1",
+    "run_dir": "give out: FOLDER, in which each run has one of its own",
+    "resume": "a sweep that is started again goes on by itself",
+    "best_by": "give metric",
+}
+"""Options that a sweep gives to its runs itself, and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +71,9 @@ class Sweep:
             raise UserError(
                 f"{path} searches nothing: under search, give options with a list of values or low and high"
             )
+        for name in (*found.options, *found.search):
+            if (own := OWN.get(str(name))) is not None:
+                raise UserError(f"{path}: {name} is the sweep's own: {own}")
         for name, space in found.search.items():
             if name not in specs():
                 raise UserError(f"{path}: there is no option {name!r}{did_you_mean(str(name), list(specs()))}")
@@ -108,6 +118,8 @@ def run(sweep: Sweep, say: Callable[[str], None]) -> Any:
     grid = list(itertools.product(*sweep.search.values())) if sweep.method == "grid" else []
     while True:
         known = study.get_trials(deepcopy=False)
+        if sweep.trials == 0:  # --report-only
+            return study
         open_trial = next((one for one in known if one.state == optuna.trial.TrialState.RUNNING), None)
         if open_trial is None and len(known) >= (len(grid) or sweep.trials):
             return study

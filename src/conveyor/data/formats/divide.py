@@ -8,6 +8,7 @@ from pathlib import Path
 from conveyor.data.formats import folders, lists, packed, tfrecord_dataset
 from conveyor.data.formats.listing import Listing
 from conveyor.errors import UserError
+from conveyor.files import user_path
 from conveyor.options.data import DataOptions
 
 
@@ -64,7 +65,7 @@ def _kept(found: Listing, options: DataOptions) -> Listing:
     """Without the images that the file of --exclude-images names."""
     if options.exclude_images is None:
         return found
-    path = Path(options.exclude_images).expanduser()
+    path = user_path(options.exclude_images)
     if not path.is_file():
         raise UserError(f"--exclude-images {path}: there is no such file")
     out = _excluded(path.resolve(), path.stat().st_mtime_ns)

@@ -15,6 +15,7 @@ from conveyor.dialects.pytorch.table import LATER
 from conveyor.dialects.reader import Values
 from conveyor.dialects.translation import Draft, Launcher, Translation, check_proportions
 from conveyor.errors import UserError
+from conveyor.files import user_path
 from conveyor.options.units import Duration
 from conveyor.topology import exact
 
@@ -149,7 +150,7 @@ def _boxes(draft: Draft, benchmark: bool, usual_folder: str | None) -> None:
     elif kind != "imagenet" or own.get("generated_data") or own.get("synthetic_data"):
         made_up = f"{kind} images" if kind != "imagenet" else "made-up images"
         reason = f"{made_up} have no bounding boxes, so crops are drawn as without it"
-    elif folder and Path(folder).expanduser().is_dir() and not has_boxes(Path(folder).expanduser()):
+    elif folder and user_path(folder).is_dir() and not has_boxes(user_path(folder)):
         reason = f"{folder} has no {CSV_NAME}, so crops are drawn as without it"
     else:
         draft.set(crop_overlap=CROP_OVERLAP)
