@@ -63,6 +63,12 @@ def test_commands_to_copy_name_a_folder_with_spaces_as_one_word(
     assert f"next: conveyor predict '{run}' PHOTO" in out, err
 
 
+def test_a_run_without_a_checkpoint_names_no_command_that_needs_one(conveyor: Command, tmp_path: Path) -> None:
+    words = ["--model", "resnet8", "--epochs", 0, "--no-report", "--no-tensorboard", "--run-dir", tmp_path / "run"]
+    code, out, err = conveyor("train", *words)
+    assert (code, "done: 0 updates" in out, "conveyor predict" in out) == (0, True, False), err
+
+
 def test_a_dry_run_needs_no_torch(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:
     done = python(
         "import sys; from conveyor.cli import main; main(['train', '--dry-run', '--json']); assert 'torch' not in sys.modules"

@@ -57,8 +57,13 @@ def test_a_file_whose_name_begins_with_a_tilde_is_no_home_folder(
     monkeypatch.chdir(tmp_path)
     Path("~$temp.jpg").touch()
     assert find_files(["~$temp.jpg"]) == find_files(["*.jpg"]) == ["~$temp.jpg"]
-    with pytest.raises(UserError, match="there is no file ~nobody-of-that-name/x.jpg"):
+    with pytest.raises(UserError, match="there is no file ~nobody-of-that-name"):
         find_files(["~nobody-of-that-name/x.jpg"])
+
+
+def test_an_address_is_told_how_it_is_fetched() -> None:
+    with pytest.raises(UserError, match=r"https://example.org/a.jpg is no file: fetch it first.* -$"):
+        find_files(["https://example.org/a.jpg"])
 
 
 def test_files_below_a_folder_have_the_names_that_paths_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -101,6 +101,7 @@ def execute(options: Options, named: Collection[str] = (), after: Sequence[Optio
 
         validate.say_random(options)
         return validate.execute(options)
+    from conveyor.checkpoint.choice import listing
     from conveyor.launch.run_job import start
     from conveyor.run import folder as rundir
     from conveyor.run.preflight import check_names
@@ -119,7 +120,12 @@ def execute(options: Options, named: Collection[str] = (), after: Sequence[Optio
     if not options.run.json_logs and not options.run.quiet and result["reason"] == Reason.DONE:
         folder, near, word = result["folder"], nearby(result["folder"]), typed(result["folder"])
         looked = [f"next: look at {folder if is_address(near) else near}/report.html"] if options.run.report else []
-        _say(folder, *looked, f"next: conveyor predict {word} PHOTO", f"next: conveyor serve {word}")
+        saved = bool(listing(Path(folder)))
+        _say(
+            folder,
+            *looked,
+            *([f"next: conveyor predict {word} PHOTO", f"next: conveyor serve {word}"] if saved else []),
+        )
     return 128 + int(result["signal"]) if result["signal"] is not None and result["reason"] == Reason.INTERRUPTED else 0
 
 

@@ -53,7 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return dry_run(with_plain_weights(options), as_json=arguments.json, plot=arguments.plot, command="validate")
     wanted = asked_precision(arguments)
-    return execute(options, as_json=arguments.json, wanted=None if wanted.infer_precision is None else wanted)
+    if wanted.infer_precision is None:
+        return execute(options, as_json=arguments.json)
+    from conveyor.infer.validated import unread
+
+    if flags := unread(given, options):
+        say_aside(f"note: {', '.join(flags)}: no effect with --infer-precision, which answers as the run's exports do")
+    return execute(options, as_json=arguments.json, wanted=wanted)
 
 
 def _chosen(path: str | None, which: str | None) -> Path:

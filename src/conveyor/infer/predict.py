@@ -76,6 +76,8 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
     """The files that paths, folders (all images below them, by name) and patterns such as `*.jpg` mean, each once."""
     found: dict[str, None] = {}
     for given in paths:
+        if isinstance(given, str) and given.startswith(("http://", "https://")):
+            raise UserError(f"{given} is no file: fetch it first, as by curl {given} | conveyor predict MODEL -")
         path = user_path(given)
         if path.is_dir():
             inside = sorted(_images_below(path))

@@ -7,7 +7,6 @@ one is assumed when a configuration is named or one of its own spellings is used
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from pathlib import Path
 
 from conveyor.data.formats.boxes import CSV_NAME, has_boxes
 from conveyor.dialects.pytorch import fine_tuning
