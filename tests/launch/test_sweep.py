@@ -106,6 +106,23 @@ def test_a_report_makes_no_trial_and_goes_on_with_none(
     assert not list((tmp_path / "out").glob("trial-*"))
 
 
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"options": {**OPTIONS, "epochs": 3}}, "other options"),
+        ({"search": {"learning_rate": [0.2]}}, "other search"),
+        ({"seeds": 2, "metric": "loss"}, "other seeds and metric"),
+    ],
+)
+def test_a_sweep_whose_file_has_changed_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    """Its trials would stand in one table with others; more trials of the same are no change."""
+    words: dict[str, Any] = {"search": {"learning_rate": [0.1]}, "out": str(tmp_path / "out")}
+    assert cli.main(["sweep", str(write(tmp_path / "s.yml", **words)), "--report-only"]) == 0
+    assert cli.main(["sweep", str(write(tmp_path / "s.yml", **words, trials=9)), "--report-only"]) == 0
+    with pytest.raises(UserError, match=said):
+        run(Sweep.read(write(tmp_path / "s.yml", **{**words, **changes})), print)
+
+
 def test_a_grid_is_not_shortened_by_a_number_of_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = write(tmp_path / "s.yml", search={"learning_rate": [0.1]}, method="grid", out=str(tmp_path / "out"))
     assert cli.main(["sweep", str(file), "--trials", "3"]) == 2

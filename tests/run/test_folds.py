@@ -107,3 +107,8 @@ def test_a_run_for_each_fold_and_a_summary(tmp_path: Path, capsys: pytest.Captur
     assert (tmp_path / "one" / "checkpoints" / "4" / "model.safetensors").read_bytes() == weights
     assert cli.main([*command, "--resume", "auto"]) == 0  # nothing is left to train: the summary again
     assert "deviation" in capsys.readouterr().out
+    longer = [*command, "--resume", "auto", "--updates", "6"]
+    assert cli.main(longer) == 0  # it printed the summary of the shorter runs
+    assert all((tmp_path / "cv" / f"fold-{fold}" / "checkpoints" / "6").is_dir() for fold in range(3))
+    assert cli.main([*longer, "--seed", "5"]) == 2
+    assert "--seed 5 would change what the run has already computed" in " ".join(capsys.readouterr().err.split())

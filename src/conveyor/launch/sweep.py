@@ -115,6 +115,7 @@ def run(sweep: Sweep, say: Callable[[str], None]) -> Any:
     sweep.out.mkdir(parents=True, exist_ok=True)
     storage = optuna.storages.JournalStorage(JournalFileBackend(str(sweep.out / "journal.log")))
     study = optuna.create_study(study_name="sweep", storage=storage, direction="maximize", load_if_exists=True)
+    _check_same(sweep, study)
     grid = list(itertools.product(*sweep.search.values())) if sweep.method == "grid" else []
     while True:
         known = study.get_trials(deepcopy=False)
@@ -147,6 +148,23 @@ def run(sweep: Sweep, say: Callable[[str], None]) -> Any:
         trial.set_user_attr("results", results)
         study.tell(trial, sum(score({sweep.metric: one}, sweep.metric) for one in results) / len(results))
         say(f"trial {trial.number}: {said}: {sweep.metric} {', '.join(f'{one:.4f}' for one in results)}")
+
+
+def _check_same(sweep: Sweep, study: Any) -> None:
+    """Refuse to go on with a sweep whose file says something else now: its trials could not be compared."""
+    names = [field.name for field in fields(sweep) if field.name not in ("out", "trials")]
+    # A grid counts its points in the order in which the file has the options.
+    asked = {name: json.dumps(getattr(sweep, name), sort_keys=name != "search", default=str) for name in names}
+    known = study.user_attrs.get("asked")
+    if known is None:
+        study.set_user_attr("asked", asked)
+        return
+    changed = [name for name in names if known.get(name) != asked[name]]
+    if changed:
+        raise UserError(
+            f"{sweep.out} holds a sweep with other {' and '.join(changed)}, whose trials cannot be compared with these: give "
+            "another out, or remove it"
+        )
 
 
 def _trial(sweep: Sweep, trial: Any, chosen: Mapping[str, Any], say: Callable[[str], None]) -> list[float] | None:

@@ -6,6 +6,7 @@ One decoding, one resize, no copy in between; orientation as EXIF says. No torch
 import io
 import time
 import warnings
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -176,7 +177,7 @@ def _to_array(image: Image.Image, channels: int) -> Pixels:
 def _refuse_fractions(image: Image.Image) -> None:
     """Refuse floating-point pixels that are no levels from 0 to 255: Pillow would make an image in 0..1 black."""
     if image.mode == "F":
-        low, high = image.getextrema()
+        low, high = cast(tuple[float, float], image.getextrema())
         if not 0 <= low <= high <= 255 or 0 < high <= 1:
             raise BadImageError(f"its pixels are fractions from {low:.4g} to {high:.4g}: store levels from 0 to 255")
 
