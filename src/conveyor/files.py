@@ -58,6 +58,8 @@ def replacing(target: Path) -> Iterator[Path]:
         sync_folder(target.parent)
     except OSError as error:
         raise_if_full(error, target)
+        if error.filename == str(temporary):
+            error.filename = str(target)  # what the user has named
         raise
     finally:
         temporary.unlink(missing_ok=True)

@@ -63,6 +63,12 @@ def test_commands_to_copy_name_a_folder_with_spaces_as_one_word(
     assert f"next: conveyor predict '{run}' PHOTO" in out, err
 
 
+def test_resume_without_a_folder_is_told_that_it_begins_anew(conveyor: Command) -> None:
+    note = "--resume auto begins a new run: give the --run-dir"
+    assert note in " ".join(conveyor("train", "--dry-run", "--resume", "auto")[2].split())
+    assert note not in " ".join(conveyor("train", "--dry-run", "--resume", "auto", "--run-dir", "absent")[2].split())
+
+
 def test_a_run_without_a_checkpoint_names_no_command_that_needs_one(conveyor: Command, tmp_path: Path) -> None:
     words = ["--model", "resnet8", "--epochs", 0, "--no-report", "--no-tensorboard", "--run-dir", tmp_path / "run"]
     code, out, err = conveyor("train", *words)

@@ -192,8 +192,9 @@ def _audit(arguments: argparse.Namespace) -> int:
     from conveyor.report.audit_page import write_audit
 
     pictures = Pictures(options_from(arguments))
-    found = audit(pictures, [_existing(name) for name in arguments.answers], arguments.threads)
     out = user_path(arguments.out)
+    out.mkdir(parents=True, exist_ok=True)  # one that cannot be written is told before a million images are read
+    found = audit(pictures, [_existing(name) for name in arguments.answers], arguments.threads)
     for line in write_audit(out, pictures, found):
         say(line)
     excluded = len({one.path for one in found if one.exclude})

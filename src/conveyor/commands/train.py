@@ -8,6 +8,7 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from conveyor.errors import UserError
+from conveyor.monitor.progress import say_aside
 from conveyor.options import Options
 from conveyor.options.parser import add_config, add_options, named_by_user, options_from
 from conveyor.remote import is_address
@@ -33,11 +34,20 @@ def run(arguments: argparse.Namespace) -> int:
     options, named = options_from(arguments), named_by_user(arguments)
     if arguments.json and not arguments.dry_run:
         raise UserError("--json belongs to --dry-run; for JSON log lines during training use --json-logs")
+    if options.run.resume == "auto" and options.run.run_dir is None and not _is_in_job():
+        say_aside("note: --resume auto begins a new run: give the --run-dir of the one to go on with")
     if arguments.dry_run:
         return dry_run(options, as_json=arguments.json, plot=arguments.plot, named=named)
     if options.data.folds is not None and options.data.fold is None and options.events.training:
         return _folds(options, named)
     return execute(options, named)
+
+
+def _is_in_job() -> bool:
+    """Whether a launcher started this process: then the run folder may be named after its job."""
+    from conveyor.launch.rank import detect
+
+    return detect(os.environ) is not None
 
 
 def _folds(options: Options, named: Collection[str]) -> int:
