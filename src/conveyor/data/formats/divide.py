@@ -36,6 +36,13 @@ def listing(root: Path, options: DataOptions, hold_out: float) -> Listing:
         found = folders.scan(root, 0.0 if divides else hold_out)
     if options.group_by is not None:
         found = found.grouped(_pattern(options.group_by))
+        if all(
+            group == name
+            for split, part in found.files.items()
+            for group, (name, _) in zip(found.groups[split], part, strict=True)
+        ):
+            first = next((name for part in found.files.values() for name, _ in part[:1]), "none")
+            raise UserError(f"--group-by {options.group_by!r} finds no group in any name: they are such as {first!r}")
     if options.folds is not None:
         found = _folded(found, options)
     elif "validation" not in found.files if is_listed(root) else found.files.get("validation") == ():
