@@ -206,7 +206,7 @@ def absent_classes(options: Options, data: DatasetInfo) -> Iterator[str]:
         "train": ("--max-train-images or --data-percentage", data.train_images),
         "validation": ("--max-validation-images", data.validation_images),
     }
-    if data.kind != "files" or folder is None or asked.generated_data or asked.synthetic_data:
+    if data.kind != "files" or folder is None or not folder.exists() or asked.generated_data or asked.synthetic_data:
         return
     if not (divide.is_listed(folder) or is_plain(folder) or split_folder(folder, "train")) or divide.records_folder(
         folder
