@@ -1,8 +1,10 @@
 """Reading what is on the disk."""
 
+from pathlib import Path
+
 import pytest
 
-from conveyor.files import parse_json
+from conveyor.files import parse_json, user_path
 
 
 @pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, b"[" * 100_000, "{", "", b"\xff", "9" * 5000])
@@ -13,3 +15,11 @@ def test_whatever_is_wrong_with_a_document_is_a_value_error(text: str | bytes) -
 
 def test_documents_are_read() -> None:
     assert parse_json('{"a": [1, null]}') == parse_json(b'{"a": [1, null]}') == {"a": [1, None]}
+
+
+def test_a_home_folder_is_that_of_a_user_who_exists(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`~$draft.jpg` is what office programs call their temporary files; `~name` may be a mistake: both are no traceback."""
+    monkeypatch.setenv("HOME", "/home/me")
+    assert user_path("~/photos") == Path("/home/me/photos")
+    for name in ("~$draft.jpg", "~nobody-of-that-name/photos", "photos/~/x", "./~"):
+        assert user_path(name) == Path(name)

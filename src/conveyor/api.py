@@ -62,6 +62,8 @@ class Run:
     @classmethod
     def open(cls, folder: str | Path, own_model: nn.Module | None = None) -> "Run":
         """A run that was made before."""
+        if not rundir.holds_run(Path(folder)):
+            raise UserError(f"there is no run in {folder}: give the folder of one")
         return cls.of({**rundir.read_result(Path(folder)), "folder": str(folder)}, own_model)
 
     @property

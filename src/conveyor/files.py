@@ -58,6 +58,8 @@ def replacing(target: Path) -> Iterator[Path]:
         sync_folder(target.parent)
     except OSError as error:
         raise_if_full(error, target)
+        if error.filename == str(temporary):
+            error.filename = str(target)  # what the user has named
         raise
     finally:
         temporary.unlink(missing_ok=True)
@@ -66,6 +68,11 @@ def replacing(target: Path) -> Iterator[Path]:
 def make_parent(path: str | Path) -> None:
     """Make the folder that `path` is to be written in, for paths that a user names and for caches."""
     Path(path).parent.mkdir(parents=True, exist_ok=True)
+
+
+def user_path(text: str | os.PathLike[str]) -> Path:
+    """A path as it was typed: `~` and `~NAME` are home folders, and where there is no such user part of a name (`~$1.jpg`)."""
+    return Path(os.path.expanduser(text))  # noqa: PTH111 - Path.expanduser raises where there is no such user
 
 
 def free_name(path: Path, first: int = 2) -> Path:

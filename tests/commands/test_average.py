@@ -23,6 +23,8 @@ def test_an_average_is_the_mean_in_double_precision(conveyor: Command, finished:
     w = [state["conv1.weight"].double() for state in states]
     exponential = (0.5 * (0.5 * w[0] + 0.5 * w[1]) + 0.5 * w[2]).float()
     torch.testing.assert_close(one.load(target).model["conv1.weight"], exponential, rtol=0.0, atol=0.0)
+    code, _, err = conveyor("average", "--checkpoint-path", finished, "--decay", "0.5", "--output", target)
+    assert (code, "add --mode exponential" in err) == (2, True), "it was ignored"
     code, _, err = conveyor("average", "--checkpoint-path", finished, "--last", "9")
     assert code == 2
     assert "has 3" in err

@@ -4,6 +4,7 @@ import json
 import os
 import pickle
 import resource
+import shlex
 import signal
 import subprocess
 import sys
@@ -49,6 +50,29 @@ def test_a_dry_run_under_a_launcher_is_told_once_with_its_workers(
         told.append(out)
     assert "4x1" in told[0]
     assert told[1] == ""
+
+
+def test_commands_to_copy_name_a_folder_with_spaces_as_one_word(
+    conveyor: Command, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run = "my runs/a run with a name that is longer than the lines of a narrow terminal"
+    _, out, err = conveyor("train", *SMALL, "--no-quiet", "--max-time", "0s", "--run-dir", run)
+    line = next((line for line in out.splitlines() if "go on with" in line), err)
+    _, out, err = conveyor(*shlex.split(line.rpartition(" conveyor ")[2]), "--max-time", "1h")
+    assert f"next: conveyor predict '{run}' PHOTO" in out, err
+
+
+def test_resume_without_a_folder_is_told_that_it_begins_anew(conveyor: Command) -> None:
+    note = "--resume auto begins a new run: give the --run-dir"
+    assert note in " ".join(conveyor("train", "--dry-run", "--resume", "auto")[2].split())
+    assert note not in " ".join(conveyor("train", "--dry-run", "--resume", "auto", "--run-dir", "absent")[2].split())
+
+
+def test_a_run_without_a_checkpoint_names_no_command_that_needs_one(conveyor: Command, tmp_path: Path) -> None:
+    words = ["--model", "resnet8", "--epochs", 0, "--no-report", "--no-tensorboard", "--run-dir", tmp_path / "run"]
+    code, out, err = conveyor("train", *words)
+    assert (code, "done: 0 updates" in out, "conveyor predict" in out) == (0, True, False), err
 
 
 def test_a_dry_run_needs_no_torch(python: Callable[..., subprocess.CompletedProcess[str]]) -> None:

@@ -55,6 +55,18 @@ def test_photographs_are_photographs_whatever_word_is_in_the_path(tmp_path: Path
     assert catalogue.name_of(DataOptions(data_dir=str(tmp_path / "cifar"))) == "cifar10"
 
 
+def test_class_folders_below_a_folder_called_imagenet_are_not_imagenet(tmp_path: Path) -> None:
+    """All of its validation images may lie in class folders alone; photographs of another kind would have none to train on."""
+    photos, validation = tmp_path / "imagenet-work" / "pets", tmp_path / "imagenet" / "val"
+    for folder in (photos / "cat", photos / "dog", validation / "n01440764", validation / "n01443537"):
+        folder.mkdir(parents=True)
+        for number in range(4):
+            (folder / f"{number}.jpg").touch()
+    options = DataOptions(data_dir=str(photos), hold_out=0.25)
+    assert (catalogue.name_of(options), catalogue.info(options).train_images) == ("folder", 6)
+    assert catalogue.name_of(DataOptions(data_dir=str(validation))) == "imagenet"
+
+
 def test_without_anything_the_digits_are_taken() -> None:
     assert catalogue.info(DataOptions()).name == "digits"
 

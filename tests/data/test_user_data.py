@@ -165,6 +165,24 @@ def test_pixels_of_every_kind() -> None:
     assert torch.equal(to_pixels(expected.permute(2, 0, 1)), expected)
     assert torch.equal(to_pixels(expected.permute(2, 0, 1).float() / 255), expected)
     assert to_pixels(np.zeros((4, 4), np.uint8)).shape == (4, 4, 1)
+    resized = torch.tensor([[-0.1, 0.5, 1.1]])  # as a bicubic filter leaves them
+    assert to_pixels(resized).flatten().tolist() == [0, 128, 255]
+
+
+@pytest.mark.parametrize(
+    "image",
+    [
+        (torch.rand(3, 4, 4) - 0.5) / 0.25,
+        torch.rand(3, 4, 4) * 255,
+        torch.full((3, 4, 4), torch.nan),
+        torch.full((3, 4, 4), 300, dtype=torch.int16),
+        torch.full((4, 4), -1),
+    ],
+)
+def test_pixels_that_eight_bits_cannot_hold_are_refused(image: torch.Tensor) -> None:
+    """Normalised images were clamped, and whole numbers wrapped around: training went on, with other images."""
+    with pytest.raises(UserError, match="the data set gives images with values from"):
+        to_pixels(image)
 
 
 def test_plain_batch_norms_follow_the_update() -> None:

@@ -51,6 +51,21 @@ def test_a_file_a_picture_and_an_array_are_prepared_alike(model: "conveyor.api.C
     assert [one.ranked for one in _many(model.predict(tmp_path))] == [wanted.ranked]
 
 
+def test_a_file_whose_name_begins_with_a_tilde_is_no_home_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("~$temp.jpg").touch()
+    assert find_files(["~$temp.jpg"]) == find_files(["*.jpg"]) == ["~$temp.jpg"]
+    with pytest.raises(UserError, match="there is no file ~nobody-of-that-name"):
+        find_files(["~nobody-of-that-name/x.jpg"])
+
+
+def test_an_address_is_told_how_it_is_fetched() -> None:
+    with pytest.raises(UserError, match=r"https://example.org/a.jpg is no file: fetch it first.* -$"):
+        find_files(["https://example.org/a.jpg"])
+
+
 def test_files_below_a_folder_have_the_names_that_paths_give(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("b.JPG", "a/c.png", "a/d/.jpg", "a/d/e.jpeg", "a/notes.txt", "a/d/no_suffixjpg", "é/f.webp"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)

@@ -44,6 +44,9 @@ def write(path: Path, **changes: Any) -> Path:
         ({"search": {"learning_rate": ["fast"]}}, "learning_rate"),
         ({"method": "grid"}, "a grid needs a list"),
         ({"trails": 3}, "trials"),
+        ({"options": {**OPTIONS, "seed": 3}}, "seed is the sweep's own: give seeds"),
+        ({"search": {"seed": [0, 1]}}, "seed is the sweep's own: give seeds"),
+        ({"options": {**OPTIONS, "run_dir": "here"}}, "run_dir is the sweep's own: give out"),
     ],
 )
 def test_a_mistake_is_found_before_the_first_run(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
@@ -81,6 +84,49 @@ def test_a_trial_that_was_given_up_is_not_among_the_finished_ones(tmp_path: Path
     assert [line.split()[2] for line in lines[:2]] == ["optimizer", "adam"]
     assert "1 given up early" in context["subtitle"]
     assert len(context["comparison"]["rows"]) == 3
+
+
+@pytest.mark.parametrize("method", ["grid", "random"])
+def test_a_report_makes_no_trial_and_goes_on_with_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], method: str
+) -> None:
+    import optuna
+
+    file = write(tmp_path / "s.yml", search={"learning_rate": [0.1]}, method=method, out=str(tmp_path / "out"))
+    assert cli.main(["sweep", str(file), "--report-only"]) == 0
+    assert not list((tmp_path / "out").glob("trial-*"))
+    backend = optuna.storages.journal.JournalFileBackend(str(tmp_path / "out" / "journal.log"))
+    study = optuna.load_study(study_name="sweep", storage=optuna.storages.JournalStorage(backend))
+    trial = study.ask()
+    Sweep.read(file).value_of(trial, "learning_rate")
+    trial.set_user_attr("results", [60.0])  # killed before it was told
+    capsys.readouterr()
+    assert cli.main(["sweep", str(file), "--report-only"]) == 0
+    assert "not finished" in capsys.readouterr().out
+    assert not list((tmp_path / "out").glob("trial-*"))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"options": {**OPTIONS, "epochs": 3}}, "other options"),
+        ({"search": {"learning_rate": [0.2]}}, "other search"),
+        ({"seeds": 2, "metric": "loss"}, "other seeds and metric"),
+    ],
+)
+def test_a_sweep_whose_file_has_changed_is_refused(tmp_path: Path, changes: dict[str, Any], said: str) -> None:
+    """Its trials would stand in one table with others; more trials of the same are no change."""
+    words: dict[str, Any] = {"search": {"learning_rate": [0.1]}, "out": str(tmp_path / "out")}
+    assert cli.main(["sweep", str(write(tmp_path / "s.yml", **words)), "--report-only"]) == 0
+    assert cli.main(["sweep", str(write(tmp_path / "s.yml", **words, trials=9)), "--report-only"]) == 0
+    with pytest.raises(UserError, match=said):
+        run(Sweep.read(write(tmp_path / "s.yml", **{**words, **changes})), print)
+
+
+def test_a_grid_is_not_shortened_by_a_number_of_trials(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = write(tmp_path / "s.yml", search={"learning_rate": [0.1]}, method="grid", out=str(tmp_path / "out"))
+    assert cli.main(["sweep", str(file), "--trials", "3"]) == 2
+    assert "a grid tries every combination" in capsys.readouterr().err
 
 
 def trials(out: Path) -> dict[str, Any]:

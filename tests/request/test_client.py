@@ -10,6 +10,8 @@ import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
+from urllib.parse import unquote
 
 import httpx
 import numpy as np
@@ -18,6 +20,7 @@ import pytest
 import yaml
 from tests.serve.conftest import IMAGES, settings_for
 
+from conveyor.commands.request import _described
 from conveyor.errors import UserError
 from conveyor.infer.export import export
 from conveyor.infer.load import from_options, load
@@ -26,6 +29,7 @@ from conveyor.options.coerce import checked
 from conveyor.request.callers import PROTOCOLS, Busy, CallFailed, Target, make_caller
 from conveyor.request.client import LoadSettings, engine_processes, export_and_request, patience, run_load
 from conveyor.serve.launcher import RunningServer, running_server
+from conveyor.serve.metrics import Metrics
 
 SPEC = Path(__file__).parents[2] / "compat" / "tensorflow2" / "benchmarks.yml"
 
@@ -309,3 +313,20 @@ def test_a_client_that_is_killed_leaves_no_process_behind(model_folder: Path) ->
         started.wait()
     _, left = psutil.wait_procs(everybody, timeout=60)
     assert not left
+
+
+@pytest.mark.parametrize("name", ['a "quoted" name', "back\\slash", "née", "two\nlines"])
+def test_the_name_of_the_model_is_learnt_from_the_metrics(name: str) -> None:
+    """As Prometheus escapes it."""
+    metrics = Metrics()
+    metrics.model.labels(name, "1", "torch").set(1)
+    asked = []
+
+    def get(path: str) -> httpx.Response:
+        asked.append(path)
+        document = {"inputs": [{"shape": [-1, 8, 8, 1]}]}
+        answer = {"content": metrics.text()} if path == "/metrics" else {"json": document}
+        return httpx.Response(200, request=httpx.Request("GET", f"http://x{path}"), **answer)
+
+    assert _described(SimpleNamespace(get=get), None)["inputs"]
+    assert unquote(asked[1]) == f"/v2/models/{name}"

@@ -1,5 +1,6 @@
 """Cross-validation: folds are disjoint, alike in every class, keep groups whole; a run for each and a summary."""
 
+import dataclasses
 import json
 from collections import Counter
 from pathlib import Path
@@ -68,6 +69,22 @@ def test_groups_are_read_from_names_and_held_out_whole(tmp_path: Path) -> None:
     assert len(held) == 1
 
 
+def test_a_pattern_that_finds_no_group_is_refused(tmp_path: Path) -> None:
+    """Images of one patient stood on both sides, and nothing said so."""
+    for number in range(6):
+        (tmp_path / "photos" / "ab"[number % 2]).mkdir(parents=True, exist_ok=True)
+        (tmp_path / "photos" / "ab"[number % 2] / f"p{number // 2}_{number}.jpg").touch()
+    options = DataOptions(data_dir=str(tmp_path / "photos"), hold_out=0.3)
+    with pytest.raises(UserError, match=r"finds no group in any name: they are such as 'a/p0_0.jpg'"):
+        info(dataclasses.replace(options, group_by="patient-([0-9]+)"))
+    assert info(dataclasses.replace(options, group_by="p([0-9]+)_")).validation_images == 2
+
+
+def test_a_group_that_took_no_part_in_a_match_is_none() -> None:
+    files = (("a1.jpg", 0), ("b1.jpg", 0), ("b2.jpg", 0))
+    assert Listing(Path(), ("x",), {"train": files}).grouped("a([0-9])|b").groups["train"] == ("1", "b1.jpg", "b2.jpg")
+
+
 def test_folds_of_a_set_in_memory_are_a_partition() -> None:
     seen = []
     for fold in range(4):
@@ -107,3 +124,8 @@ def test_a_run_for_each_fold_and_a_summary(tmp_path: Path, capsys: pytest.Captur
     assert (tmp_path / "one" / "checkpoints" / "4" / "model.safetensors").read_bytes() == weights
     assert cli.main([*command, "--resume", "auto"]) == 0  # nothing is left to train: the summary again
     assert "deviation" in capsys.readouterr().out
+    longer = [*command, "--resume", "auto", "--updates", "6"]
+    assert cli.main(longer) == 0  # it printed the summary of the shorter runs
+    assert all((tmp_path / "cv" / f"fold-{fold}" / "checkpoints" / "6").is_dir() for fold in range(3))
+    assert cli.main([*longer, "--seed", "5"]) == 2
+    assert "--seed 5 would change what the run has already computed" in " ".join(capsys.readouterr().err.split())

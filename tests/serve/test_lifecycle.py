@@ -265,6 +265,18 @@ def test_a_version_from_another_run_is_served_under_the_same_name(tmp_path: Path
         assert {status for status, _ in load_.answers} == {200}, "whoever asks by name must not notice"
 
 
+def test_a_version_for_other_images_and_classes_is_told(tmp_path: Path, model_folder: Path) -> None:
+    """Whoever sends arrays is refused from then on."""
+    folder = tmp_path / "digits"
+    shutil.copytree(model_folder, folder)
+    with running_server(settings_for(folder, poll=0.1)) as server:
+        export(from_options(OPTIONS.replace(image_size=16, num_classes=12), "wider"), folder / "2", "onnx")
+        until(lambda: "and no longer of" in server.log.read_text())
+        said = server.log.read_text()
+    assert "its classes are others: 12, and they were 10" in said
+    assert "it takes arrays of 16 x 16 x 1, and no longer of 8 x 8 x 1" in said
+
+
 def test_a_folder_out_of_reach_is_told_once(tmp_path: Path, model_folder: Path) -> None:
     folder = tmp_path / "digits"
     shutil.copytree(model_folder, folder)

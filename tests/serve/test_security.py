@@ -199,6 +199,21 @@ def test_a_port_that_is_taken_is_named(model_folder: Path) -> None:
             bind("127.0.0.1", taken.getsockname()[1])
 
 
+def test_a_grpc_port_that_is_taken_is_named_before_the_model_is_loaded(
+    model_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(service: Service) -> None:
+        raise AssertionError("it loads the model")
+
+    monkeypatch.setattr(Service, "start", never)
+    with bind("127.0.0.1", 0) as taken:
+        taken.listen()
+        with pytest.raises(UserError, match="Address already in use; choose another --grpc-port"):
+            serve(settings_for(model_folder, grpc_port=taken.getsockname()[1]))
+    with pytest.raises(UserError, match=r"port 65536.*choose another --grpc-port"):
+        serve(settings_for(model_folder, port=65535, grpc_port=None))
+
+
 @pytest.mark.parametrize("grpc_port", [0, NO_GRPC])
 def test_files_that_hold_no_certificate_are_named_before_the_model_is_loaded(
     tmp_path: Path, certificate: tuple[Path, Path], grpc_port: int

@@ -22,6 +22,7 @@ from conveyor.serve.settings import ServeSettings
         ({"drain": math.inf}, "--drain is infinite"),
         ({"drain_delay": -0.5}, "--drain-delay is -0.5; the smallest value is 0"),
         ({"swap_agreement": 2.0}, "--swap-agreement is 2; the largest value is 1"),
+        ({"name": "a/b"}, "--name 'a/b' cannot be a part of an address"),
         ({"max_inflight": 1000}, "no room for one request of --max-body"),
     ],
 )

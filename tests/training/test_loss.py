@@ -122,6 +122,17 @@ def test_class_weights_scale_each_sample() -> None:
     torch.testing.assert_close(Loss(0.1, weights=weights)(logits, target), summed)
 
 
+@pytest.mark.parametrize("gamma", [0.25, 0.5, 1.0, 2.0])
+def test_a_sure_and_right_answer_has_a_focal_gradient(gamma: float) -> None:
+    """Where p rounds to 1, (1 - p)^(gamma - 1) is infinite for a gamma below 1."""
+    logits = torch.tensor([[30.0, 0.0, 0.0], [200.0, -200.0, 0.0], [0.0, 1.0, 0.0]], requires_grad=True)
+    loss = Loss(gamma=gamma)(logits, Target(torch.tensor([0, 0, 0])))
+    (gradient,) = torch.autograd.grad(loss, logits)
+    assert gradient[:2].abs().max() < 1e-20
+    assert gradient[2].isfinite().all()
+    assert gradient[2, 0] < 0
+
+
 def test_no_weights_and_no_gamma_are_the_plain_loss() -> None:
     for mixed in (False, True):
         logits, target = made(mixed)

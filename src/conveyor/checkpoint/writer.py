@@ -1,6 +1,7 @@
 """Checkpoints written in the background while training goes on; at most one in flight."""
 
 import logging
+import shlex
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -53,7 +54,9 @@ class BackgroundWriter:
         except OSError as problem:
             kept = "earlier checkpoints are intact" if listing(folder.parent) else "there is no earlier one"
             what = f"checkpoint {folder} was not written: {why(problem)}; {kept}"
-            self.problem = f"{what}: make room, then conveyor restore {run_of(folder) or folder.parent}"
+            self.problem = (
+                f"{what}: make room, then conveyor restore {shlex.quote(str(run_of(folder) or folder.parent))}"
+            )
             _logger.error("%s: make room, and a run that goes on saves the next one", what)
         except UserError as problem:
             self.problem = str(problem)

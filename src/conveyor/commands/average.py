@@ -17,7 +17,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--mode", choices=("mean", "exponential"), default="mean", help="How to average [mean].")
     parser.add_argument("--last", type=count, metavar="N", help="Only the last N checkpoints; default: all.")
     parser.add_argument(
-        "--decay", type=float, default=0.99, help="V = decay V + (1 - decay) next, oldest first [0.99]."
+        "--decay", type=float, help="Of an exponential one: V = decay V + (1 - decay) next, oldest first [0.99]."
     )
     parser.add_argument("--discard-last", action="store_true", help="Leave the newest checkpoint out.")
     parser.add_argument(
@@ -43,11 +43,14 @@ def run(arguments: argparse.Namespace) -> int:
     path = arguments.run or arguments.checkpoint_path
     if path is None:
         raise UserError("say whose checkpoints to average: conveyor average RUN")
-    if not 0 <= arguments.decay < 1:
-        raise UserError(f"--decay {arguments.decay:g} is not between 0 and 1")
+    decay = 0.99 if arguments.decay is None else arguments.decay
+    if not 0 <= decay < 1:
+        raise UserError(f"--decay {decay:g} is not between 0 and 1")
+    if arguments.decay is not None and arguments.mode == "mean":
+        raise UserError(f"--decay {decay:g} is not for a mean: add --mode exponential, or leave it out")
     written, names = average_folder(
         Path(path),
-        decay=arguments.decay if arguments.mode == "exponential" else None,
+        decay=decay if arguments.mode == "exponential" else None,
         last=arguments.last,
         discard_last=arguments.discard_last,
         output=Path(arguments.output) if arguments.output else None,

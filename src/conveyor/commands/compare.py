@@ -3,8 +3,8 @@
 import argparse
 import dataclasses
 import json
-from pathlib import Path
 
+from conveyor.files import user_path
 from conveyor.monitor.progress import say
 
 HELP = "Compare two runs: identical, or the first update and tensor that differ."
@@ -20,7 +20,7 @@ def run(arguments: argparse.Namespace) -> int:
     """0: identical; 1: not."""
     from conveyor.run.compare_runs import compare
 
-    found = compare(Path(arguments.one).expanduser(), Path(arguments.other).expanduser())
+    found = compare(user_path(arguments.one), user_path(arguments.other))
     if arguments.json:
         print(json.dumps({"identical": found.identical, **dataclasses.asdict(found)}))
     else:

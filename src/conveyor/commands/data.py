@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.errors import UserError
+from conveyor.files import user_path
 from conveyor.layout import usable_cores
 from conveyor.monitor.progress import say
 from conveyor.monitor.table import format_table
@@ -145,14 +146,14 @@ def _get(arguments: argparse.Namespace) -> int:
     if name == "imagenet":
         from conveyor.data.formats import tfrecord_dataset
 
-        roots = [Path(arguments.data_dir).expanduser()] if arguments.data_dir else list(locate.usual_roots())
+        roots = [user_path(arguments.data_dir)] if arguments.data_dir else list(locate.usual_roots())
         here = next((records for root in roots if (records := tfrecord_dataset.find_folder(root)) is not None), None)
         if here is not None:
             print(f"imagenet is here: {here} (name it with --data-dir)")
             return 0
     if name not in SOURCES:
         raise UserError(f"{name} cannot be fetched: get it from its publisher and name its folder with --data-dir")
-    folder = Path(arguments.data_dir).expanduser() if arguments.data_dir else None
+    folder = user_path(arguments.data_dir) if arguments.data_dir else None
     found = locate.search(name, folder)
     if found is not None:
         print(f"{name} is here: {found.folder}")
@@ -165,7 +166,7 @@ def _get(arguments: argparse.Namespace) -> int:
 def _verify(arguments: argparse.Namespace) -> int:
     from conveyor.data.verify import verify
 
-    report = verify(Path(arguments.folder).expanduser(), decode=arguments.decode, threads=arguments.threads)
+    report = verify(user_path(arguments.folder), decode=arguments.decode, threads=arguments.threads)
     if arguments.json:
         content = {**dataclasses.asdict(report), "folder": str(report.folder), "data": report.name, "good": report.good}
         del content["name"]
@@ -187,8 +188,9 @@ def _audit(arguments: argparse.Namespace) -> int:
     from conveyor.report.audit_page import write_audit
 
     pictures = Pictures(options_from(arguments))
+    out = user_path(arguments.out)
+    out.mkdir(parents=True, exist_ok=True)  # one that cannot be written is told before a million images are read
     found = audit(pictures, [_existing(name) for name in arguments.answers], arguments.threads)
-    out = Path(arguments.out).expanduser()
     for line in write_audit(out, pictures, found):
         say(line)
     excluded = len({one.path for one in found if one.exclude})

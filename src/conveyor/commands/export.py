@@ -70,6 +70,10 @@ def run(arguments: argparse.Namespace) -> int:
     if chosen := loaded.spec.get("chosen"):
         say(chosen)
     if arguments.name:
+        if "/" in arguments.name:
+            raise UserError(
+                f"--name {arguments.name!r} cannot be a part of a server's addresses: give one without slashes"
+            )
         loaded = dataclasses.replace(loaded, spec={**loaded.spec, "name": arguments.name})
     if arguments.calibrate or arguments.abstain is not None:
         loaded = _calibrated(loaded, arguments)

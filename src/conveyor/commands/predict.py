@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from conveyor.errors import UserError, did_you_mean
+from conveyor.files import make_parent, write_atomically
 from conveyor.infer import ENGINES
 from conveyor.infer.asked_precision import AskedPrecision, add_infer_precision, asked_precision
 from conveyor.monitor.progress import printable, say, say_aside, track
@@ -49,6 +50,8 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.engine not in ENGINES:
         raise UserError(f"there is no engine {arguments.engine!r}{did_you_mean(arguments.engine, ENGINES)}")
     pictures = _pictures(arguments.paths)  # before the model is loaded: a mistake should cost no time
+    if arguments.csv not in (None, "-"):
+        make_parent(arguments.csv)
     from conveyor.infer.load import load
 
     loaded = load(arguments.model, arguments.checkpoint)
@@ -71,8 +74,6 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.csv == "-":
         print(table, end="")
     elif arguments.csv is not None:
-        from conveyor.files import write_atomically
-
         try:
             write_atomically(Path(arguments.csv), table)
         except OSError as error:

@@ -3,6 +3,7 @@
 import argparse
 import json
 import os
+import re
 import ssl
 from pathlib import Path
 from typing import Any
@@ -145,9 +146,8 @@ def _described(client: Any, wanted: str | None) -> dict[str, Any]:
     if wanted:
         return _model_document(client, wanted)
     for line in client.get("/metrics").raise_for_status().text.splitlines():
-        if line.startswith("conveyor_model{"):
-            name = line.split('name="', 1)[1].split('"', 1)[0]
-            return _model_document(client, name)
+        if line.startswith("conveyor_model{") and (found := re.search(r'[{,]name="((?:[^"\\]|\\.)*)"', line)):
+            return _model_document(client, re.sub(r"\\(.)", lambda one: "\n" if one[1] == "n" else one[1], found[1]))
     raise UserError("the server has no model in service")
 
 

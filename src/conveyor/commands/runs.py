@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from conveyor.errors import UserError, nothing_at
-from conveyor.files import read_object
+from conveyor.files import read_object, user_path
 from conveyor.monitor.records import readable_time
 from conveyor.monitor.table import format_table
 from conveyor.options.units import many
@@ -46,7 +46,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    rows = [row for folder in arguments.folders for row in rows_below(Path(folder).expanduser())]
+    rows = [row for folder in arguments.folders for row in rows_below(user_path(folder))]
     rows = [row for row in rows if all(word.lower() in " ".join(_cells(row)).lower() for word in arguments.filter)]
     rows.sort(key=lambda row: (getattr(row, arguments.sort) or 0) if arguments.sort != "name" else row.name)
     if arguments.json:

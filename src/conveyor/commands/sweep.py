@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import Any
 
+from conveyor.errors import UserError
 from conveyor.options.parser import count
 
 HELP = "Search options with Optuna: random, grid or TPE, over paired seeds; a killed sweep goes on."
@@ -22,6 +23,10 @@ def run(arguments: argparse.Namespace) -> int:
     from conveyor.launch import sweep as search
 
     sweep = search.Sweep.read(Path(arguments.file))
+    if arguments.trials is not None and sweep.method == "grid":
+        raise UserError(
+            f"--trials {arguments.trials}: a grid tries every combination; shorten the lists of values under search"
+        )
     changed = {"trials": arguments.trials} if arguments.trials is not None else {}
     if arguments.report_only:
         changed["trials"] = 0
@@ -45,10 +50,10 @@ def summary(sweep: Any, study: Any) -> tuple[list[str], dict[str, Any]]:
     from conveyor.report import cells
 
     trials = study.get_trials(deepcopy=False)
-    # A trial that was given up has a value, too: that of its last validation.
-    finished = [one for one in trials if "results" in one.user_attrs]
+    # A trial that was given up has a value, too: that of its last validation; one under way may have results and none.
+    finished = [one for one in trials if one.state.name == "COMPLETE"]
     done = sorted(finished, key=lambda one: (-one.value, one.number))
-    pruned = [one for one in trials if one not in finished]
+    unfinished = [one for one in trials if one not in finished]
     head = ["trial", *sweep.search, sweep.metric, "deviation", "best is better"]
 
     def tried(one: Any) -> list[Any]:
@@ -58,8 +63,8 @@ def summary(sweep: Any, study: Any) -> tuple[list[str], dict[str, Any]]:
 
     verdicts: list[str] = []
     rows: list[list[Any]] = []
-    for place, one in enumerate([*done, *pruned]):
-        figures: list[Any] = ["given up early", "", ""]
+    for place, one in enumerate([*done, *unfinished]):
+        figures: list[Any] = ["given up early" if one.state.name == "PRUNED" else "not finished", "", ""]
         if place < len(done):
             results, first = (each.user_attrs["results"] for each in (one, done[0]))
             mean, deviation = mean_and_deviation(results)
@@ -75,7 +80,8 @@ def summary(sweep: Any, study: Any) -> tuple[list[str], dict[str, Any]]:
         rows.append([*tried(one), *figures])
     verdicts = verdicts or ["there are not two finished trials to compare"]
     title = f"Sweep of {', '.join(sweep.search)}"
-    subtitle = f"{len(done)} trials of {sweep.seeds} seeds, {len(pruned)} given up early, by {sweep.metric}"
+    given_up = sum(one.state.name == "PRUNED" for one in unfinished)
+    subtitle = f"{len(done)} trials of {sweep.seeds} seeds, {given_up} given up early, by {sweep.metric}"
     context = {
         "title": title, "subtitle": subtitle, "verdict": verdicts,
         "comparison": {"head": [(name, True) for name in head], "rows": [tuple(map(cells.text, row)) for row in rows]},

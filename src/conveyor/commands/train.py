@@ -8,10 +8,11 @@ from collections.abc import Collection, Sequence
 from pathlib import Path
 
 from conveyor.errors import UserError
+from conveyor.monitor.progress import say_aside
 from conveyor.options import Options
 from conveyor.options.parser import add_config, add_options, named_by_user, options_from
 from conveyor.remote import is_address
-from conveyor.remote.mirror import nearby
+from conveyor.remote.mirror import nearby, typed
 
 HELP = "Train a network; without any option a small one on the embedded digits."
 
@@ -33,11 +34,20 @@ def run(arguments: argparse.Namespace) -> int:
     options, named = options_from(arguments), named_by_user(arguments)
     if arguments.json and not arguments.dry_run:
         raise UserError("--json belongs to --dry-run; for JSON log lines during training use --json-logs")
+    if options.run.resume == "auto" and options.run.run_dir is None and not _is_in_job():
+        say_aside("note: --resume auto begins a new run: give the --run-dir of the one to go on with")
     if arguments.dry_run:
         return dry_run(options, as_json=arguments.json, plot=arguments.plot, named=named)
     if options.data.folds is not None and options.data.fold is None and options.events.training:
         return _folds(options, named)
     return execute(options, named)
+
+
+def _is_in_job() -> bool:
+    """Whether a launcher started this process: then the run folder may be named after its job."""
+    from conveyor.launch.rank import detect
+
+    return detect(os.environ) is not None
 
 
 def _folds(options: Options, named: Collection[str]) -> int:
@@ -101,6 +111,7 @@ def execute(options: Options, named: Collection[str] = (), after: Sequence[Optio
 
         validate.say_random(options)
         return validate.execute(options)
+    from conveyor.checkpoint.choice import listing
     from conveyor.launch.run_job import start
     from conveyor.run import folder as rundir
     from conveyor.run.preflight import check_names
@@ -117,9 +128,14 @@ def execute(options: Options, named: Collection[str] = (), after: Sequence[Optio
         if not options.run.json_logs:
             _say(folder, f"run folder: {nearby(folder)}")
     if not options.run.json_logs and not options.run.quiet and result["reason"] == Reason.DONE:
-        folder, typed = result["folder"], nearby(result["folder"])
-        looked = [f"next: look at {folder if is_address(typed) else typed}/report.html"] if options.run.report else []
-        _say(folder, *looked, f"next: conveyor predict {typed} PHOTO", f"next: conveyor serve {typed}")
+        folder, near, word = result["folder"], nearby(result["folder"]), typed(result["folder"])
+        looked = [f"next: look at {folder if is_address(near) else near}/report.html"] if options.run.report else []
+        saved = bool(listing(Path(folder)))
+        _say(
+            folder,
+            *looked,
+            *([f"next: conveyor predict {word} PHOTO", f"next: conveyor serve {word}"] if saved else []),
+        )
     return 128 + int(result["signal"]) if result["signal"] is not None and result["reason"] == Reason.INTERRUPTED else 0
 
 
@@ -130,7 +146,7 @@ def _write_report(folder: str) -> None:
         write_report([folder])
     except (UserError, OSError) as problem:
         # The run itself is complete: a page about it can be made at any time.
-        _say(folder, f"note: no report.html ({problem}); try conveyor report {folder}")
+        _say(folder, f"note: no report.html ({problem}); try conveyor report {typed(folder)}")
 
 
 def _say(folder: str, *lines: str) -> None:

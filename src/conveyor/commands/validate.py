@@ -53,7 +53,13 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.dry_run:
         return dry_run(with_plain_weights(options), as_json=arguments.json, plot=arguments.plot, command="validate")
     wanted = asked_precision(arguments)
-    return execute(options, as_json=arguments.json, wanted=None if wanted.infer_precision is None else wanted)
+    if wanted.infer_precision is None:
+        return execute(options, as_json=arguments.json)
+    from conveyor.infer.validated import unread
+
+    if flags := unread(given, options):
+        say_aside(f"note: {', '.join(flags)}: no effect with --infer-precision, which answers as the run's exports do")
+    return execute(options, as_json=arguments.json, wanted=wanted)
 
 
 def _chosen(path: str | None, which: str | None) -> Path:
@@ -109,12 +115,11 @@ def execute(options: Options, *, as_json: bool = False, wanted: AskedPrecision |
         records = start(options, run=RUN, check=check_start if options.model.weights is not None else None)
     if not records:
         return 0
+    quiet = as_json or options.run.json_logs
+    print(json.dumps(records) if quiet else table(records), flush=True)  # before a folder that cannot be written
     written = write_csv(options, records)
     _write_for_benchmarks(records)
-    if as_json or options.run.json_logs:
-        print(json.dumps(records))
-    else:
-        print(table(records))
+    if not quiet:
         if options.events.answers is not None:
             say(f"answers written to {options.events.answers}")
         say(f"written to {written}")
@@ -181,7 +186,7 @@ def write_csv(options: Options, records: Sequence[Mapping[str, Any]]) -> Path:
     """validation.csv in a folder of its own: a run's own file belongs to its training."""
     import time
 
-    from conveyor.files import make_parent
+    from conveyor.files import make_parent, why
     from conveyor.monitor.csvfile import CsvFile
     from conveyor.monitor.records import VALIDATION_COLUMNS
 
@@ -191,9 +196,12 @@ def write_csv(options: Options, records: Sequence[Mapping[str, Any]]) -> Path:
     while path.exists():
         path = folder / f"validation-{number}.csv"
         number += 1
-    make_parent(path)
     file = CsvFile(path, VALIDATION_COLUMNS, "update")
-    file.open(float("inf"))
-    for record in records:
-        file.append(record)
+    try:
+        make_parent(path)
+        file.open(float("inf"))
+        for record in records:
+            file.append(record)
+    except OSError as problem:
+        raise UserError(f"cannot write {path}: {why(problem)}; choose another --run-dir") from None
     return path

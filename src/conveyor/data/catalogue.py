@@ -5,6 +5,7 @@ Nothing here imports torch, so that `--dry-run`, `--help` and the planner start 
 
 import dataclasses
 import os
+import re
 from pathlib import Path
 
 from conveyor.data.formats import divide, folders, lists, locate, packed, tfrecord_dataset
@@ -166,7 +167,7 @@ def name_of(options: DataOptions) -> str:
         (("fashion",), "fashion-mnist"),
         (("mnist",), "mnist"),
     ):
-        if any(word in text for word in words) and not (name in SOURCES and _holds_others(folder, name)):
+        if any(word in text for word in words) and not _holds_others(folder, name):
             return name
     if not folder.is_dir():
         raise folders.missing(folder)
@@ -181,7 +182,12 @@ def name_of(options: DataOptions) -> str:
 
 
 def _holds_others(folder: Path, name: str) -> bool:
-    """Whether a folder with `name` in its path has class folders and no copy of that set: mnist-work/photos, say."""
+    """Whether a folder with `name` in its path has class folders and no copy of that set: mnist-work/photos, say.
+
+    Class folders without train/ and val/ are ImageNet's, and all for validation, if they are called as its classes are.
+    """
+    if name not in SOURCES:
+        return folders.is_plain(folder) and not any(re.fullmatch(r"n\d{8}", one.name) for one in folder.iterdir())
     return (folders.has_images(folder) or bool(packed.find(folder))) and locate.search(name, folder) is None
 
 

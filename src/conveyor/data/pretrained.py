@@ -15,7 +15,7 @@ from pathlib import Path
 
 from conveyor.data.formats.lock_file import exclusive
 from conveyor.errors import UserError, did_you_mean
-from conveyor.files import cache_folder, open_replacing
+from conveyor.files import cache_folder, open_replacing, user_path
 from conveyor.models import catalogue, library_models, sources
 from conveyor.monitor.progress import track
 from conveyor.options import Options
@@ -69,7 +69,7 @@ def model_of(name: str) -> str | None:
     """The network that the weights called `name` are of: ours, else the one of timm or torchvision where it is installed."""
     bare = _bare(name)
     ours = sources.timm_model(bare) or catalogue.canonical(bare.partition(".")[0])
-    if ours is not None or Path(name).expanduser().exists() or name.startswith(("https://", "http://")):
+    if ours is not None or user_path(name).exists() or name.startswith(("https://", "http://")):
         return ours
     package = name.partition("/")[0] if library_models.is_library(name) else "timm"
     if library_models.has(package, bare):
@@ -104,16 +104,16 @@ def _for_fine_tuning(options: Options) -> Options:
 
 def find(name: str, weights_dir: str | None = None, *, download: bool = True) -> Path:
     """The weights called `name`: a file itself, in `weights_dir`, in a cache of this machine, or fetched into ours."""
-    if Path(name).expanduser().exists():
-        return Path(name).expanduser()
-    if weights_dir is not None and not Path(weights_dir).expanduser().is_dir():
+    if user_path(name).exists():
+        return user_path(name)
+    if weights_dir is not None and not user_path(weights_dir).is_dir():
         raise UserError(f"--weights-dir {weights_dir} is no folder")
     address = name.startswith(("https://", "http://"))
     if not address and (not re.fullmatch(r"(?:[A-Za-z0-9-]+/)?[A-Za-z0-9][A-Za-z0-9._-]*", name) or ".." in name):
         raise UserError(f"--pretrained {name}: there is no such file, and a name has letters, digits, '.', '_' and '-'")
     for found in _local_copies(name, weights_dir):
         return found
-    put = Path(weights_dir).expanduser() if weights_dir is not None else cache_folder() / "weights"
+    put = user_path(weights_dir) if weights_dir is not None else cache_folder() / "weights"
     by_hand = (
         f"put its file at {put / (_file_name(name).partition('/')[0] if address else _bare(name) + '.safetensors')}"
     )
@@ -135,7 +135,7 @@ def find(name: str, weights_dir: str | None = None, *, download: bool = True) ->
 def _local_copies(name: str, weights_dir: str | None) -> Iterator[Path]:
     """Copies on this machine, the nearest first."""
     full = _full(name)
-    folders = [cache_folder() / "weights", *([] if weights_dir is None else [Path(weights_dir).expanduser()])]
+    folders = [cache_folder() / "weights", *([] if weights_dir is None else [user_path(weights_dir)])]
     for folder in reversed(folders):
         for stem in dict.fromkeys((_bare(name), _bare(full))):
             yield from (path for suffix in SUFFIXES if (path := folder / f"{stem}{suffix}").is_file())

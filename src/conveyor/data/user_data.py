@@ -17,6 +17,8 @@ from conveyor.data.order import Indices
 from conveyor.errors import UserError, first_line
 from conveyor.models import user_module
 
+OVERSHOOT = 0.25
+"""How far a filter such as the bicubic may leave 0..1; the values of a normalised image go further."""
 OwnData: TypeAlias = Any
 """(training, validation) or training alone; each a Dataset, a pair of arrays, or a map-style data set."""
 
@@ -172,8 +174,18 @@ def to_pixels(image: Any) -> Tensor:
     """uint8 [H, W, C] from an array or PIL image [H, W(, C)], or a tensor [C, H, W] (floats are taken as 0..1)."""
     if isinstance(image, Tensor):
         image = image.permute(1, 2, 0) if image.dim() == 3 else image.unsqueeze(-1)
+        least, most = (float(value) for value in image.aminmax())
         if image.is_floating_point():
+            if not (least >= -OVERSHOOT and most <= 1 + OVERSHOOT):
+                raise UserError(
+                    f"the data set gives images with values from {least:.4g} to {most:.4g}: fractions must be 0 to 1, before "
+                    "any normalisation, which --normalization does"
+                )
             image = (image * 255).round().clamp(0, 255)
+        elif least < 0 or most > 255:
+            raise UserError(
+                f"the data set gives images with values from {least:g} to {most:g}: convert them to 8 bits first"
+            )
         return image.to(torch.uint8)
     array = np.array(image)
     if array.dtype != np.uint8:

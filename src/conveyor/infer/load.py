@@ -48,7 +48,6 @@ def load(path: str | Path, checkpoint: str | int | None = None, own: "nn.Module 
         "name": (run or found).resolve().name,
         "version": str(max(1, state.update)),
         "update": state.update,
-        "epoch": float(state.progress.get("epoch", 0.0)),
         "checkpoint": found.name,
         "chosen": choice.text(found),
     }

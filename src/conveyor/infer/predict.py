@@ -16,6 +16,7 @@ from conveyor.data.formats.folders import IMAGE_SUFFIXES
 from conveyor.data.photo.centre import central_box
 from conveyor.data.photo.decode import BadImageError, Encoded
 from conveyor.errors import UserError
+from conveyor.files import user_path
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.layout import usable_cores
@@ -75,7 +76,9 @@ def find_files(paths: Iterable[str | os.PathLike[str]]) -> list[str]:
     """The files that paths, folders (all images below them, by name) and patterns such as `*.jpg` mean, each once."""
     found: dict[str, None] = {}
     for given in paths:
-        path = Path(given).expanduser()
+        if isinstance(given, str) and given.startswith(("http://", "https://")):
+            raise UserError(f"{given} is no file: fetch it first, as by curl {given} | conveyor predict MODEL -")
+        path = user_path(given)
         if path.is_dir():
             inside = sorted(_images_below(path))
             if not inside:
@@ -143,7 +146,7 @@ def _opened(picture: Picture) -> Encoded:
     if isinstance(picture, bytes):
         return Encoded(picture)
     if isinstance(picture, str | os.PathLike):
-        return Encoded(Path(picture).expanduser().read_bytes())
+        return Encoded(Path(picture).read_bytes())
     return Encoded.of_picture(picture if isinstance(picture, Image.Image) else Image.fromarray(picture))
 
 

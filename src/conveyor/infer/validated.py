@@ -1,7 +1,7 @@
 """`conveyor validate --infer-precision`: the accuracy of what would be served, in the precision it would be served in."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from conveyor.checkpoint import store
+from conveyor.checkpoint.folder import load_without_tensors
 from conveyor.errors import UserError
 from conveyor.infer.accuracy import data_options, in_order
 from conveyor.infer.asked_precision import AskedPrecision
@@ -16,15 +17,38 @@ from conveyor.infer.load import from_options, load
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.precision import fit
 from conveyor.layout import usable_cores
-from conveyor.options import Options
+from conveyor.options import Options, specs
+from conveyor.options.validation import has_effect
 
 BATCH = 32
+READ = (
+    "checkpoint_path",
+    "weights",
+    "data_dir",
+    "max_validation_images",
+    "threads",
+    "validation_batch_size",
+    "run_dir",
+    "quiet",
+    "json_logs",
+)
+"""Options of a validation that are read here; of plain weights those of model and data are, too."""
+
+
+def unread(given: Iterable[str], options: Options) -> list[str]:
+    """The flags of the options `given` that have no effect here, though a validation in training's precision reads them."""
+    sections = () if options.run.checkpoint_path is not None else ("model", "data")
+    return [
+        specs()[one].flag
+        for one in given
+        if has_effect(one) and one not in READ and specs()[one].section not in sections
+    ]
 
 
 def records(options: Options, wanted: AskedPrecision, say: Callable[[str], None]) -> list[dict[str, Any]]:
     """One record for each checkpoint that the options name (or for their weights), as other validations have them."""
     found = []
-    for loaded in _models(options):
+    for loaded, update, epoch in _models(options):
         if loaded.thresholds is not None:
             raise UserError(f"{loaded.name} is a multi-label model: validate it without --infer-precision")
         if loaded.module is None:
@@ -48,20 +72,23 @@ def records(options: Options, wanted: AskedPrecision, say: Callable[[str], None]
         found.append(
             {
                 "name": f"{loaded.spec.get('checkpoint', loaded.name)} {fitted.precision}",
-                "update": loaded.spec.get("update", -1), "epoch": loaded.spec.get("epoch", 0.0), **scores(np.concatenate(answers), np.concatenate(labels)),
+                "update": update, "epoch": epoch, **scores(np.concatenate(answers), np.concatenate(labels)),
                 "images": count, "seconds": seconds, "images_per_second": count / seconds,
             }
         )  # fmt: skip
     return found
 
 
-def _models(options: Options) -> Iterator[Loaded]:
+def _models(options: Options) -> Iterator[tuple[Loaded, int, float]]:
+    """Each model with its update and epoch."""
     path = options.run.checkpoint_path
     if path is None:
-        yield from_options(options, "weights" if options.model.weights else "random")
+        yield from_options(options, "weights" if options.model.weights else "random"), -1, 0.0
         return
     for checkpoint in store.existing(path).checkpoints:
-        yield load(Path(checkpoint))
+        state = load_without_tensors(checkpoint)
+        update = state.update if store.is_numbered(checkpoint) else -1
+        yield load(Path(checkpoint)), update, float(state.progress.get("epoch", 0.0))
 
 
 def scores(logits: NDArray[np.float32], labels: NDArray[np.int64]) -> dict[str, float]:

@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from conveyor.errors import UserError
+from conveyor.files import user_path
 
 VARIABLE, FILE_VARIABLE = "CONVEYOR_SECRET", "CONVEYOR_SECRET_FILE"
 MIN_BYTES = 16
@@ -34,7 +35,7 @@ def load(environment: Mapping[str, str], file: str | None = None) -> bytes:
     given = file or environment.get(FILE_VARIABLE, "")
     where = VARIABLE
     if file or not text:
-        path = Path(given).expanduser() if given else _own_file(environment)
+        path = user_path(given) if given else _own_file(environment)
         text, where = _read(path), str(path)
     if len(text) < MIN_BYTES:
         raise UserError(

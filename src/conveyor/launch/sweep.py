@@ -29,6 +29,13 @@ from conveyor.run.folds import is_done, last_validation
 
 POLL = 0.2
 BOUNDS = ("low", "high", "log", "step")
+OWN = {
+    "seed": "give seeds: N, and each trial is run with the seeds 0 to N - 1",
+    "run_dir": "give out: FOLDER, in which each run has one of its own",
+    "resume": "a sweep that is started again goes on by itself",
+    "best_by": "give metric",
+}
+"""Options that a sweep gives to its runs itself, and what to write instead."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -64,6 +71,9 @@ class Sweep:
             raise UserError(
                 f"{path} searches nothing: under search, give options with a list of values or low and high"
             )
+        for name in (*found.options, *found.search):
+            if (own := OWN.get(str(name))) is not None:
+                raise UserError(f"{path}: {name} is the sweep's own: {own}")
         for name, space in found.search.items():
             if name not in specs():
                 raise UserError(f"{path}: there is no option {name!r}{did_you_mean(str(name), list(specs()))}")
@@ -105,9 +115,12 @@ def run(sweep: Sweep, say: Callable[[str], None]) -> Any:
     sweep.out.mkdir(parents=True, exist_ok=True)
     storage = optuna.storages.JournalStorage(JournalFileBackend(str(sweep.out / "journal.log")))
     study = optuna.create_study(study_name="sweep", storage=storage, direction="maximize", load_if_exists=True)
+    _check_same(sweep, study)
     grid = list(itertools.product(*sweep.search.values())) if sweep.method == "grid" else []
     while True:
         known = study.get_trials(deepcopy=False)
+        if sweep.trials == 0:  # --report-only
+            return study
         open_trial = next((one for one in known if one.state == optuna.trial.TrialState.RUNNING), None)
         if open_trial is None and len(known) >= (len(grid) or sweep.trials):
             return study
@@ -135,6 +148,23 @@ def run(sweep: Sweep, say: Callable[[str], None]) -> Any:
         trial.set_user_attr("results", results)
         study.tell(trial, sum(score({sweep.metric: one}, sweep.metric) for one in results) / len(results))
         say(f"trial {trial.number}: {said}: {sweep.metric} {', '.join(f'{one:.4f}' for one in results)}")
+
+
+def _check_same(sweep: Sweep, study: Any) -> None:
+    """Refuse to go on with a sweep whose file says something else now: its trials could not be compared."""
+    names = [field.name for field in fields(sweep) if field.name not in ("out", "trials")]
+    # A grid counts its points in the order in which the file has the options.
+    asked = {name: json.dumps(getattr(sweep, name), sort_keys=name != "search", default=str) for name in names}
+    known = study.user_attrs.get("asked")
+    if known is None:
+        study.set_user_attr("asked", asked)
+        return
+    changed = [name for name in names if known.get(name) != asked[name]]
+    if changed:
+        raise UserError(
+            f"{sweep.out} holds a sweep with other {' and '.join(changed)}, whose trials cannot be compared with these: give "
+            "another out, or remove it"
+        )
 
 
 def _trial(sweep: Sweep, trial: Any, chosen: Mapping[str, Any], say: Callable[[str], None]) -> list[float] | None:

@@ -4,18 +4,19 @@ import functools
 from pathlib import Path
 
 from conveyor.errors import UserError
+from conveyor.files import user_path
 from conveyor.remote import is_address
 from conveyor.remote.mirror import Mirror
 
 
 def data_folder(text: str) -> Path:
     """The folder with the data at `text`, a path or an address."""
-    return _fetched(text.rstrip("/")) if is_address(text) else Path(text).expanduser()
+    return _fetched(text.rstrip("/")) if is_address(text) else user_path(text)
 
 
 def absolute(text: str) -> str:
     """The form that a run keeps: an address as it is, a path from the root."""
-    return text if is_address(text) else str(Path(text).expanduser().absolute())
+    return text if is_address(text) else str(user_path(text).absolute())
 
 
 @functools.cache

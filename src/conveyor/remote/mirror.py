@@ -13,6 +13,7 @@ import fcntl
 import hashlib
 import json
 import logging
+import shlex
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -170,6 +171,11 @@ def nearby(path: str | Path) -> str:
         if address := read_object(cached / home / INDEX).get("address"):
             return "/".join((str(address), *inside))
     return str(full.relative_to(here)) if full.is_relative_to(here) else str(path)
+
+
+def typed(path: str | Path) -> str:
+    """`nearby` as one word of a command to copy: quoted where it holds a space."""
+    return shlex.quote(nearby(path))
 
 
 def _cached() -> Path:

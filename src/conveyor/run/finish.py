@@ -19,7 +19,7 @@ from conveyor.evaluate.validator import Validation
 from conveyor.files import write_atomically
 from conveyor.monitor.observers import append_log, tell
 from conveyor.monitor.progress import say
-from conveyor.remote.mirror import nearby
+from conveyor.remote.mirror import typed
 from conveyor.run.averages import average_after_training
 from conveyor.run.examples import write_answers, write_training_images
 from conveyor.training.events import Events
@@ -72,11 +72,9 @@ def finish(
         tell(observers, lambda one: one.end(record))
         if result["reason"].to_be_continued and not session.spec.options.run.json_logs:
             cause = received.name if received is not None and result["reason"] is Reason.INTERRUPTED else "--max-time"
-            line = (
-                f"{cause}: stopped after update {session.update}, saved; go on with conveyor restore {nearby(folder)}"
-            )
+            line = f"{cause}: stopped after update {session.update}, saved; go on with conveyor restore {typed(folder)}"
             append_log(folder, [line])  # first: a launcher that is gone takes standard output with it
-            say(line)
+            say(line, whole="'" in line)  # folded, a quoted path would be another one
     return result
 
 

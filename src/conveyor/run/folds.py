@@ -8,7 +8,7 @@ from conveyor.files import write_atomically
 from conveyor.measure.paired import mean_and_deviation
 from conveyor.monitor.csvfile import read_rows
 from conveyor.monitor.table import format_table
-from conveyor.options import Options
+from conveyor.options import Options, specs
 from conveyor.options.run import METRICS
 from conveyor.run import folder as rundir
 from conveyor.spec import resolve
@@ -22,7 +22,18 @@ def runs(options: Options) -> tuple[Path, list[Options]]:
     base = Path(options.run.run_dir) if options.run.run_dir else rundir.choose(resolve(options))
     count = options.data.folds or 0
     every = [options.replace(fold=fold, run_dir=str(base / f"fold-{fold}")) for fold in range(count)]
-    return base, [one for one in every if options.run.resume != "auto" or not is_done(Path(str(one.run.run_dir)))]
+    return base, [one for one in every if options.run.resume != "auto" or not _is_made(one)]
+
+
+def _is_made(options: Options) -> bool:
+    """Whether this very run came to its end; one that was made with other options is resumed, which refuses or goes on."""
+    folder = Path(str(options.run.run_dir))
+    if not is_done(folder):
+        return False
+    before, now = (
+        one.flat() for one in (rundir.read_options(folder), rundir.resolved_options(resolve(options), folder))
+    )
+    return all(before[name] == now[name] for name, spec in specs().items() if spec.about.changes_result)
 
 
 def summary(base: Path, folds: int) -> str:

@@ -12,6 +12,7 @@ from conveyor.checkpoint import store
 from conveyor.checkpoint.state import State
 from conveyor.errors import UserError
 from conveyor.files import free_name
+from conveyor.remote.mirror import typed
 from conveyor.run import folder
 from conveyor.training.session import Session
 
@@ -32,6 +33,4 @@ def _saved(session: Session, lost: Path, state: State) -> str:
         checkpoints.save(target / store.CHECKPOINTS / str(session.update), state)
     except (OSError, UserError) as problem:
         return f"{begin}, and its state could not be saved in {target} ({problem}): start it again"
-    return (
-        f"{begin}: its state after update {session.update} is saved in {target}; go on with conveyor restore {target}"
-    )
+    return f"{begin}: its state after update {session.update} is saved in {target}; go on with conveyor restore {typed(target)}"

@@ -13,6 +13,7 @@ from conveyor.evaluate import saved_checkpoints
 from conveyor.evaluate.accuracy import check_answers
 from conveyor.evaluate.answers import write_answers
 from conveyor.evaluate.validator import Validation
+from conveyor.files import user_path
 from conveyor.numerics.gpu_arithmetic import gpu_arithmetic
 from conveyor.numerics.threads import using_threads
 from conveyor.run.assemble import UserObjects, make_prepare, make_validation
@@ -48,7 +49,7 @@ def run(spec: RunSpec, world: World | None = None, own: UserObjects | None = Non
         path = spec.options.events.answers
         if path is not None and world.is_main and validation.all_answers is not None:
             # Of the last model that was measured.
-            write_answers(Path(path).expanduser(), validation.all_answers, validation.dataset, validation.thresholds)
+            write_answers(user_path(path), validation.all_answers, validation.dataset, validation.thresholds)
         return records
 
 

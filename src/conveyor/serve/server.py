@@ -93,6 +93,12 @@ async def _serve(settings: ServeSettings, say: Say, lines: log.LogLines) -> int:
         loop.add_signal_handler(name, leave.set)
     listener = bind(settings.host, settings.port)
     port = listener.getsockname()[1]
+    try:
+        if (second := _wanted_grpc_port(settings, port)) > 0:
+            bind(settings.host, second, "--grpc-port").close()  # taken: told now, and not after minutes of loading
+    except UserError:
+        listener.close()
+        raise
     service = Service(settings)
     # Engine processes start before gRPC has threads of its own.
     loading = loop.create_task(service.start())
@@ -171,16 +177,16 @@ class HttpServer(uvicorn.Server):
         yield
 
 
-def bind(host: str, port: int) -> socket.socket:
+def bind(host: str, port: int, flag: str = "--port") -> socket.socket:
     """A listening socket; an address that is taken or not ours is a user's mistake."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:  # the one after 65535
         listener.close()
-        raise _cannot_listen(host, port, error) from None
+        raise _cannot_listen(host, port, error, flag) from None
     listener.set_inheritable(False)
     return listener
 
@@ -193,8 +199,9 @@ def listen(listener: socket.socket, host: str, port: int) -> None:
         raise _cannot_listen(host, port, error) from None
 
 
-def _cannot_listen(host: str, port: int, error: OSError) -> UserError:
-    return UserError(f"cannot listen on {host} port {port}: {error.strerror or error}; choose another --port or --host")
+def _cannot_listen(host: str, port: int, error: Exception, flag: str = "--port") -> UserError:
+    why = getattr(error, "strerror", None) or error
+    return UserError(f"cannot listen on {host} port {port}: {why}; choose another {flag} or --host")
 
 
 def uvicorn_settings(settings: ServeSettings) -> dict[str, Any]:
@@ -205,11 +212,16 @@ def uvicorn_settings(settings: ServeSettings) -> dict[str, Any]:
     }  # fmt: skip
 
 
+def _wanted_grpc_port(settings: ServeSettings, http_port: int) -> int:
+    """The port to ask for; 0: any, -1: none."""
+    return settings.grpc_port if settings.grpc_port is not None else (http_port + 1 if settings.port else 0)
+
+
 async def _start_grpc(service: Service, http_port: int) -> tuple[Any, int | None]:
     import grpc
 
     settings = service.settings
-    wanted = settings.grpc_port if settings.grpc_port is not None else (http_port + 1 if settings.port else 0)
+    wanted = _wanted_grpc_port(settings, http_port)
     if wanted == NO_GRPC:
         return None, None
     server = make_server(service)

@@ -334,6 +334,11 @@ class Service:
         if old is not None:
             self.metrics.model.remove(old.name, old.version, old.described["engine"])
             _logger.warning("version %s of %s is in service, %s leaves", new.version, new.name, old.version)
+            shapes = [" x ".join(map(str, one.preprocessing.image_shape)) for one in (old, new)]
+            if (old.labels, old.num_classes) != (new.labels, new.num_classes):
+                _logger.warning("its classes are others: %d, and they were %d", new.num_classes, old.num_classes)
+            if shapes[0] != shapes[1]:
+                _logger.warning("it takes arrays of %s, and no longer of %s", shapes[1], shapes[0])
         self.metrics.model.labels(new.name, new.version, new.described["engine"]).set(1)
 
 

@@ -78,6 +78,9 @@ def unused(options: Options, data: DatasetInfo) -> Iterator[str]:
     chosen = options.optimizer
     if options.data.interpolation is not None and data.kind != "files":
         yield f"--interpolation {options.data.interpolation} has no effect: the images of {data.name} are no photographs"
+    folder = datasets.data_dir(options.data)
+    if options.data.shuffle == "shards" and folder is not None and is_plain(folder):
+        yield "--shuffle shards has no effect: class folders have no shards, and the whole set is shuffled"
     if options.data.balanced_sampling and options.data.shuffle != "full":
         yield f"--shuffle {options.data.shuffle} has no effect: --balanced-sampling makes the order"
     if chosen.bce_threshold is not None and chosen.loss != "bce" and not options.data.multi_label:
@@ -198,6 +201,28 @@ def validation_set(options: Options, data: DatasetInfo) -> Iterator[str]:
         is_plain(folder) or (listed and divide.listing(folder, options.data, 0.1).held_out)
     ):
         yield f"{folder} has no validation set of its own: {data.validation_images} of its images are held out (--hold-out)"
+
+
+def absent_classes(options: Options, data: DatasetInfo) -> Iterator[str]:
+    """Classes of which the first images of a set have none: class folders are read one after the other."""
+    asked, folder = options.data, datasets.data_dir(options.data)
+    limits = {
+        "train": ("--max-train-images or --data-percentage", data.train_images),
+        "validation": ("--max-validation-images", data.validation_images),
+    }
+    if data.kind != "files" or folder is None or not folder.exists() or asked.generated_data or asked.synthetic_data:
+        return
+    if not (divide.is_listed(folder) or is_plain(folder) or split_folder(folder, "train")) or divide.records_folder(
+        folder
+    ):
+        return
+    listing = divide.listing(folder, asked, datasets.hold_out(asked, data))
+    for split, (flag, count) in limits.items() if not listing.label_sets else ():
+        labels = [label for _, label in listing.files.get(split, ())]
+        gone = set(labels) - set(labels[:count])
+        if gone and (split == "validation" or options.events.training):
+            names = [name for number, name in enumerate(listing.classes) if number in gone]
+            yield f"{flag}: the first {count} of {len(labels)} images for {split} have none of {some(names)}"
 
 
 def dropped_images(data: DatasetInfo, topology: Topology, length: Length, options: Options) -> Iterator[str]:

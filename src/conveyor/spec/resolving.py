@@ -104,6 +104,7 @@ def resolve(
                 if made_up
                 else []
             ),
+            *checks.absent_classes(options, data),
             *checks.dropped_images(data, topology, length, options),
             *checks.unused_time(options, length, schedule.warmup),
             *(() if model_name is not None else checks.random_start(options, data)),

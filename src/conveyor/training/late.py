@@ -16,7 +16,7 @@ from conveyor.checkpoint import folder as checkpoints
 from conveyor.checkpoint import store
 from conveyor.files import why
 from conveyor.monitor.progress import say
-from conveyor.remote.mirror import nearby
+from conveyor.remote.mirror import typed
 from conveyor.training.events import Events
 from conveyor.training.session import Session
 
@@ -68,10 +68,11 @@ class Late:
                     checkpoints.save(path, state)
             except OSError as problem:
                 done = f"nothing was saved ({why(problem)}), earlier checkpoints are intact"
-            say(
+            line = (
                 f"{number.name}: stopped in update {session.update + 1}, which is given up; {done}; go on with conveyor "
-                f"restore {nearby(folder)}"
+                f"restore {typed(folder)}"
             )
+            say(line, whole="'" in line)
             sys.stdout.flush()
             sys.stderr.flush()
             os._exit(128 + number)

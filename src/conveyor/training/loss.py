@@ -120,7 +120,9 @@ class Loss:
         log_p = functional.log_softmax(logits, dim=1)
         terms = dense * log_p if self.weights is None else dense * self.weights * log_p
         if self.gamma:
-            terms = terms * (1 - log_p.exp()).clamp_min(0) ** self.gamma
+            # Where p rounds to 1 the slope of a power below 1 is infinite, and times log p = 0 not a number.
+            least = torch.finfo(torch.float32).tiny if self.gamma < 1 else 0.0
+            terms = terms * (1 - log_p.exp()).clamp_min(least) ** self.gamma
         return -terms.sum(dim=1).mean()
 
     def _binary(self, logits: Tensor, dense: Tensor) -> Tensor:

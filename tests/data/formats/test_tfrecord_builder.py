@@ -192,3 +192,11 @@ def test_a_summary_that_is_damaged_is_named(images: Path, tmp_path: Path) -> Non
         catalogue.info(Options().replace(data="folder", data_dir=str(tmp_path / "records")).data)
     summary.unlink()
     assert catalogue.info(Options().replace(data="folder", data_dir=str(tmp_path / "records")).data).train_images == 12
+
+
+def test_class_folders_alone_are_refused(tmp_path: Path) -> None:
+    """All of them became validation images, and the command ended well."""
+    make_folder(tmp_path / "photos")
+    with pytest.raises(UserError, match="which images are for training is not said"):
+        build_tfrecords(tmp_path / "photos" / "train", tmp_path / "records", SMALL)
+    assert not (tmp_path / "records").exists()

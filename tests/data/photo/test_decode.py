@@ -99,6 +99,18 @@ def test_sixteen_bit_images_keep_their_high_byte() -> None:
     np.testing.assert_array_equal(got[..., 0], values >> 8)
 
 
+@pytest.mark.parametrize(("scale", "bad"), [(1.0, False), (1 / 255, True), (3.0, True), (-1.0, True)])
+def test_fractions_are_levels_from_0_to_255(scale: float, bad: bool) -> None:
+    """Pillow clips them: a picture in 0..1 would be black, one beyond 255 white."""
+    levels = np.linspace(0, 255, 48, dtype=np.float32).reshape(6, 8)
+    content = encoded(levels * np.float32(scale), "TIFF")
+    if bad:
+        with pytest.raises(BadImageError, match="its pixels are fractions from"):
+            Encoded(content).pixels(1)
+    else:
+        assert Encoded(content).pixels(1)[..., 0].tolist() == levels.astype(np.uint8).tolist()
+
+
 @pytest.mark.parametrize(
     ("data", "reason"),
     [

@@ -117,6 +117,14 @@ class TestAuto:
         only = auto.Choice("torch", {}, batch=2, threads=1, quiet=True)
         assert "the only one that can run this model here" in only.text()
 
+    def test_one_that_cannot_run_a_model_says_why(self, source: Source) -> None:
+        """And not that nothing is installed."""
+        with pytest.raises(UserError, match="the engine torch cannot compute in int8: choose from"):
+            auto.choose(dataclasses.replace(source, precision="int8"), batch=2, threads=1, engine="torch")
+        if "openvino-per-core" in source.engines():
+            with pytest.raises(UserError, match="a batch has one image: take openvino"):
+                auto.choose(source, batch=1, threads=1, engine="openvino-per-core")
+
     def test_a_damaged_cache_is_ignored(self, source: Source, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         cache = tmp_path / "engines.json"
         cache.write_text("{nonsense")

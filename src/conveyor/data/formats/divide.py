@@ -8,6 +8,7 @@ from pathlib import Path
 from conveyor.data.formats import folders, lists, packed, tfrecord_dataset
 from conveyor.data.formats.listing import Listing
 from conveyor.errors import UserError
+from conveyor.files import user_path
 from conveyor.options.data import DataOptions
 from conveyor.options.units import many
 
@@ -36,6 +37,13 @@ def listing(root: Path, options: DataOptions, hold_out: float) -> Listing:
         found = folders.scan(root, 0.0 if divides else hold_out)
     if options.group_by is not None:
         found = found.grouped(_pattern(options.group_by))
+        if all(
+            group == name
+            for split, part in found.files.items()
+            for group, (name, _) in zip(found.groups[split], part, strict=True)
+        ):
+            first = next((name for part in found.files.values() for name, _ in part[:1]), "none")
+            raise UserError(f"--group-by {options.group_by!r} finds no group in any name: they are such as {first!r}")
     if options.folds is not None:
         found = _folded(found, options)
     elif "validation" not in found.files if is_listed(root) else found.files.get("validation") == ():
@@ -65,7 +73,7 @@ def _kept(found: Listing, options: DataOptions) -> Listing:
     """Without the images that the file of --exclude-images names."""
     if options.exclude_images is None:
         return found
-    path = Path(options.exclude_images).expanduser()
+    path = user_path(options.exclude_images)
     if not path.is_file():
         raise UserError(f"--exclude-images {path}: there is no such file")
     out = _excluded(path.resolve(), path.stat().st_mtime_ns)

@@ -79,7 +79,7 @@ class Listing:
 
         def group(name: str) -> str:
             match = found.search(name)
-            return name if match is None else str(match[1] if found.groups else match[0])
+            return (match and match[min(1, found.groups)]) or name
 
         groups = {split: tuple(group(name) for name, _ in pairs) for split, pairs in self.files.items()}
         return dataclasses.replace(self, groups=groups)

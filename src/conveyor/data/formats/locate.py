@@ -11,7 +11,7 @@ from conveyor.data.formats import tfds
 from conveyor.data.formats.idx import is_zipped
 from conveyor.data.formats.sources import SOURCES, Source
 from conveyor.errors import UserError
-from conveyor.files import cache_folder
+from conveyor.files import cache_folder, user_path
 
 SYSTEM_FOLDERS = (Path("/usr/share/datasets"), Path("/usr/local/share/datasets"))
 
@@ -66,7 +66,7 @@ def usual_roots() -> Iterator[Path]:
     """Data folders in the order in which they are searched: variables first, then ours, then other programs'."""
     for variable in ("DATA_DIR", "DATASETS_DIR", "TFDS_DATA_DIR", "TORCH_HOME"):
         if os.environ.get(variable):
-            yield Path(os.environ[variable]).expanduser()
+            yield user_path(os.environ[variable])
     yield default_folder()
     yield Path("data")
     home = Path.home()

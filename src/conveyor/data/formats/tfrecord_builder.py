@@ -44,6 +44,11 @@ class BuildOptions:
 
 def build_tfrecords(source: Path, target: Path, options: BuildOptions) -> dict[str, int]:
     """Write the files; returns the number of images of each split."""
+    if folders.is_plain(source):
+        raise UserError(
+            f"{source} has class folders alone, and which images are for training is not said: put them into {source}/train, "
+            f"and those for validation into {source}/validation"
+        )
     listing = folders.scan(source)
     target.mkdir(parents=True, exist_ok=True)
     for leftover in target.glob(".*-of-*.tmp"):

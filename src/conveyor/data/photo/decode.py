@@ -6,6 +6,7 @@ One decoding, one resize, no copy in between; orientation as EXIF says. No torch
 import io
 import time
 import warnings
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -139,8 +140,11 @@ class Encoded:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 self.image.load()
+                _refuse_fractions(self.image)
                 part = self.image if stored == (0, 0, *size) else self.image.crop(stored)
                 pixels = _to_array(part, channels)
+        except BadImageError:
+            raise
         except Exception as error:  # as above
             raise BadImageError(_reason(error)) from None
         if self.image.size != size:
@@ -168,6 +172,14 @@ def _to_array(image: Image.Image, channels: int) -> Pixels:
     mode = "L" if channels == 1 else "RGB"
     converted = image if image.mode == mode else image.convert(mode)
     return np.array(converted).reshape(converted.height, converted.width, -1)
+
+
+def _refuse_fractions(image: Image.Image) -> None:
+    """Refuse floating-point pixels that are no levels from 0 to 255: Pillow would make an image in 0..1 black."""
+    if image.mode == "F":
+        low, high = cast(tuple[float, float], image.getextrema())
+        if not 0 <= low <= high <= 255 or 0 < high <= 1:
+            raise BadImageError(f"its pixels are fractions from {low:.4g} to {high:.4g}: store levels from 0 to 255")
 
 
 def _reason(error: Exception) -> str:

@@ -65,7 +65,9 @@ class Mixing:
         """Mixing needs a partner."""
         if self and batch < 2:
             what = " and ".join(name for name, used in (("mixup", self.mixup), ("cutmix", self.cutmix)) if used)
-            raise UserError(f"{what} need a micro-batch of at least 2, not {batch}: raise --micro-batch-size")
+            raise UserError(
+                f"{what} need{'' if ' and ' in what else 's'} a micro-batch of at least 2, not {batch}: raise --micro-batch-size"
+            )
 
     def draw_lambda(self, seed: int, update: int, slot: int) -> float:
         """The share of the image that cutmix keeps in this micro-batch; 1 when it is skipped.

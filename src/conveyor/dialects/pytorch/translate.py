@@ -7,7 +7,6 @@ one is assumed when a configuration is named or one of its own spellings is used
 import math
 from collections.abc import Mapping
 from fractions import Fraction
-from pathlib import Path
 
 from conveyor.data.formats.boxes import CSV_NAME, has_boxes
 from conveyor.dialects.pytorch import fine_tuning
@@ -15,6 +14,7 @@ from conveyor.dialects.pytorch.table import LATER
 from conveyor.dialects.reader import Values
 from conveyor.dialects.translation import Draft, Launcher, Translation, check_proportions
 from conveyor.errors import UserError
+from conveyor.files import user_path
 from conveyor.options.units import Duration
 from conveyor.topology import exact
 
@@ -149,7 +149,7 @@ def _boxes(draft: Draft, benchmark: bool, usual_folder: str | None) -> None:
     elif kind != "imagenet" or own.get("generated_data") or own.get("synthetic_data"):
         made_up = f"{kind} images" if kind != "imagenet" else "made-up images"
         reason = f"{made_up} have no bounding boxes, so crops are drawn as without it"
-    elif folder and Path(folder).expanduser().is_dir() and not has_boxes(Path(folder).expanduser()):
+    elif folder and user_path(folder).is_dir() and not has_boxes(user_path(folder)):
         reason = f"{folder} has no {CSV_NAME}, so crops are drawn as without it"
     else:
         draft.set(crop_overlap=CROP_OVERLAP)

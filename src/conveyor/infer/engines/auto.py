@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from conveyor.errors import UserError, first_line
 from conveyor.files import cache_folder
 from conveyor.infer import AnswerPrecision
-from conveyor.infer.engines.engine import Engine, Source, open_named
+from conveyor.infer.engines.engine import Engine, Source, open_named, why_not
 from conveyor.infer.machine import OtherWork
 from conveyor.measure.processor import processor
 from conveyor.measure.remembered import key_of, recall, remember, version
@@ -96,6 +96,11 @@ def choose(
         for name in each.engines()
         if engine in ("auto", name) and (batch > 1 or not name.endswith("-per-core"))
     }
+    if not candidates and engine != "auto":
+        if any(engine in each.engines() for each in sources):
+            whole = engine.removesuffix("-per-core")
+            raise UserError(f"the engine {engine} deals a batch to the cores, and a batch has one image: take {whole}")
+        raise UserError(why_not(sources[-1], engine))
     if not candidates:
         raise UserError("no installed engine can run this model: pip install 'conveyor[export]'")
     if len(candidates) == 1:

@@ -120,7 +120,7 @@ def open_named(source: Source, engine: str, *, batch: int, threads: int, spin: b
     `spin=False` lets waiting threads sleep instead of spinning on cores that other processes need.
     """
     if engine not in source.engines():
-        raise UserError(_why_not(source, engine))
+        raise UserError(why_not(source, engine))
     if engine == "torch":
         assert source.graph is not None
         from conveyor.infer.engines.torch_engine import TorchEngine
@@ -139,7 +139,7 @@ def open_named(source: Source, engine: str, *, batch: int, threads: int, spin: b
     return OpenVinoEngine(source, threads, batch=batch, per_core=engine == "openvino-per-core")
 
 
-def _why_not(source: Source, engine: str) -> str:
+def why_not(source: Source, engine: str) -> str:
     stored = "an OpenVINO export" if source.openvino else "an ONNX export" if source.onnx else "this model"
     able = ", ".join(source.engines()) or "none"
     needed = "openvino onnx onnxscript" if engine.startswith("openvino") else "onnx onnxscript onnxruntime"
