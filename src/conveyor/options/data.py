@@ -57,7 +57,9 @@ class DataOptions:
     max_train_images: int | None = option(None, "Use only the first N training images.", minimum=1)
     max_validation_images: int | None = option(None, "Use only the first N validation images.", minimum=1)
     data_percentage: float = option(100.0, "Share of the training images to use.", unit="%", above=0.0, maximum=100.0)
-    skip_bad_images: bool = option(False, "Skip and count images that cannot be decoded instead of stopping.")
+    skip_bad_images: bool = option(
+        False, "Skip and count images that cannot be decoded instead of stopping; the next one is taken in their place."
+    )
     shuffle: str = option(
         "full",
         "full: a permutation of the whole set in each epoch; shards: files shuffled, then samples inside a window of "

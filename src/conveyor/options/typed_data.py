@@ -45,7 +45,7 @@ class DataOptions(TypedDict, total=False):
     data_percentage: float
     """Share of the training images to use. [100.0%]"""
     skip_bad_images: bool
-    """Skip and count images that cannot be decoded instead of stopping."""
+    """Skip and count images that cannot be decoded instead of stopping; the next one is taken in their place."""
     shuffle: Literal["full", "shards", "none"]
     """full: a permutation of the whole set in each epoch; shards: files shuffled, then samples inside a window of
     files (for TFRecord on slow disks); none: stored order. [full]"""

@@ -119,6 +119,15 @@ def test_bad_images_are_skipped_and_counted(folder: Path, caplog: pytest.LogCapt
     assert raw.labels.tolist() == [0] * 6 + [1] * 6
 
 
+def test_a_validation_says_what_stands_for_a_bad_image(folder: Path, caplog: pytest.LogCaptureFixture) -> None:
+    bad = next((folder / "validation").rglob("*.JPEG"))
+    bad.write_bytes(b"nothing")
+    dataset = open_dataset(options(folder, skip_bad_images=True), "validation", 16, 3)
+    with caplog.at_level(logging.WARNING):
+        dataset.read(np.arange(len(dataset)), 0)
+    assert "counts the image after it twice" in caplog.text
+
+
 def test_nothing_but_bad_images_ends(folder: Path) -> None:
     for path in (folder / "train").rglob("*.JPEG"):
         path.write_bytes(b"nothing")

@@ -187,7 +187,8 @@ class EncodedDataset:
         with self._lock:
             known = self._skipped.get(index)
         if known is None:
-            log.warning("skipping %s: %s", self._store.name(index), error)
+            instead = "" if self._train else "; the validation counts the image after it twice, under this name too"
+            log.warning("skipping %s: %s%s", self._store.name(index), error, instead)
         for step in range(1, _SUBSTITUTES + 1):
             candidate = (index + step) % self._length
             try:
