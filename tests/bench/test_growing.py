@@ -51,7 +51,7 @@ def test_many_names_share_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_a_command_that_fails_is_an_error_with_its_last_line() -> None:
-    with pytest.raises(UserError, match=r"conveyor runs.*ended with 2: .*no folder"):
+    with pytest.raises(UserError, match=r"conveyor runs.*ended with 2: .*nothing at /nowhere/at/all: give a folder"):
         growing.run(["runs", "/nowhere/at/all"])
     with pytest.raises(UserError, match="choose files"):
         growing.measure("file", 1)

@@ -119,6 +119,7 @@ def test_each_precision_is_compared_with_its_own(monkeypatch: pytest.MonkeyPatch
     assert head[4:] == [f"{record.machine['processor']}, {record.time[:10]}"]
 
 
+@pytest.mark.conformance
 def test_real_engines_compete() -> None:
     (record,) = peers.measure(
         "efficientnet-b0", [2], rounds=2, threads=1, image_size=32, only=["torch eager", "ONNX Runtime int8"]

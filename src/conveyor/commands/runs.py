@@ -61,8 +61,10 @@ def run(arguments: argparse.Namespace) -> int:
 
 def rows_below(folder: Path) -> list[Row]:
     """The runs in `folder`, or `folder` itself if it is one."""
-    if not folder.is_dir():
+    if not folder.exists():
         raise nothing_at(folder, "a folder that holds runs")
+    if not folder.is_dir():
+        raise UserError(f"{folder} is no folder: give one that holds runs")
     if (folder / "options.yml").is_file():
         return [_row(folder)]
     return [_row(entry) for entry in sorted(folder.iterdir()) if (entry / "options.yml").is_file()]

@@ -30,7 +30,8 @@ def _average(
     values: Values, style: str, path: str, output: str, mode: str, decay: float, last: int, more: list[str]
 ) -> Translation:
     """An average of a run's checkpoints; `last` 0 is all of them."""
-    words = ["--checkpoint-path", path, "--mode", mode, "--decay", f"{decay:g}", "--output", output]
+    rate = ["--decay", f"{decay:g}"] if mode == "exponential" else []  # the older programs ignore it for a mean
+    words = ["--checkpoint-path", path, "--mode", mode, *rate, "--output", output]
     words += ["--last", str(last)] if last > 0 else []
     return Draft(values, style).finish("average", (*words, *more))
 
