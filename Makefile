@@ -6,7 +6,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip install --quiet --disable-pip-version-check
-JOBS ?= 2
+# Tests at a time: one more than the two cores they are made for, since many wait for processes that they started.
+JOBS ?= 3
 export CONVEYOR_PEERS ?= $(CURDIR)/.peers
 PYTEST = OMP_NUM_THREADS=1 $(BIN)/python -m pytest -q -n $(JOBS) --dist worksteal -m "not conformance"
 

@@ -118,7 +118,7 @@ def test_a_picture_lies_as_its_exif_says(model: "conveyor.api.Classifier") -> No
         (b"nothing", "cannot read"),
         (7, "int is no image"),
         ("absent.jpg", "there is no file"),
-        ("http://host/a.jpg", "there is no file http://host/a.jpg"),
+        ("http://host/a.jpg", "http://host/a.jpg is no file: fetch it first"),
     ],
 )
 def test_what_is_no_image_is_one_sentence(model: "conveyor.api.Classifier", wrong: object, said: str) -> None:
