@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
-from conveyor.errors import UserError, nothing_at
+from conveyor.errors import UserError, needed, nothing_at
 from conveyor.infer import ENGINES
 from conveyor.infer.asked_precision import add_infer_precision
 from conveyor.monitor.progress import say, say_aside
@@ -77,6 +77,7 @@ def run(arguments: argparse.Namespace) -> int:
     )  # fmt: skip
     if not Path(arguments.target).exists():
         raise nothing_at(arguments.target, "http://HOST:PORT, a run or an export")
+    needed("uvicorn", "conveyor request", "serve")  # before a server is said to start
     chosen = versions.newest(Path(arguments.target), arguments.checkpoint).text()
     if not arguments.json:
         say_aside(f"starting a server for {arguments.target}{chosen and f': {chosen}'}")
