@@ -32,15 +32,22 @@ FURTHER = [
 ]  # fmt: skip
 
 
+TABLES = [
+    "models", "models show resnet50", "configs", "data list", "plan --help", "plan --model resnet50 --data imagenet --devices 8",
+    "plan --model cifar_resnet20 --data cifar10 --cluster devices=8 mtbf=100h",
+]  # fmt: skip
+"""Their rows fold on a terminal; where there is none, a row is one line."""
+
+
 def environment(place: Path) -> dict[str, str]:
     kept = {name: value for name, value in os.environ.items() if name != "COLUMNS"}
     return {**kept, "CONVEYOR_CACHE": str(place / "cache"), "PATH": f"{Path(sys.executable).parent}:{kept['PATH']}"}
 
 
-def told(place: Path, words: str) -> tuple[int, list[str]]:
+def told(place: Path, words: str, **variables: str) -> tuple[int, list[str]]:
     done = subprocess.run(
         [sys.executable, "-m", "conveyor", *words.split()],
-        capture_output=True, text=True, cwd=place, env=environment(place), timeout=300, stdin=subprocess.DEVNULL,
+        capture_output=True, text=True, cwd=place, env=environment(place) | variables, timeout=300, stdin=subprocess.DEVNULL,
     )  # fmt: skip
     assert "Traceback" not in done.stderr, done.stderr
     return done.returncode, (done.stdout + done.stderr).splitlines()
@@ -84,6 +91,12 @@ def test_further_lines_fit(place: Path) -> None:
     for words, expected in FURTHER:
         code, lines = told(place, words)
         assert (code, too_long(lines)) == (expected, []), words
+
+
+@pytest.mark.parametrize("words", TABLES)
+def test_tables_fit_a_terminal(tmp_path: Path, words: str) -> None:
+    code, lines = told(tmp_path, words, COLUMNS=str(WIDTH))
+    assert (code, too_long(lines)) == (0, [])
 
 
 def test_lines_of_a_server_fit(place: Path) -> None:

@@ -19,7 +19,7 @@ def test_list(conveyor: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     code, out, _ = conveyor("data", "list")
     assert code == 0
     assert str(tmp_path / "mnist") in out
-    assert "conveyor data get cifar10" in out
+    assert "not here: `conveyor data get NAME`" in out
     code, out, _ = conveyor("data", "list", "--json")
     rows = {row["name"]: row for row in json.loads(out)}
     assert rows["digits"]["where"] == "embedded"

@@ -5,6 +5,7 @@ import dataclasses
 import json
 
 from conveyor.errors import UserError
+from conveyor.monitor.progress import say
 from conveyor.options.parser import add, add_config, add_options, options_from
 from conveyor.options.units import many, size_in_bytes
 
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     if quiet:
         print(json.dumps({**dataclasses.asdict(found), "fastest": found.fastest.batch, "limit_mib": limit}))
         return 0
-    print(
+    say(
         f"a worker takes {found.fixed:.0f} MiB and {found.per_image:.2f} MiB for each image of the micro-batch; "
         f"{limit:.0f} MiB are there for each of {many(workers, 'worker')}"
     )
@@ -62,11 +63,11 @@ def run(arguments: argparse.Namespace) -> int:
         if found.capped
         else "run and checked"
     )
-    print(f"largest: --micro-batch-size {found.largest} ({end})")
-    print(f"fastest: --micro-batch-size {found.fastest.batch} ({found.fastest.rate:.1f} images/s in one worker)")
+    say(f"largest: --micro-batch-size {found.largest} ({end})")
+    say(f"fastest: --micro-batch-size {found.fastest.batch} ({found.fastest.rate:.1f} images/s in one worker)")
     if on_cpu:
-        print("on a CPU memory is rarely the limit, and larger is not faster for long: take the fastest")
-    print("the micro-batch changes the result: keep --global-batch-size to change --accumulation with it")
+        say("on a CPU memory is rarely the limit, and larger is not faster for long: take the fastest")
+    say("the micro-batch changes the result: keep --global-batch-size to change --accumulation with it")
     return 0
 
 

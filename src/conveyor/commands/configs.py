@@ -1,13 +1,14 @@
 """`conveyor configs`: list the named configurations, or print one with all that it inherits."""
 
 import argparse
+import itertools
 import json
 
 from conveyor.errors import UserError
+from conveyor.monitor.table import format_table
 from conveyor.options import Options
 from conveyor.options.coerce import to_plain
 from conveyor.options.file import shipped
-from conveyor.options.units import many
 
 HELP = "List the named configurations; `configs show NAME` prints one resolved."
 
@@ -32,25 +33,21 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def listing(names: list[str]) -> str:
-    """One line per configuration under the file that it comes from: model, data and batch."""
-    lines: list[str] = []
-    file = ""
-    for name in names:
-        if shipped().where[name] != file:
-            file = shipped().where[name]
-            lines += ([""] if lines else []) + [f"{file}:"]
-        lines.append(f"  {name:<44} {summary(name)}")
-    return "\n".join(lines)
+    """One line per configuration, a table for each file: images of an update, devices it was made for, model and data."""
+    tables = (
+        format_table([f"{file}:", "batch", "devices", "model, data"], map(summary, of_file), rule=False, fold=True)
+        for file, of_file in itertools.groupby(names, shipped().where.__getitem__)
+    )
+    return "\n\n".join(tables)
 
 
-def summary(name: str) -> str:
-    """Model, data, the parts of one update, and the devices it was made for."""
+def summary(name: str) -> list[object]:
     from conveyor.topology import Topology
 
     options = Options().updated(shipped().resolve(name), name)
     topology, _ = Topology.from_options(options.batch)
-    batch = f"{topology.micro_batch} x {topology.accumulation} x {topology.replicas} = {topology.global_batch}"
-    return f"{options.model.model or '':<18} {options.data.data or '':<9} batch {batch}, {many(topology.devices, 'device')}"
+    trained = " ".join(filter(None, (options.model.model, options.data.data)))
+    return [f"  {name}", topology.global_batch, topology.devices, trained]
 
 
 def show(name: str) -> str:

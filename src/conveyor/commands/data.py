@@ -23,7 +23,7 @@ BENCH_BATCH = 128
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    actions = parser.add_subparsers(dest="action", metavar="list|get|verify|build-tfrecords|audit|bench", required=True)
 
     listing = actions.add_parser("list", help="the known data sets and where their files are")
     listing.add_argument("--data-dir", help="look only in this folder")
@@ -125,11 +125,13 @@ def _list(arguments: argparse.Namespace) -> int:
     lines = []
     for row in rows:
         size = f"{row['image_size']}x{row['image_size']}x{row['channels']}"
-        place = row["where"] or (f"conveyor data get {row['name']}" if row["fetchable"] else "give --data-dir")
+        place = row["where"] or ("not here" if row["fetchable"] else "give --data-dir")
         counts = [f"{row['train_images']:,}", f"{row['validation_images']:,}", row["classes"]]
         lines.append([row["name"], *counts, size, place])
-    print(format_table(["name", "train", "validation", "classes", "size", "where"], lines, rule=False))
+    print(format_table(["name", "train", "validation", "classes", "size", "where"], lines, rule=False, fold=True))
     print()
+    if any(row["fetchable"] and not row["where"] for row in rows):
+        say("not here: `conveyor data get NAME` fetches one")
     say("folder: any folder with train/ and validation/ (or val/), one folder of images per class: --data-dir FOLDER")
     return 0
 

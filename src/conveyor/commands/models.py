@@ -71,7 +71,7 @@ def listing(part: str, as_json: bool) -> str:
         also = f" (also {', '.join(entry.aliases)})" if entry.aliases else ""
         size, work = f"{count.parameters:,}", _short(count.multiply_adds)
         lines.append([entry.name, size, work, entry.image_size, f"{entry.about}{also}"])
-    return format_table(["model", "parameters", "mult-adds", "image", "about"], lines, rule=False)
+    return format_table(["model", "parameters", "mult-adds", "image", "about"], lines, rule=False, fold=True)
 
 
 def show(arguments: argparse.Namespace) -> str:
@@ -99,16 +99,16 @@ def show(arguments: argparse.Namespace) -> str:
         f"{arguments.name}: {total_parameters:,} parameters, {_short(total_work)} multiply-adds per image of"
         f" {image_size} pixels, {len(units)} units. A split before a unit sends `crossing` per image (float32)."
     )
-    titles = ["", "unit", "kind", "output", "parameters", "activation", "crossing", "mult-adds", "other names"]
+    titles = ["", "unit", "output", "parameters", "acti-\nvation", "crossing", "mult-\nadds", "kind, other names"]
     rows = [
         [
-            unit.index, unit.path, unit.kind, "x".join(map(str, unit.shape)), f"{unit.parameters:,}",
+            unit.index, unit.path, "x".join(map(str, unit.shape)), f"{unit.parameters:,}",
             _bytes(unit.activation_bytes), _bytes(unit.crossing_bytes),
-            _short(unit.multiply_adds) if unit.multiply_adds else "", " ".join(unit.aliases),
+            _short(unit.multiply_adds) if unit.multiply_adds else "", " ".join((unit.kind, *unit.aliases)),
         ]
         for unit in units
     ]  # fmt: skip
-    lines = [folded(title), "", format_table(titles, rows, rule=False)]
+    lines = [folded(title), "", format_table(titles, rows, rule=False, fold=True)]
     if splits:
         lines += ["", f"for {many(arguments.stages, 'stage')}: --splits {' '.join(splits)}"]
     return "\n".join(lines)

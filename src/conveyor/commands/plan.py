@@ -25,8 +25,10 @@ EXAMPLES = """\
 examples:
   conveyor plan --model resnet50 --devices 4 --memory 900MiB --global-batch 256
   conveyor plan --model resnet20 --image-size 32 --devices 2 --measure
-  conveyor plan --model resnet50 --micro-batch-size 128 --cluster devices=8 tflops=150 link=800Gbit mtbf=4000h storage=40GB/s
-  conveyor plan --model resnet50 --stages 4 --accumulation 16 --simulate hosts=4 devices=16 link=100Gbit --scaling 16 64 128
+  conveyor plan --model resnet50 --micro-batch-size 128 --cluster devices=8 \\
+      tflops=150 link=800Gbit mtbf=4000h storage=40GB/s
+  conveyor plan --model resnet50 --stages 4 --accumulation 16 --simulate \\
+      hosts=4 devices=16 link=100Gbit --scaling 16 64 128
 """
 
 
@@ -130,7 +132,7 @@ def propose(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
         ),
         render.picture(best),
         "",
-        f"run it: {planner.command_of(options, best)}",
+        render.shell(f"run it: {planner.command_of(options, best)}"),
     ]
     payload = {
         "model": about.name, "image_size": about.image_size, "units": len(model), "weight_bytes": model.weight_bytes,
@@ -184,7 +186,7 @@ def simulate(arguments: argparse.Namespace, options: Options) -> dict[str, Any]:
         "",
         *([render.curve(found), ""] if len(found) > 1 else []),
         *(
-            f"{many(one.devices, 'device')}, {images / 1e6:.4g} million images: {render.finish(end)}"
+            folded(f"{many(one.devices, 'device')}, {images / 1e6:.4g} million images: {render.finish(end)}")
             for one, end in zip(found, ends, strict=True)
         ),
     ]

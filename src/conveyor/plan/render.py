@@ -1,10 +1,12 @@
 """Plans and forecasts as text for a terminal."""
 
+import re
+import shutil
 from collections.abc import Sequence
 
 from conveyor.monitor.gantt import characters
 from conveyor.monitor.records import readable_rate, readable_time
-from conveyor.monitor.table import format_table
+from conveyor.monitor.table import NO_TERMINAL, format_table
 from conveyor.options.units import many
 from conveyor.plan.choose import Proposal
 from conveyor.plan.simulator import Finish, Forecast
@@ -21,9 +23,9 @@ def proposals(found: Sequence[Proposal], limit: int) -> str:
         for number, one in enumerate(found[:limit], start=1)
     ]  # fmt: skip
     head = [
-        "", "layout", "micro-batch", "accumulation", "schedule", "recompute", "img/s", "bubble", "MiB/device", "splits",
+        "", "layout", "micro\nbatch", "accumu-\nlation", "schedule", "recom-\npute", "img/s", "bubble", "MiB/device", "splits",
     ]  # fmt: skip
-    return format_table(head, rows, rule=False)
+    return format_table(head, rows, rule=False, fold=True)
 
 
 def stages(one: Proposal) -> str:
@@ -39,9 +41,21 @@ def stages(one: Proposal) -> str:
     return format_table(head, rows, rule=False)
 
 
-def picture(one: Proposal, width: int = 76) -> str:
+def picture(one: Proposal, width: int = 73) -> str:
     """The timetable of one lane with a few slots: digits are forward passes, letters backward passes, dots idle."""
     return "\n".join(characters(one.spans(shown_slots(one)), width))
+
+
+def shell(command: str) -> str:
+    """A command over several lines, an option a line where it does not fit, that a shell takes as one."""
+    first, *words = re.split(" (?=--)", command)
+    lines = [first]
+    for word in words:
+        if len(lines[-1]) + len(word) + 3 > shutil.get_terminal_size(NO_TERMINAL).columns:
+            lines.append(f"   {word}")
+        else:
+            lines[-1] += f" {word}"
+    return " \\\n".join(lines)
 
 
 def shown_slots(one: Proposal) -> int:
@@ -59,13 +73,13 @@ def forecasts(found: Sequence[Forecast]) -> str:
         for one in found
     ]  # fmt: skip
     head = [
-        "devices", "replicas", "stages", "accumulation", "global batch", "update ms", "exchange ms", "bubble", "img/s",
-        "efficiency",
+        "de-\nvices", "repli-\ncas", "stages", "accumu-\nlation", "global\nbatch", "update\nms", "exch.\nms", "bubble", "img/s",
+        "effi-\nciency",
     ]  # fmt: skip
     return format_table(head, rows, rule=False)
 
 
-def curve(found: Sequence[Forecast], width: int = 48) -> str:
+def curve(found: Sequence[Forecast], width: int = 44) -> str:
     """Throughput against devices as bars; a dot marks what perfect scaling of the first would give."""
     if len(found) < 2:
         return ""
