@@ -9,12 +9,13 @@
 #include <math.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 #include <string.h>
 
 enum { IDENTITY, AUTOCONTRAST, EQUALIZE, SOLARIZE, POSTERIZE, COLOR, CONTRAST, BRIGHTNESS, SHARPNESS, NEAREST, BILINEAR, HUE };
 
-#define ANYHOW (1 << SOLARIZE | 1 << POSTERIZE | 1 << BRIGHTNESS) /* steps that look at single levels */
-#define IN_PIXELS (1 << NEAREST | 1 << BILINEAR)                  /* all others take planes */
+#define ANYHOW (1 << SOLARIZE | 1 << POSTERIZE | 1 << BRIGHTNESS)     /* steps that look at single levels */
+#define IN_PIXELS (1 << NEAREST | 1 << BILINEAR | 1 << SHARPNESS)     /* all others take planes */
 #define VALUES 8 /* of a step in the plan: a code, six values, the level outside the image */
 #define EDGE 2   /* pixels of that level around an image of whole words */
 
@@ -28,6 +29,9 @@ typedef uint8_t sixteen __attribute__((vector_size(16)));
 #define SHUFFLES 1 /* in one instruction; elsewhere byte after byte, which plain loops do faster */
 #else
 #define SHUFFLES 0
+#endif
+#ifdef __AVX512VBMI__
+#include <immintrin.h>
 #endif
 
 typedef struct {
@@ -44,27 +48,32 @@ static inline int32_t luma(int32_t red, int32_t green, int32_t blue)
     return (red * 19595 + green * 38470 + blue * 7471 + 32768) >> 16;
 }
 
-static void solarize(uint8_t *restrict image, ptrdiff_t size, double threshold)
+/* What a step that looks at single levels makes of each; `plain` is what CONTRAST blends with. */
+static void levels(uint8_t *restrict table, int code, double value, int32_t plain)
 {
-    const int first = (int)ceil(threshold);
-    if (first > 255)
-        return;
-    const uint8_t least = (uint8_t)(first < 0 ? 0 : first);
-    for (ptrdiff_t i = 0; i < size; i++)
-        image[i] = image[i] >= least ? (uint8_t)~image[i] : image[i];
+    for (int level = 0; level < 256; level++)
+        if (code == SOLARIZE)
+            table[level] = (uint8_t)(level >= value ? 255 - level : level);
+        else if (code == POSTERIZE)
+            table[level] = (uint8_t)(level & 255 << (int)value);
+        else
+            table[level] = (uint8_t)blend(plain, level, (float)value);
 }
 
-static void posterize(uint8_t *restrict image, ptrdiff_t size, int bits)
+static void look_up(uint8_t *restrict image, ptrdiff_t size, const uint8_t *restrict table)
 {
-    const uint8_t kept = (uint8_t)(255u << bits);
-    for (ptrdiff_t i = 0; i < size; i++)
-        image[i] &= kept;
-}
-
-static void brighten(uint8_t *restrict image, ptrdiff_t size, int32_t plain, float factor)
-{
-    for (ptrdiff_t i = 0; i < size; i++)
-        image[i] = (uint8_t)blend(plain, image[i], factor);
+    ptrdiff_t i = 0;
+#ifdef __AVX512VBMI__ /* an index has 7 bits, so each half of the table is asked, and the eighth bit chooses */
+    const __m512i a = _mm512_loadu_si512(table), b = _mm512_loadu_si512(table + 64);
+    const __m512i c = _mm512_loadu_si512(table + 128), d = _mm512_loadu_si512(table + 192);
+    for (; i + 64 <= size; i += 64) {
+        const __m512i level = _mm512_loadu_si512(image + i), dark = _mm512_permutex2var_epi8(a, level, b);
+        const __m512i bright = _mm512_permutex2var_epi8(c, level, d);
+        _mm512_storeu_si512(image + i, _mm512_mask_mov_epi8(dark, _mm512_movepi8_mask(level), bright));
+    }
+#endif
+    for (; i < size; i++)
+        image[i] = table[image[i]];
 }
 
 /* Of three planes, or of one, which is grey already: the shares of the colours add up to 1. */
@@ -113,21 +122,21 @@ static void turn_hue(uint8_t *restrict reds, uint8_t *restrict greens, uint8_t *
     }
 }
 
-static void autocontrast(uint8_t *restrict plane, ptrdiff_t pixels)
+/* The table of a plane, or 0 where it stays as it is. */
+static int autocontrast(uint8_t *restrict table, const uint8_t *restrict plane, ptrdiff_t pixels)
 {
     uint8_t low = 255, high = 0;
     for (ptrdiff_t i = 0; i < pixels; i++) {
         low = plane[i] < low ? plane[i] : low;
         high = plane[i] > high ? plane[i] : high;
     }
-    if (high <= low)
-        return;
     const double scale = 255.0 / (high - low), offset = -(double)low * scale;
-    for (ptrdiff_t i = 0; i < pixels; i++)
-        plane[i] = (uint8_t)(int32_t)fmin(fmax(plane[i] * scale + offset, 0), 255);
+    for (int level = 0; high > low && level < 256; level++)
+        table[level] = (uint8_t)(int32_t)fmin(fmax(level * scale + offset, 0), 255);
+    return high > low;
 }
 
-static void equalize(uint8_t *restrict plane, ptrdiff_t pixels)
+static int equalize(uint8_t *restrict table, const uint8_t *restrict plane, ptrdiff_t pixels)
 {
     uint32_t counts[4][256] = {{0}}; /* neighbours are often equal: several sets of counters wait less for each other */
     ptrdiff_t i = 0;
@@ -142,48 +151,52 @@ static void equalize(uint8_t *restrict plane, ptrdiff_t pixels)
     while (!counts[0][high])
         high--;
     const int32_t step = (int32_t)(pixels - counts[0][high]) / 255;
-    if (!step)
-        return;
     int32_t darker[256], sum = step / 2;
     for (int level = 0; level < 256; level++) {
         darker[level] = sum;
         sum += (int32_t)counts[0][level];
     }
-    uint8_t table[256];
-    for (int level = 0; level < 256; level++) /* darker / step: with the half, it is never near a whole number */
+    for (int level = 0; step && level < 256; level++) /* darker / step: with the half, it is never near a whole number */
         table[level] = (uint8_t)(int32_t)fmin((darker[level] + 0.5) * (1.0 / step), 255);
-    for (i = 0; i < pixels; i++)
-        plane[i] = table[plane[i]];
+    return step != 0;
 }
 
-/* Of one plane; `sums` has room for `pixels`. What is found at the left and right border comes from other rows: it is put back. */
-static void sharpness(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t height, ptrdiff_t width, float factor, uint16_t *restrict sums)
+/* `sums` has room for `height` * `length`, a row's values. What is found at the left and right border comes from other rows: it is put back. */
+static void sharpness(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t height, ptrdiff_t length, ptrdiff_t channels, float factor, uint16_t *restrict sums)
 {
-    const ptrdiff_t first = width, end = (height - 1) * width;
-    memcpy(to, from, (size_t)(height * width));
-    if (height < 3 || width < 3)
+    const ptrdiff_t first = length, end = (height - 1) * length;
+    memcpy(to, from, (size_t)(height * length));
+    if (height < 3 || length < 3 * channels)
         return;
     for (ptrdiff_t i = first; i < end; i++)
-        sums[i] = (uint16_t)(from[i - width] + from[i] + from[i + width]);
-    for (ptrdiff_t i = first + 1; i < end - 1; i++) { /* (2 n + 13) / 26 of whole numbers is (n + 6) / 13 */
-        const uint16_t sum = (uint16_t)(sums[i - 1] + sums[i] + sums[i + 1] + 4 * from[i] + 6);
+        sums[i] = (uint16_t)(from[i - length] + from[i] + from[i + length]);
+    for (ptrdiff_t i = first + channels; i < end - channels; i++) { /* (2 n + 13) / 26 of whole numbers is (n + 6) / 13 */
+        const uint16_t sum = (uint16_t)(sums[i - channels] + sums[i] + sums[i + channels] + 4 * from[i] + 6);
         to[i] = (uint8_t)blend((uint16_t)((uint32_t)sum * 5042 >> 16), from[i], factor); /* sum / 13 below 6,500 */
     }
-    for (ptrdiff_t i = first; i < end; i += width) {
-        to[i] = from[i];
-        to[i + width - 1] = from[i + width - 1];
-    }
+    for (ptrdiff_t i = first; i < end; i += length)
+        for (ptrdiff_t c = 0; c < channels; c++) {
+            to[i + c] = from[i + c];
+            to[i + length - 1 - c] = from[i + length - 1 - c];
+        }
 }
 
-/* Pixels as words, with EDGE pixels of level `fill` on each side. Up to 4 bytes behind the image are read. */
+/* Pixels as words, with EDGE pixels of level `fill` on each side. Up to 16 bytes behind the image are read. */
 static void widen(uint32_t *restrict to, const uint8_t *restrict from, shape of, uint32_t fill)
 {
+    uint8_t order[64];
+    for (int i = 0; i < 64; i++)
+        order[i] = (uint8_t)(i / 4 * 3 + i % 4);
     const ptrdiff_t wide = of.width + 2 * EDGE;
     for (ptrdiff_t i = 0; i < wide * (of.height + 2 * EDGE); i++)
         to[i] = fill * 0x01010101u;
     for (ptrdiff_t y = 0; y < of.height; y++, from += of.width * of.channels) {
         uint32_t *restrict row = to + (y + EDGE) * wide + EDGE;
         ptrdiff_t x = 0;
+#ifdef __AVX512VBMI__
+        for (; of.channels == 3 && x + 16 <= of.width; x += 16)
+            _mm512_storeu_si512(row + x, _mm512_maskz_permutexvar_epi8(0x7777777777777777, _mm512_loadu_si512(order), _mm512_loadu_si512(from + 3 * x)));
+#endif
         for (; SHUFFLES && of.channels == 3 && x + 4 <= of.width; x += 4) {
             sixteen four;
             memcpy(&four, from + 3 * x, 16);
@@ -199,6 +212,13 @@ static void widen(uint32_t *restrict to, const uint8_t *restrict from, shape of,
 static void narrow(uint8_t *restrict to, const uint32_t *restrict from, ptrdiff_t pixels, ptrdiff_t channels)
 {
     ptrdiff_t i = 0;
+#ifdef __AVX512VBMI__
+    uint8_t order[64];
+    for (int k = 0; k < 64; k++)
+        order[k] = (uint8_t)(k / 3 * 4 + k % 3);
+    for (; channels == 3 && i + 22 <= pixels; i += 16) /* the last 16 of 64 bytes are written again */
+        _mm512_storeu_si512(to + 3 * i, _mm512_permutexvar_epi8(_mm512_loadu_si512(order), _mm512_loadu_si512(from + i)));
+#endif
     for (; SHUFFLES && channels == 3 && i + 6 <= pixels; i += 4) { /* the last 4 of 16 bytes are written again */
         sixteen four;
         memcpy(&four, from + i, 16);
@@ -251,19 +271,58 @@ static void mix(uint32_t *restrict to, const uint32_t *restrict upper, const uin
     }
 }
 
+static void mix_rows(uint8_t *restrict to, const uint8_t *a, const uint8_t *b, ptrdiff_t length, uint16_t part)
+{
+    const uint16_t rest = 256 - part;
+    for (ptrdiff_t i = 0; i < length; i++)
+        to[i] = (uint8_t)((uint16_t)(a[i] * rest + b[i] * part + 128) >> 8);
+}
+
+/* A move whose rows are pieces of rows (v0 = 65536, v3 = 0), which is all but rotations and shears of columns: they are read from the
+ * image with as much of level `fill` around it as is needed, at most (height + 2)(3 width + 2) pixels of `room`, then two rows. */
+static void slide(uint8_t *restrict to, const uint8_t *from, shape of, const int32_t *v, int32_t across, int32_t down, int bilinear, uint8_t *restrict room)
+{
+    const int32_t width = (int32_t)of.width, height = (int32_t)of.height;
+    const int32_t one = abs(across >> 16), other = abs((v[1] * (height - 1) + across) >> 16), most = one > other ? one : other;
+    const ptrdiff_t border = most < width ? most + 1 : width + 1, length = of.width * of.channels, wide = length + 2 * border * of.channels;
+    uint8_t *const inner = room + wide + border * of.channels, *const upper = room + (of.height + 2) * wide, *const lower = upper + length;
+    memset(room, v[6], (size_t)((of.height + 2) * wide));
+    for (ptrdiff_t y = 0; y < of.height; y++)
+        memcpy(inner + y * wide, from + y * length, (size_t)length);
+    for (int32_t y = 0; y < height; y++, to += length) {
+        const int32_t x = v[1] * y + across, column = x >> 16, z = v[4] * y + down, row = z >> 16;
+        const ptrdiff_t start = (column < -border ? -border : column >= border ? border - 1 : column) * of.channels;
+        const uint8_t *const a = inner + (row < 0 ? -1 : row > height ? height : row) * wide + start;
+        const uint8_t *const b = inner + (row < -1 ? -1 : row >= height ? height : row + 1) * wide + start;
+        const uint16_t right = bilinear ? x >> 8 & 255 : 0, below = bilinear ? z >> 8 & 255 : 0;
+        if (right && below) {
+            mix_rows(upper, a, a + of.channels, length, right);
+            mix_rows(lower, b, b + of.channels, length, right);
+            mix_rows(to, upper, lower, length, below);
+        } else if (right || below)
+            mix_rows(to, a, right ? a + of.channels : b, length, right | below);
+        else
+            memcpy(to, a, (size_t)length);
+    }
+}
+
 /* `words`: (height + 4)(width + 4) + 2 height * width + 4 width. */
 static void move(uint8_t *restrict to, const uint8_t *from, shape of, const double *values, int bilinear, uint32_t *restrict words)
 {
-    int32_t v[6];
-    for (int i = 0; i < 6; i++)
+    int32_t v[7];
+    for (int i = 0; i < 7; i++)
         v[i] = (int32_t)values[i];
     const int32_t width = (int32_t)of.width, height = (int32_t)of.height, wide = width + 2 * EDGE;
     const int32_t across = v[2] - (bilinear ? 32768 : 0), down = v[5] - (bilinear ? 32768 : 0);
+    if (v[0] == 65536 && v[3] == 0) {
+        slide(to, from, of, v, across, down, bilinear, (uint8_t *)words);
+        return;
+    }
     const uint32_t *pixels = words + EDGE * wide + EDGE;
     uint32_t *restrict line = words + (ptrdiff_t)wide * (height + 2 * EDGE), *restrict upper = line + of.height * of.width;
     uint32_t *restrict lower = upper + 2 * width;
     int32_t *restrict at = (int32_t *)(lower + 2 * width);
-    widen(words, from, of, (uint32_t)values[6]);
+    widen(words, from, of, (uint32_t)v[6]);
     for (int32_t y = 0; y < height; y++)
         places(at + y * width, width, height, v[1] * y + across, v[0], v[4] * y + down, v[3]);
     for (int32_t y = 0; bilinear && y < height; y++) {
@@ -277,11 +336,30 @@ static void move(uint8_t *restrict to, const uint8_t *from, shape of, const doub
     narrow(to, line, of.height * of.width, of.channels);
 }
 
+#ifdef __AVX512VBMI__
+/* Byte i of the 3 x 64 at `to` is byte order[i] of the 3 x 64 at `from`; the next 64 stand `gap` further. */
+static inline void permute(uint8_t *to, ptrdiff_t to_gap, const uint8_t *from, ptrdiff_t from_gap, const uint8_t *order)
+{
+    const __m512i a = _mm512_loadu_si512(from), b = _mm512_loadu_si512(from + from_gap), c = _mm512_loadu_si512(from + 2 * from_gap);
+    for (int k = 0; k < 3; k++) {
+        const __m512i which = _mm512_loadu_si512(order + 64 * k), found = _mm512_permutex2var_epi8(a, which, b);
+        _mm512_storeu_si512(to + k * to_gap, _mm512_mask_permutexvar_epi8(found, _mm512_movepi8_mask(which), which, c));
+    }
+}
+#endif
+
 /* Pixels into three planes, 16 pixels at a time: two shuffles bring their bytes into each of three vectors; what the first
  * leaves open (0) the second fills. */
 static void apart(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t pixels)
 {
     ptrdiff_t i = 0;
+#ifdef __AVX512VBMI__
+    uint8_t order[192];
+    for (int k = 0; k < 192; k++)
+        order[k] = (uint8_t)(k % 64 * 3 + k / 64);
+    for (; i + 64 <= pixels; i += 64)
+        permute(to + i, pixels, from + 3 * i, 64, order);
+#endif
     for (; SHUFFLES && i + 16 <= pixels; i += 16) {
         sixteen a, b, c, red, green, blue;
         memcpy(&a, from + 3 * i, 16);
@@ -306,6 +384,13 @@ static void apart(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t 
 static void together(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t pixels)
 {
     ptrdiff_t i = 0;
+#ifdef __AVX512VBMI__
+    uint8_t order[192];
+    for (int k = 0; k < 192; k++)
+        order[k] = (uint8_t)(k % 3 * 64 + k / 3);
+    for (; i + 64 <= pixels; i += 64)
+        permute(to + 3 * i, 64, from + i, pixels, order);
+#endif
     for (; SHUFFLES && i + 16 <= pixels; i += 16) {
         sixteen a, b, c, red, green, blue;
         memcpy(&red, from + i, 16);
@@ -336,6 +421,7 @@ static inline int acts(int code, ptrdiff_t channels)
 static int change(uint8_t *const images[2], shape of, const double *plan, ptrdiff_t steps, uint32_t *words)
 {
     const ptrdiff_t pixels = of.height * of.width, size = pixels * of.channels;
+    uint8_t table[256];
     int planes = 0, now = 0;
     for (ptrdiff_t s = 0; s <= steps; s++, plan += VALUES) {
         const int code = s < steps ? (int)plan[0] : NEAREST; /* the end takes pixels, too */
@@ -351,24 +437,20 @@ static int change(uint8_t *const images[2], shape of, const double *plan, ptrdif
         uint8_t *const image = images[now], *const other = images[!now];
         uint8_t *const green = image + (size - pixels) / 2, *const blue = image + size - pixels;
         const float factor = (float)plan[1];
-        if (code == SOLARIZE)
-            solarize(image, size, plan[1]);
-        else if (code == POSTERIZE)
-            posterize(image, size, (int)plan[1]);
-        else if (code == BRIGHTNESS || code == CONTRAST)
-            brighten(image, size, code == CONTRAST ? mean_grey(image, green, blue, pixels) : 0, factor);
-        else if (code == COLOR || code == HUE)
+        if (1 << code & (ANYHOW | 1 << CONTRAST)) {
+            levels(table, code, plan[1], code == CONTRAST ? mean_grey(image, green, blue, pixels) : 0);
+            look_up(image, size, table);
+        } else if (code == EQUALIZE || code == AUTOCONTRAST) {
+            for (ptrdiff_t c = 0; c < of.channels; c++)
+                if ((code == EQUALIZE ? equalize : autocontrast)(table, image + c * pixels, pixels))
+                    look_up(image + c * pixels, pixels, table);
+        } else if (code == COLOR || code == HUE)
             (code == COLOR ? color : turn_hue)(image, green, blue, pixels, factor);
-        else if (code == NEAREST || code == BILINEAR)
+        else if (code == SHARPNESS)
+            sharpness(other, image, of.height, of.width * of.channels, of.channels, factor, (uint16_t *)words);
+        else
             move(other, image, of, plan + 1, code == BILINEAR, words);
-        for (ptrdiff_t c = 0; c < of.channels; c++)
-            if (code == EQUALIZE)
-                equalize(image + c * pixels, pixels);
-            else if (code == AUTOCONTRAST)
-                autocontrast(image + c * pixels, pixels);
-            else if (code == SHARPNESS)
-                sharpness(other + c * pixels, image + c * pixels, of.height, of.width, factor, (uint16_t *)words);
-        now ^= code == NEAREST || code == BILINEAR || code == SHARPNESS;
+        now ^= (1 << code & IN_PIXELS) != 0;
     }
     return now;
 }
