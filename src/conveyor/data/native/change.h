@@ -40,7 +40,8 @@ typedef struct {
 
 static inline int32_t blend(int32_t plain, int32_t value, float factor)
 {
-    return (int32_t)fminf(fmaxf((float)(value - plain) * factor + (float)plain, 0), 255);
+    const int32_t found = (int32_t)((float)(value - plain) * factor + (float)plain); /* cut, then clamped: as the other way round */
+    return found < 0 ? 0 : found > 255 ? 255 : found;
 }
 
 static inline int32_t luma(int32_t red, int32_t green, int32_t blue)
