@@ -30,8 +30,11 @@ typedef uint8_t sixteen __attribute__((vector_size(16)));
 #else
 #define SHUFFLES 0
 #endif
-#ifdef __AVX512VBMI__
+#ifdef __AVX512VBMI__ /* bytes of whole registers in any order, in one instruction */
 #include <immintrin.h>
+#define LOOKS_UP 1
+#else
+#define LOOKS_UP 0
 #endif
 
 typedef struct {
@@ -49,16 +52,20 @@ static inline int32_t luma(int32_t red, int32_t green, int32_t blue)
     return (red * 19595 + green * 38470 + blue * 7471 + 32768) >> 16;
 }
 
-/* What a step that looks at single levels makes of each; `plain` is what CONTRAST blends with. */
-static void levels(uint8_t *restrict table, int code, double value, int32_t plain)
+/* A step that looks at single levels; `plain` is what CONTRAST blends with. */
+static void change_levels(uint8_t *restrict image, ptrdiff_t size, int code, double value, int32_t plain)
 {
-    for (int level = 0; level < 256; level++)
-        if (code == SOLARIZE)
-            table[level] = (uint8_t)(level >= value ? 255 - level : level);
-        else if (code == POSTERIZE)
-            table[level] = (uint8_t)(level & 255 << (int)value);
-        else
-            table[level] = (uint8_t)blend(plain, level, (float)value);
+    if (code == SOLARIZE && value <= 255) {
+        const uint8_t least = (uint8_t)(value > 0 ? ceil(value) : 0);
+        for (ptrdiff_t i = 0; i < size; i++)
+            image[i] = image[i] >= least ? (uint8_t)~image[i] : image[i];
+    } else if (code == POSTERIZE) {
+        const uint8_t kept = (uint8_t)(255u << (int)value);
+        for (ptrdiff_t i = 0; i < size; i++)
+            image[i] &= kept;
+    } else if (code != SOLARIZE)
+        for (ptrdiff_t i = 0; i < size; i++)
+            image[i] = (uint8_t)blend(plain, image[i], (float)value);
 }
 
 static void look_up(uint8_t *restrict image, ptrdiff_t size, const uint8_t *restrict table)
@@ -123,43 +130,40 @@ static void turn_hue(uint8_t *restrict reds, uint8_t *restrict greens, uint8_t *
     }
 }
 
-/* The table of a plane, or 0 where it stays as it is. */
-static int autocontrast(uint8_t *restrict table, const uint8_t *restrict plane, ptrdiff_t pixels)
+static void autocontrast(uint8_t *restrict table, const uint8_t *restrict plane, ptrdiff_t pixels)
 {
     uint8_t low = 255, high = 0;
     for (ptrdiff_t i = 0; i < pixels; i++) {
         low = plane[i] < low ? plane[i] : low;
         high = plane[i] > high ? plane[i] : high;
     }
-    const double scale = 255.0 / (high - low), offset = -(double)low * scale;
-    for (int level = 0; high > low && level < 256; level++)
+    const double scale = high > low ? 255.0 / (high - low) : 1, offset = high > low ? -(double)low * scale : 0;
+    for (int level = 0; level < 256; level++)
         table[level] = (uint8_t)(int32_t)fmin(fmax(level * scale + offset, 0), 255);
-    return high > low;
 }
 
-static int equalize(uint8_t *restrict table, const uint8_t *restrict plane, ptrdiff_t pixels)
+/* The tables of three planes, or of one three times. Channels take turns, so that equal neighbours, which are frequent, wait less for the same counter. */
+static void equalize(uint8_t (*restrict tables)[256], const uint8_t *red, const uint8_t *green, const uint8_t *blue, ptrdiff_t pixels)
 {
-    uint32_t counts[4][256] = {{0}}; /* neighbours are often equal: several sets of counters wait less for each other */
-    ptrdiff_t i = 0;
-    for (; i + 4 <= pixels; i += 4)
-        for (int set = 0; set < 4; set++)
-            counts[set][plane[i + set]]++;
-    for (; i < pixels; i++)
-        counts[0][plane[i]]++;
-    for (int level = 0; level < 256; level++)
-        counts[0][level] += counts[1][level] + counts[2][level] + counts[3][level];
-    int high = 255;
-    while (!counts[0][high])
-        high--;
-    const int32_t step = (int32_t)(pixels - counts[0][high]) / 255;
-    int32_t darker[256], sum = step / 2;
-    for (int level = 0; level < 256; level++) {
-        darker[level] = sum;
-        sum += (int32_t)counts[0][level];
+    uint32_t counts[3][256] = {{0}};
+    for (ptrdiff_t i = 0; i < pixels; i++) {
+        counts[0][red[i]]++;
+        counts[1][green[i]]++;
+        counts[2][blue[i]]++;
     }
-    for (int level = 0; step && level < 256; level++) /* darker / step: with the half, it is never near a whole number */
-        table[level] = (uint8_t)(int32_t)fmin((darker[level] + 0.5) * (1.0 / step), 255);
-    return step != 0;
+    for (int c = 0; c < 3; c++) {
+        int high = 255;
+        while (!counts[c][high])
+            high--;
+        const int32_t step = (int32_t)(pixels - counts[c][high]) / 255;
+        int32_t darker[256], sum = step / 2;
+        for (int level = 0; level < 256; level++) {
+            darker[level] = sum;
+            sum += (int32_t)counts[c][level];
+        }
+        for (int level = 0; level < 256; level++) /* darker / step: with the half, it is never near a whole number */
+            tables[c][level] = (uint8_t)(step ? (int32_t)fmin((darker[level] + 0.5) * (1.0 / step), 255) : level);
+    }
 }
 
 /* `sums` has room for `height` * `length`, a row's values. What is found at the left and right border comes from other rows: it is put back. */
@@ -330,10 +334,14 @@ static void move(uint8_t *restrict to, const uint8_t *from, shape of, const doub
         neighbours(upper, lower, pixels, at + y * width, width);
         mix(line + y * width, upper, lower, width, v[1] * y + across, v[0], v[4] * y + down, v[3]);
     }
-    for (int32_t i = 0; !bilinear && i < height * width; i++) {
-        line[i] = pixels[at[i]];
-        __asm__ volatile("");
+    int32_t i = 0;
+    for (; !bilinear && i + 4 <= height * width; i += 4) {
+        const uint32_t four[] = {pixels[at[i]], pixels[at[i + 1]], pixels[at[i + 2]], pixels[at[i + 3]]};
+        memcpy(line + i, four, 16);
+        __asm__ volatile(""); /* or GCC would gather, which takes longer */
     }
+    for (; !bilinear && i < height * width; i++)
+        line[i] = pixels[at[i]];
     narrow(to, line, of.height * of.width, of.channels);
 }
 
@@ -422,7 +430,7 @@ static inline int acts(int code, ptrdiff_t channels)
 static int change(uint8_t *const images[2], shape of, const double *plan, ptrdiff_t steps, uint32_t *words)
 {
     const ptrdiff_t pixels = of.height * of.width, size = pixels * of.channels;
-    uint8_t table[256];
+    uint8_t tables[3][256], *const table = tables[0];
     int planes = 0, now = 0;
     for (ptrdiff_t s = 0; s <= steps; s++, plan += VALUES) {
         const int code = s < steps ? (int)plan[0] : NEAREST; /* the end takes pixels, too */
@@ -439,12 +447,20 @@ static int change(uint8_t *const images[2], shape of, const double *plan, ptrdif
         uint8_t *const green = image + (size - pixels) / 2, *const blue = image + size - pixels;
         const float factor = (float)plan[1];
         if (1 << code & (ANYHOW | 1 << CONTRAST)) {
-            levels(table, code, plan[1], code == CONTRAST ? mean_grey(image, green, blue, pixels) : 0);
-            look_up(image, size, table);
+            const int32_t plain = code == CONTRAST ? mean_grey(image, green, blue, pixels) : 0;
+            for (int level = 0; level < 256; level++)
+                table[level] = (uint8_t)level;
+            change_levels(LOOKS_UP ? table : image, LOOKS_UP ? 256 : size, code, plan[1], plain);
+            if (LOOKS_UP)
+                look_up(image, size, table);
         } else if (code == EQUALIZE || code == AUTOCONTRAST) {
-            for (ptrdiff_t c = 0; c < of.channels; c++)
-                if ((code == EQUALIZE ? equalize : autocontrast)(table, image + c * pixels, pixels))
-                    look_up(image + c * pixels, pixels, table);
+            if (code == EQUALIZE)
+                equalize(tables, image, green, blue, pixels);
+            for (ptrdiff_t c = 0; c < of.channels; c++) {
+                if (code == AUTOCONTRAST)
+                    autocontrast(tables[c], image + c * pixels, pixels);
+                look_up(image + c * pixels, pixels, tables[c]);
+            }
         } else if (code == COLOR || code == HUE)
             (code == COLOR ? color : turn_hue)(image, green, blue, pixels, factor);
         else if (code == SHARPNESS)
