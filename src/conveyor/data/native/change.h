@@ -14,8 +14,8 @@
 
 enum { IDENTITY, AUTOCONTRAST, EQUALIZE, SOLARIZE, POSTERIZE, COLOR, CONTRAST, BRIGHTNESS, SHARPNESS, NEAREST, BILINEAR, HUE };
 
-#define ANYHOW (1 << SOLARIZE | 1 << POSTERIZE | 1 << BRIGHTNESS)     /* steps that look at single levels */
-#define IN_PIXELS (1 << NEAREST | 1 << BILINEAR | 1 << SHARPNESS)     /* all others take planes */
+#define ANYHOW (1 << SOLARIZE | 1 << POSTERIZE | 1 << BRIGHTNESS) /* steps that look at single levels */
+#define IN_PIXELS (1 << NEAREST | 1 << BILINEAR | 1 << SHARPNESS) /* all others take planes */
 #define VALUES 8 /* of a step in the plan: a code, six values, the level outside the image */
 #define EDGE 2   /* pixels of that level around an image of whole words */
 
@@ -52,22 +52,6 @@ static inline int32_t luma(int32_t red, int32_t green, int32_t blue)
     return (red * 19595 + green * 38470 + blue * 7471 + 32768) >> 16;
 }
 
-/* A step that looks at single levels; `plain` is what CONTRAST blends with. */
-static void change_levels(uint8_t *restrict image, ptrdiff_t size, int code, double value, int32_t plain)
-{
-    if (code == SOLARIZE && value <= 255) {
-        const uint8_t least = (uint8_t)(value > 0 ? ceil(value) : 0);
-        for (ptrdiff_t i = 0; i < size; i++)
-            image[i] = image[i] >= least ? (uint8_t)~image[i] : image[i];
-    } else if (code == POSTERIZE) {
-        const uint8_t kept = (uint8_t)(255u << (int)value);
-        for (ptrdiff_t i = 0; i < size; i++)
-            image[i] &= kept;
-    } else if (code != SOLARIZE)
-        for (ptrdiff_t i = 0; i < size; i++)
-            image[i] = (uint8_t)blend(plain, image[i], (float)value);
-}
-
 static void look_up(uint8_t *restrict image, ptrdiff_t size, const uint8_t *restrict table)
 {
     ptrdiff_t i = 0;
@@ -82,6 +66,34 @@ static void look_up(uint8_t *restrict image, ptrdiff_t size, const uint8_t *rest
 #endif
     for (; i < size; i++)
         image[i] = table[image[i]];
+}
+
+/* What a step that looks at single levels has to change: all there are, to be looked up later, or, where that takes longer, the image's. */
+static inline uint8_t *levels_of(uint8_t *image, uint8_t *table)
+{
+    for (int level = 0; level < 256; level++)
+        table[level] = (uint8_t)level;
+    return LOOKS_UP ? table : image;
+}
+
+/* `plain` is what CONTRAST blends with. */
+static void change_levels(uint8_t *image, ptrdiff_t size, int code, double value, int32_t plain)
+{
+    uint8_t table[256], *const levels = levels_of(image, table);
+    const ptrdiff_t count = LOOKS_UP ? 256 : size;
+    if (code == SOLARIZE && value <= 255) {
+        const uint8_t least = (uint8_t)(value > 0 ? ceil(value) : 0);
+        for (ptrdiff_t i = 0; i < count; i++)
+            levels[i] = levels[i] >= least ? (uint8_t)~levels[i] : levels[i];
+    } else if (code == POSTERIZE) {
+        const uint8_t kept = (uint8_t)(255u << (int)value);
+        for (ptrdiff_t i = 0; i < count; i++)
+            levels[i] &= kept;
+    } else if (code != SOLARIZE)
+        for (ptrdiff_t i = 0; i < count; i++)
+            levels[i] = (uint8_t)blend(plain, levels[i], (float)value);
+    if (LOOKS_UP)
+        look_up(image, size, table);
 }
 
 /* Of three planes, or of one, which is grey already: the shares of the colours add up to 1. */
@@ -130,44 +142,56 @@ static void turn_hue(uint8_t *restrict reds, uint8_t *restrict greens, uint8_t *
     }
 }
 
-static void autocontrast(uint8_t *restrict table, const uint8_t *restrict plane, ptrdiff_t pixels)
+static void autocontrast(uint8_t *plane, ptrdiff_t pixels)
 {
-    uint8_t low = 255, high = 0;
+    uint8_t low = 255, high = 0, table[256], *const levels = levels_of(plane, table);
     for (ptrdiff_t i = 0; i < pixels; i++) {
         low = plane[i] < low ? plane[i] : low;
         high = plane[i] > high ? plane[i] : high;
     }
-    const double scale = high > low ? 255.0 / (high - low) : 1, offset = high > low ? -(double)low * scale : 0;
-    for (int level = 0; level < 256; level++)
-        table[level] = (uint8_t)(int32_t)fmin(fmax(level * scale + offset, 0), 255);
+    if (high <= low)
+        return;
+    const double scale = 255.0 / (high - low), offset = -(double)low * scale;
+    for (ptrdiff_t i = 0; i < (LOOKS_UP ? 256 : pixels); i++)
+        levels[i] = (uint8_t)(int32_t)fmin(fmax(levels[i] * scale + offset, 0), 255);
+    if (LOOKS_UP)
+        look_up(plane, pixels, table);
 }
 
-/* The tables of three planes, or of one three times. Channels take turns, so that equal neighbours, which are frequent, wait less for the same counter. */
-static void equalize(uint8_t (*restrict tables)[256], const uint8_t *red, const uint8_t *green, const uint8_t *blue, ptrdiff_t pixels)
+/* Channels take turns, so that equal neighbours, which are frequent, wait less for the same counter; one channel counts three times. */
+static void equalize(uint8_t *image, ptrdiff_t pixels, ptrdiff_t channels)
 {
+    const uint8_t *const green = image + (channels - 1) / 2 * pixels, *const blue = image + (channels - 1) * pixels;
     uint32_t counts[3][256] = {{0}};
     for (ptrdiff_t i = 0; i < pixels; i++) {
-        counts[0][red[i]]++;
+        counts[0][image[i]]++;
         counts[1][green[i]]++;
         counts[2][blue[i]]++;
     }
-    for (int c = 0; c < 3; c++) {
+    for (ptrdiff_t c = 0; c < channels; c++) {
         int high = 255;
         while (!counts[c][high])
             high--;
         const int32_t step = (int32_t)(pixels - counts[c][high]) / 255;
+        if (!step)
+            continue;
         int32_t darker[256], sum = step / 2;
         for (int level = 0; level < 256; level++) {
             darker[level] = sum;
             sum += (int32_t)counts[c][level];
         }
+        uint8_t table[256];
+        const double each = 1.0 / step;
         for (int level = 0; level < 256; level++) /* darker / step: with the half, it is never near a whole number */
-            tables[c][level] = (uint8_t)(step ? (int32_t)fmin((darker[level] + 0.5) * (1.0 / step), 255) : level);
+            table[level] = (uint8_t)(int32_t)fmin((darker[level] + 0.5) * each, 255);
+        look_up(image + c * pixels, pixels, table);
     }
 }
 
-/* `sums` has room for `height` * `length`, a row's values. What is found at the left and right border comes from other rows: it is put back. */
-static void sharpness(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t height, ptrdiff_t length, ptrdiff_t channels, float factor, uint16_t *restrict sums)
+/* Of pixels or one plane; `sums` has room for `height` * `length`, a row's values. What is found at the left and right border comes from
+ * other rows: it is put back. */
+static void sharpness(uint8_t *restrict to, const uint8_t *restrict from, ptrdiff_t height, ptrdiff_t length, ptrdiff_t channels,
+                      float factor, uint16_t *restrict sums)
 {
     const ptrdiff_t first = length, end = (height - 1) * length;
     memcpy(to, from, (size_t)(height * length));
@@ -189,9 +213,6 @@ static void sharpness(uint8_t *restrict to, const uint8_t *restrict from, ptrdif
 /* Pixels as words, with EDGE pixels of level `fill` on each side. Up to 16 bytes behind the image are read. */
 static void widen(uint32_t *restrict to, const uint8_t *restrict from, shape of, uint32_t fill)
 {
-    uint8_t order[64];
-    for (int i = 0; i < 64; i++)
-        order[i] = (uint8_t)(i / 4 * 3 + i % 4);
     const ptrdiff_t wide = of.width + 2 * EDGE;
     for (ptrdiff_t i = 0; i < wide * (of.height + 2 * EDGE); i++)
         to[i] = fill * 0x01010101u;
@@ -199,8 +220,12 @@ static void widen(uint32_t *restrict to, const uint8_t *restrict from, shape of,
         uint32_t *restrict row = to + (y + EDGE) * wide + EDGE;
         ptrdiff_t x = 0;
 #ifdef __AVX512VBMI__
+        uint8_t order[64];
+        for (int i = 0; i < 64; i++)
+            order[i] = (uint8_t)(i / 4 * 3 + i % 4);
         for (; of.channels == 3 && x + 16 <= of.width; x += 16)
-            _mm512_storeu_si512(row + x, _mm512_maskz_permutexvar_epi8(0x7777777777777777, _mm512_loadu_si512(order), _mm512_loadu_si512(from + 3 * x)));
+            _mm512_storeu_si512(row + x, _mm512_maskz_permutexvar_epi8(0x7777777777777777, _mm512_loadu_si512(order),
+                                                                       _mm512_loadu_si512(from + 3 * x)));
 #endif
         for (; SHUFFLES && of.channels == 3 && x + 4 <= of.width; x += 4) {
             sixteen four;
@@ -285,7 +310,8 @@ static void mix_rows(uint8_t *restrict to, const uint8_t *a, const uint8_t *b, p
 
 /* A move whose rows are pieces of rows (v0 = 65536, v3 = 0), which is all but rotations and shears of columns: they are read from the
  * image with as much of level `fill` around it as is needed, at most (height + 2)(3 width + 2) pixels of `room`, then two rows. */
-static void slide(uint8_t *restrict to, const uint8_t *from, shape of, const int32_t *v, int32_t across, int32_t down, int bilinear, uint8_t *restrict room)
+static void slide(uint8_t *restrict to, const uint8_t *from, shape of, const int32_t *v, int32_t across, int32_t down, int bilinear,
+                  uint8_t *restrict room)
 {
     const int32_t width = (int32_t)of.width, height = (int32_t)of.height;
     const int32_t one = abs(across >> 16), other = abs((v[1] * (height - 1) + across) >> 16), most = one > other ? one : other;
@@ -430,7 +456,6 @@ static inline int acts(int code, ptrdiff_t channels)
 static int change(uint8_t *const images[2], shape of, const double *plan, ptrdiff_t steps, uint32_t *words)
 {
     const ptrdiff_t pixels = of.height * of.width, size = pixels * of.channels;
-    uint8_t tables[3][256], *const table = tables[0];
     int planes = 0, now = 0;
     for (ptrdiff_t s = 0; s <= steps; s++, plan += VALUES) {
         const int code = s < steps ? (int)plan[0] : NEAREST; /* the end takes pixels, too */
@@ -446,22 +471,14 @@ static int change(uint8_t *const images[2], shape of, const double *plan, ptrdif
         uint8_t *const image = images[now], *const other = images[!now];
         uint8_t *const green = image + (size - pixels) / 2, *const blue = image + size - pixels;
         const float factor = (float)plan[1];
-        if (1 << code & (ANYHOW | 1 << CONTRAST)) {
-            const int32_t plain = code == CONTRAST ? mean_grey(image, green, blue, pixels) : 0;
-            for (int level = 0; level < 256; level++)
-                table[level] = (uint8_t)level;
-            change_levels(LOOKS_UP ? table : image, LOOKS_UP ? 256 : size, code, plan[1], plain);
-            if (LOOKS_UP)
-                look_up(image, size, table);
-        } else if (code == EQUALIZE || code == AUTOCONTRAST) {
-            if (code == EQUALIZE)
-                equalize(tables, image, green, blue, pixels);
-            for (ptrdiff_t c = 0; c < of.channels; c++) {
-                if (code == AUTOCONTRAST)
-                    autocontrast(tables[c], image + c * pixels, pixels);
-                look_up(image + c * pixels, pixels, tables[c]);
-            }
-        } else if (code == COLOR || code == HUE)
+        if (1 << code & (ANYHOW | 1 << CONTRAST))
+            change_levels(image, size, code, plan[1], code == CONTRAST ? mean_grey(image, green, blue, pixels) : 0);
+        else if (code == EQUALIZE)
+            equalize(image, pixels, of.channels);
+        else if (code == AUTOCONTRAST)
+            for (ptrdiff_t c = 0; c < of.channels; c++)
+                autocontrast(image + c * pixels, pixels);
+        else if (code == COLOR || code == HUE)
             (code == COLOR ? color : turn_hue)(image, green, blue, pixels, factor);
         else if (code == SHARPNESS)
             sharpness(other, image, of.height, of.width * of.channels, of.channels, factor, (uint16_t *)words);
