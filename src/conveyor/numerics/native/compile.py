@@ -33,7 +33,7 @@ SOURCES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 """Kernels by name: the source file in the package, and its flags."""
 LEVELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "x86_64": {
-        "vbmi": ("-march=x86-64-v4", "-mavx512vbmi", "-mprefer-vector-width=512"),
+        "avx512-vbmi": ("-march=x86-64-v4", "-mavx512vbmi", "-mprefer-vector-width=512"),
         "avx512": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
         "avx2": ("-march=x86-64-v3",),
         "baseline": ("-march=x86-64",),
@@ -42,10 +42,10 @@ LEVELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
 }
 """Levels of instructions of each kind of processor, best first, and their flags. NEON is part of every aarch64."""
 _V4 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx2", "fma", "bmi2", "f16c"}
-ONLY = {"vbmi": {"augment"}}
+ONLY = {"avx512-vbmi": {"augment"}}
 """Levels that are made for some kernels alone: permutations of bytes, which no other kernel needs."""
 NEEDS = {
-    "vbmi": {*_V4, "avx512vbmi"},
+    "avx512-vbmi": {*_V4, "avx512vbmi"},
     "avx512": _V4,
     "avx2": {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"},
 }
