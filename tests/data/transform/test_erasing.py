@@ -5,6 +5,7 @@ import math
 import torch
 
 from conveyor.data.transform.erasing import boxes, draw, erase
+from conveyor.numerics import keyed
 
 
 def test_boxes_follow_from_their_draws() -> None:
@@ -39,3 +40,10 @@ def test_the_boxes_of_many_samples() -> None:
     assert abs(share[hit].mean().item() - 0.175) < 0.01
     some = draw(1, 0, torch.arange(1000, 1050), 0.25, 32, 32)
     assert torch.equal(erase(images[:50].clone(), some), erased[1000:1050])
+
+
+def test_one_attempt_at_a_time_or_all_at_once() -> None:
+    for height, width in ((32, 32), (8, 40), (1, 1)):
+        draws = keyed.uniform(1, "erasing", 2, torch.arange(3000), count=41, dtype=torch.float64)
+        expected = boxes(draws[:, 1:].view(-1, 10, 4), height, width) * (draws[:, :1] < 0.5)
+        assert torch.equal(draw(1, 2, torch.arange(3000), 0.5, height, width), expected)

@@ -143,21 +143,47 @@ def test_the_compiled_function_and_pytorch_give_equal_bits(height: int, width: i
         torch.set_num_threads(before)
 
 
-@pytest.mark.skipif(library("augment") is None, reason="no kernels here")
-def test_every_level_of_instructions_gives_equal_bits(monkeypatch: pytest.MonkeyPatch) -> None:
-    levels = build.levels_here()
-    images = pictures(61, 45).repeat(30, 1, 1, 1)
-    chosen = torch.arange(len(images)) % len(OPERATIONS)
-    strengths = torch.linspace(-1, 1, len(images), dtype=torch.float64)
-    rows = [step(chosen.roll(turn), strengths, space, (61, 45)) for turn, space in enumerate((TRIVIAL, RANDAUGMENT))]
-    plan = torch.stack([*rows, planned("hue", -0.3, images=len(images))[:, 0]], 1)
+def check_every_level(monkeypatch: pytest.MonkeyPatch, images: torch.Tensor, plan: torch.Tensor) -> None:
+    """The compiled function of each level of instructions against PyTorch's operations."""
     expected = by_torch(images, plan)
-    for level in levels:
+    for level in build.levels_here():
         monkeypatch.setattr(build, "levels_here", lambda level=level: [level])
         library.cache_clear()
         assert torch.equal(change(images, plan), expected), level
     monkeypatch.undo()
     library.cache_clear()
+
+
+@pytest.mark.skipif(library("augment") is None, reason="no kernels here")
+@pytest.mark.parametrize("size", [(61, 45), (32, 32), (9, 21)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_every_level_of_instructions_gives_equal_bits(
+    monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], channels: int
+) -> None:
+    images = pictures(*size, channels).repeat(30, 1, 1, 1)
+    chosen = torch.arange(len(images)) % len(OPERATIONS)
+    strengths = torch.linspace(-1, 1, len(images), dtype=torch.float64)
+    rows = [step(chosen.roll(turn), strengths, space, size) for turn, space in enumerate((TRIVIAL, RANDAUGMENT))]
+    check_every_level(monkeypatch, images, torch.stack([*rows, planned("hue", -0.3, images=len(images))[:, 0]], 1))
+
+
+@pytest.mark.skipif(library("augment") is None, reason="no kernels here")
+@pytest.mark.parametrize("size", [(32, 32), (19, 45), (5, 3), (1, 1)])
+@pytest.mark.parametrize("channels", [1, 3])
+def test_moves_along_rows(monkeypatch: pytest.MonkeyPatch, size: tuple[int, int], channels: int) -> None:
+    """Rows that stay rows have a way of their own: by any fraction, to any row, a little and far outside."""
+    images = pictures(*size, channels).repeat(40, 1, 1, 1)
+    generator = torch.Generator().manual_seed(4)
+    reach = torch.tensor([0, 2.0, 2 * size[1], 0, 2.0, 2 * size[0]])
+    values = (torch.rand(len(images), 6, generator=generator) * 2 - 1) * reach * operations.ONE
+    values[:, 0] = operations.ONE
+    values[::3, 1], values[::4, 4] = 0, operations.ONE
+    values[::2] = (values[::2] / operations.ONE).round() * operations.ONE  # no fractions
+    plan = torch.zeros(len(images), 1, WIDTH, dtype=torch.float64)
+    plan[:, 0, 1:7], plan[:, 0, 7] = values.floor(), 77
+    for code in ("nearest", "bilinear"):
+        plan[:, 0, 0] = CODES.index(code)
+        check_every_level(monkeypatch, images, plan)
 
 
 def test_resized_images_are_rounded() -> None:

@@ -3,7 +3,8 @@
 import torch
 
 from conveyor.data.transform.operations import CODES, change
-from conveyor.data.transform.randaugment import OPERATIONS, randaugment, trivialaugment
+from conveyor.data.transform.randaugment import OPERATIONS, RANDAUGMENT, TRIVIAL, randaugment, step, trivialaugment
+from conveyor.numerics import keyed
 
 SIZE = (16, 16)
 
@@ -30,3 +31,21 @@ def test_every_operation_and_strength_of_trivialaugment_is_drawn() -> None:
     levels = torch.tensor([1 + 0.99 * level / 30 for level in range(-30, 31)], dtype=torch.float64)
     torch.testing.assert_close(drawn, levels, rtol=0, atol=1e-12)
     assert torch.equal(trivialaugment(0, 3, torch.arange(100, 150), SIZE)[:, 0], plan[100:150])
+
+
+def test_steps_are_those_of_what_was_drawn() -> None:
+    samples = torch.arange(500)
+    draws = keyed.uniform(3, "trivialaugment", 1, samples, count=3)
+    strength = (draws[:, 1] * 31).floor().double() / 30
+    signed = torch.where(draws[:, 2] < 0.5, -strength, strength)
+    expected = step((draws[:, 0] * len(OPERATIONS)).long(), signed, TRIVIAL, (32, 48))
+    assert torch.equal(trivialaugment(3, 1, samples, (32, 48))[:, 0], expected)
+    plan = randaugment(3, 1, samples, (32, 48), operations=2, magnitude=7.5)
+    for number in range(2):
+        draws = keyed.uniform(3, "randaugment", number, 1, samples, count=2)
+        signed = torch.where(draws[:, 1] < 0.5, -0.25, 0.25).double()
+        expected = step((draws[:, 0] * len(OPERATIONS)).long(), signed, RANDAUGMENT, (32, 48))
+        assert torch.equal(plan[:, number], expected)
+    once, again = (randaugment(0, 0, samples[:1], (8, 8), operations=2, magnitude=9.0) for _ in range(2))
+    once.zero_()  # the steps to take from are kept, and no plan is a view of them
+    assert torch.equal(again, randaugment(0, 0, samples[:1], (8, 8), operations=2, magnitude=9.0))

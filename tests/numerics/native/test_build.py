@@ -36,6 +36,25 @@ def test_the_best_level_that_was_built_is_taken(empty: Path) -> None:
     assert not (empty / "cache").exists()
 
 
+def test_levels_of_some_kernels_are_made_for_those(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`find` passes them over for the others."""
+    monkeypatch.setattr(
+        recipe,
+        "make",
+        lambda compiler, name, level, target: (target.parent.mkdir(parents=True, exist_ok=True), target.touch()),
+    )
+    monkeypatch.setattr(recipe, "find_compiler", lambda: "cc")
+    assert recipe.make_all() == {}
+    for level, names in recipe.ONLY.items():
+        assert {path.name.rsplit("-", 1)[0] for path in (recipe.BUILT / level).glob("*.so")} <= names
+    monkeypatch.setattr(build, "levels_here", lambda: list(recipe.LEVELS[os.uname().machine]))
+    assert {name: build.find(name)[1] for name in recipe.SOURCES if name != "augment"} == {
+        name: next(level for level in build.levels_here() if level not in recipe.ONLY)
+        for name in recipe.SOURCES
+        if name != "augment"
+    }
+
+
 def test_why_there_is_none(empty: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     monkeypatch.delenv("CC", raising=False)

@@ -33,9 +33,11 @@ def boxes(draws: Tensor, height: int, width: int) -> Tensor:
 def draw(seed: int, epoch: int, samples: Tensor, probability: float, height: int, width: int) -> Tensor:
     """The box of each sample, as `boxes`; empty where the image stays whole."""
     chosen = keyed.uniform(seed, "erasing", epoch, samples, count=1, dtype=torch.float64)[:, 0] < probability
-    draws = keyed.uniform(seed, "erasing", epoch, samples[chosen], count=1 + 4 * ATTEMPTS, dtype=torch.float64)
     found = torch.zeros(len(samples), 4, dtype=torch.int64)
-    found[chosen] = boxes(draws[:, 1:].view(-1, ATTEMPTS, 4), height, width)
+    for attempts in (1, ATTEMPTS):  # most fit at once
+        draws = keyed.uniform(seed, "erasing", epoch, samples[chosen], count=1 + 4 * attempts, dtype=torch.float64)
+        found[chosen] = boxes(draws[:, 1:].view(-1, attempts, 4), height, width)
+        chosen &= found[:, 1] == 0
     return found
 
 

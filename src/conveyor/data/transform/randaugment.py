@@ -7,6 +7,7 @@ black, as published.
 """
 
 import dataclasses
+import functools
 import math
 
 import torch
@@ -40,6 +41,8 @@ RANDAUGMENT = Space(published=False)
 TRIVIAL = Space(0.99, 32.0, 135.0, 0.99, 255.0, 6, fill=0.0)
 HIGHEST = 30.0
 """Magnitude that stands for full strength."""
+LEVELS = tuple(level / HIGHEST for level in range(31))
+"""Strengths of TrivialAugment."""
 AFFINE = ("shear-x", "shear-y", "translate-x", "translate-y", "rotate")
 OPERATIONS = (*CODES[:9], *AFFINE)
 
@@ -48,20 +51,26 @@ def randaugment(
     seed: int, epoch: int, samples: Tensor, size: tuple[int, int], *, operations: int, magnitude: float
 ) -> Tensor:
     """The plan of RandAugment for images of `size` (height, width)."""
-    strength, parts = magnitude / HIGHEST, []
+    strength, parts = torch.tensor(magnitude / HIGHEST).item(), []  # a float32
     for number in range(operations):
         draws = keyed.uniform(seed, "randaugment", number, epoch, samples, count=2)
-        chosen = (draws[:, 0] * len(OPERATIONS)).to(torch.int64)
-        parts.append(step(chosen, torch.where(draws[:, 1] < 0.5, -strength, strength).double(), RANDAUGMENT, size))
-    return torch.stack(parts, 1)
+        parts.append((draws[:, 0] * len(OPERATIONS)).to(torch.int64) * 2 + (draws[:, 1] < 0.5))
+    return every(RANDAUGMENT, size, (strength,))[torch.stack(parts, 1)]
 
 
 def trivialaugment(seed: int, epoch: int, samples: Tensor, size: tuple[int, int]) -> Tensor:
     """The plan of TrivialAugment."""
     draws = keyed.uniform(seed, "trivialaugment", epoch, samples, count=3)
-    chosen = (draws[:, 0] * len(OPERATIONS)).to(torch.int64)
-    strength = (draws[:, 1] * (HIGHEST + 1)).floor().double() / HIGHEST
-    return step(chosen, torch.where(draws[:, 2] < 0.5, -strength, strength), TRIVIAL, size)[:, None]
+    chosen, level = (draws[:, :2] * torch.tensor([len(OPERATIONS), len(LEVELS)])).to(torch.int64).unbind(1)
+    return every(TRIVIAL, size, LEVELS)[(chosen * len(LEVELS) + level) * 2 + (draws[:, 2] < 0.5)][:, None]
+
+
+@functools.lru_cache(maxsize=16)
+def every(space: Space, size: tuple[int, int], strengths: tuple[float, ...]) -> Tensor:
+    """Each operation at each strength, to the one side and to the other: steps to take from, [14 S 2, WIDTH]."""
+    signed = torch.tensor([side * strength for strength in strengths for side in (1, -1)], dtype=torch.float64)
+    chosen = torch.arange(len(OPERATIONS)).repeat_interleave(len(signed))
+    return step(chosen, signed.repeat(len(OPERATIONS)), space, size)
 
 
 def step(chosen: Tensor, signed: Tensor, space: Space, size: tuple[int, int]) -> Tensor:

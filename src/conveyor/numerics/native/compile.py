@@ -33,6 +33,7 @@ SOURCES: Mapping[str, tuple[str, tuple[str, ...]]] = {
 """Kernels by name: the source file in the package, and its flags."""
 LEVELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "x86_64": {
+        "avx512-vbmi": ("-march=x86-64-v4", "-mavx512vbmi", "-mprefer-vector-width=512"),
         "avx512": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
         "avx2": ("-march=x86-64-v3",),
         "baseline": ("-march=x86-64",),
@@ -40,8 +41,12 @@ LEVELS: Mapping[str, Mapping[str, tuple[str, ...]]] = {
     "aarch64": {"baseline": ()},
 }
 """Levels of instructions of each kind of processor, best first, and their flags. NEON is part of every aarch64."""
+_V4 = {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx2", "fma", "bmi2", "f16c"}
+ONLY = {"avx512-vbmi": {"augment"}}
+"""Levels that are made for some kernels alone: permutations of bytes, which no other kernel needs."""
 NEEDS = {
-    "avx512": {"avx512f", "avx512bw", "avx512cd", "avx512dq", "avx512vl", "avx2", "fma", "bmi2", "f16c"},
+    "avx512-vbmi": {*_V4, "avx512vbmi"},
+    "avx512": _V4,
     "avx2": {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"},
 }
 """The instruction sets that a level needs, by the system's names."""
@@ -90,6 +95,7 @@ def make_all() -> dict[str, str]:
         BUILT / level / file_name(name, level): (name, level)
         for level in LEVELS.get(platform.machine(), {})
         for name in SOURCES
+        if name in ONLY.get(level, SOURCES)
     }
     for old in set(BUILT.glob("*/*.so")) - wanted.keys():
         old.unlink()
