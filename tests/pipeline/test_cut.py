@@ -245,3 +245,19 @@ def test_a_norm_and_its_activation_may_be_cut_apart(name: str, path: str) -> Non
     point = next(unit.index for unit in trace(model, 40) if unit.path == path)
     result = separately(model, cut(model, [point]), x)
     assert_equal(result, whole(model, x))
+
+
+@pytest.mark.parametrize("path", ["act1", "blocks.0.0.act1", "blocks.2.0.act2"])
+def test_a_frozen_norm_and_its_activation_may_be_cut_apart(path: str) -> None:
+    """A frozen norm computes in evaluation mode, where the fused operation does not take it."""
+    model, x = make("efficientnet_b0"), images(40)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.startswith(("blocks.3.", "blocks.4.", "blocks.5.", "blocks.6.", "conv_head", "classifier")))
+    for norm in norms.batch_norms(model):
+        norm.frozen = not norm.weight.requires_grad
+    model.train()
+    norms.fuse(model)
+    point = next(unit.index for unit in trace(model, 40) if unit.path == path)
+    expected = whole(model, x)
+    assert expected[1]
+    assert_equal(separately(model, cut(model, [point]), x), expected)
