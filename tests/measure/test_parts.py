@@ -95,6 +95,14 @@ class Tied(nn.Module):
 def test_a_parameter_of_several_workers_is_refused() -> None:
     stages = cut(Tied(), [1, 3])
     refuse_shared(stages, [Part(0, 0, 1), Part(1, 1, 3)])
-    refuse_shared(stages, [Part(1, 0, 1), Part(0, 1, 2), Part(0, 2, 3)])
+    refuse_shared(stages, [Part(1, 0, 1), Part(0, 1, 3)])
     with pytest.raises(UserError, match=r"twice\.(weight|bias) is used in stages of different workers"):
         refuse_shared(stages, [Part(0, 0, 2), Part(1, 2, 3)])
+
+
+def test_a_parameter_of_several_parts_of_one_worker_is_refused() -> None:
+    """Each part would sum its own share over the groups, and the gradient would be that of one of them."""
+    stages = cut(Tied(), [2, 3])
+    refuse_shared(stages, [Part(0, 0, 3)])
+    with pytest.raises(UserError, match=r"twice\.(weight|bias) is used in stages that run apart"):
+        refuse_shared(stages, [Part(0, 0, 1), Part(1, 1, 2), Part(0, 2, 3)])

@@ -287,3 +287,13 @@ def test_a_pixel_that_is_not_finite_shows_in_all_that_see_it(value: float) -> No
     y, _, dw = gradients(layer, changed, torch.ones(1, 64, 16, 16).to(memory_format=torch.channels_last))
     assert not y[0, :, 4:7, 5:8].isfinite().any()
     assert not dw[:, 3].isfinite().any()
+
+
+@pytest.mark.parametrize(("images", "channels", "size"), [(4, 64, 7), (3, 100, 5), (2, 1280, 7)])
+def test_a_gradient_of_a_bias_is_the_same_in_any_order_of_memory(images: int, channels: int, size: int) -> None:
+    """A mean behind the layer gives a view of one number for each channel, a flattening plain order, a cut channels last."""
+    torch.manual_seed(0)
+    seen = torch.randn(images, channels, 1, 1).expand(images, channels, size, size)
+    expected = convolution.bias_gradient(seen.contiguous(memory_format=torch.channels_last))
+    assert torch.equal(convolution.bias_gradient(seen), expected)
+    assert torch.equal(convolution.bias_gradient(seen.contiguous()), expected)

@@ -10,8 +10,9 @@ from torch import Tensor, nn
 
 from conveyor import models
 from conveyor.errors import UserError
+from conveyor.numerics.threads import using_threads
 from conveyor.optim.kinds import excluded
-from conveyor.optim.muon import is_filter, orthogonalize
+from conveyor.optim.muon import Muon, is_filter, orthogonalize
 from conveyor.optim.optimizer import Optimizer, make_optimizer
 from conveyor.options import Options
 from conveyor.training.build_model import layer_rates
@@ -446,3 +447,26 @@ def test_a_foreign_class_gets_the_options_that_it_takes() -> None:
             arguments(name, **more)
     with pytest.raises(UserError, match="already has momentum"):
         arguments("SGD", momentum=0.8, optimizer_arguments=["momentum=0.5"])
+
+
+@pytest.mark.parametrize("shape", [(5, 3, 3, 3), (10, 7, 3, 3), (6, 144, 1, 1), (240, 10, 1, 1), (16, 3, 3, 3)])
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_a_step_of_muon_does_not_depend_on_the_filters_beside(
+    shape: tuple[int, ...], threads: int, nesterov: bool
+) -> None:
+    """A worker of a pipeline holds some filters of a shape, a worker alone all of them."""
+    torch.manual_seed(0)
+    filters = [torch.randn(shape) for _ in range(5)]
+
+    def stepped(gradients: list[Tensor]) -> list[Tensor]:
+        weights = [torch.zeros(shape) for _ in gradients]
+        state = {"momentum": [torch.zeros(shape) for _ in gradients]}
+        Muon(0.9, nesterov).update(weights, [one.clone() for one in gradients], state, rate=0.1, l2=0.0, step=1)
+        return weights
+
+    with using_threads(threads):
+        together = stepped(filters)
+        for cut in range(1, len(filters)):
+            apart = stepped(filters[:cut]) + stepped(filters[cut:])
+            assert all(torch.equal(one, other) for one, other in zip(together, apart, strict=True)), cut

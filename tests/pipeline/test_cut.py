@@ -11,8 +11,10 @@ from conveyor import models
 from conveyor.errors import UserError
 from conveyor.models.layers import norms
 from conveyor.models.units import trace
+from conveyor.numerics import convolution
 from conveyor.numerics.context import keyed
 from conveyor.pipeline.cut import Stage, cut, shared_parameters
+from conveyor.pipeline.stage_io import arrive, depart
 
 Result = tuple[Tensor, dict[str, Tensor]]
 
@@ -245,3 +247,55 @@ def test_a_norm_and_its_activation_may_be_cut_apart(name: str, path: str) -> Non
     point = next(unit.index for unit in trace(model, 40) if unit.path == path)
     result = separately(model, cut(model, [point]), x)
     assert_equal(result, whole(model, x))
+
+
+@pytest.mark.parametrize("path", ["act1", "blocks.0.0.act1", "blocks.2.0.act2"])
+def test_a_frozen_norm_and_its_activation_may_be_cut_apart(path: str) -> None:
+    """A frozen norm computes in evaluation mode, where the fused operation does not take it."""
+    model, x = make("efficientnet_b0"), images(40)
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(
+            name.startswith(("blocks.3.", "blocks.4.", "blocks.5.", "blocks.6.", "conv_head", "classifier"))
+        )
+    for norm in norms.batch_norms(model):
+        norm.frozen = not norm.weight.requires_grad
+    model.train()
+    norms.fuse(model)
+    point = next(unit.index for unit in trace(model, 40) if unit.path == path)
+    expected = whole(model, x)
+    assert expected[1]
+    assert_equal(separately(model, cut(model, [point]), x), expected)
+
+
+class Biased(nn.Module):
+    """Convolutions with a bias, the last of which is followed by a mean or by a flattening."""
+
+    def __init__(self, behind: str) -> None:
+        super().__init__()
+        self.first, self.second, self.third = nn.Conv2d(3, 64, 3, padding=1), nn.Conv2d(64, 64, 1), nn.Conv2d(64, 64, 1)
+        self.behind = behind
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.third(torch.relu(self.second(torch.relu(self.first(x)))))
+        return y.mean((2, 3)) if self.behind == "mean" else torch.flatten(y, 1)
+
+
+@pytest.mark.parametrize("behind", ["mean", "flatten"])
+def test_a_bias_has_the_same_gradient_wherever_the_model_is_cut(behind: str) -> None:
+    torch.manual_seed(0)
+    model, x = Biased(behind).to(memory_format=torch.channels_last), images(12)
+    convolution.install(model)
+    expected = whole(model, x)
+    for point in range(1, len(trace(model, 12))):
+        assert_equal(over_the_wire(model, cut(model, [point]), x), expected)
+
+
+def over_the_wire(model: nn.Module, stages: list[Stage], x: Tensor) -> Result:
+    """`separately` for two stages, with tensors and gradients as they cross between workers."""
+    model.zero_grad(set_to_none=True)
+    sent = depart(stages[0](x))
+    received = [one.detach().clone().requires_grad_() for one in sent]
+    (y,) = stages[1](*arrive(received))
+    y.square().sum().backward()
+    torch.autograd.backward(sent, [one.grad for one in received])
+    return y.detach(), gradients(model)

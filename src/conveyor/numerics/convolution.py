@@ -182,8 +182,12 @@ def weight_gradient(dy: Tensor, x: Tensor, weight: Tensor, geometry: Geometry) -
 
 
 def bias_gradient(dy: Tensor) -> Tensor:
-    """The gradient of the bias."""
-    return dy.sum((0, 2, 3))
+    """The gradient of the bias.
+
+    A mean or a flattening behind the layer gives dy in another order of memory than a pipeline that is cut there, and the
+    sum is taken in that order.
+    """
+    return channels_last(dy).sum((0, 2, 3))
 
 
 @functools.cache

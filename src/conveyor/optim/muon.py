@@ -39,11 +39,23 @@ def orthogonalize(matrices: Tensor) -> Tensor:
     return x.mT if tall else x
 
 
+def _orthogonalized(matrices: list[Tensor]) -> Tensor:
+    """`orthogonalize` of matrices of one shape, [count, m, n].
+
+    On a CPU one by one: the library's product of a stack divides a single matrix among threads and several by matrix, and
+    adds up in another order where a matrix does not begin at a multiple of a vector. How many filters of a shape stand
+    together follows from the stages that a worker holds, and must not change a bit.
+    """
+    if matrices[0].is_cuda:
+        return orthogonalize(torch.stack(matrices))
+    return torch.cat([orthogonalize(matrix.unsqueeze(0)) for matrix in matrices])
+
+
 @dataclasses.dataclass(frozen=True)
 class Muon(Moments):
     """m = mu m + g; w -= L sqrt(max(1, rows / columns)) orthogonal(m), or of g + mu m in Nesterov's form.
 
-    A filter [out, in, ...] is the matrix [out, in x ...]. Filters of one shape go through the iteration together.
+    A filter [out, in, ...] is the matrix [out, in x ...]. On a GPU filters of one shape go through the iteration together.
 
     `normalize` first scales each filter to the norm sqrt(rows), that of an orthogonal step: a norm behind
     the filter cancels its length, so the rate is then the relative size of a step.
@@ -70,7 +82,7 @@ class Muon(Moments):
             foreach.mul_(weights, [len(weight) ** 0.5 for weight in weights])
             foreach.div_(weights, lengths)
         for shape, positions in by_shape.items():
-            matrices = orthogonalize(torch.stack([directions[position].flatten(1) for position in positions]))
+            matrices = _orthogonalized([directions[position].flatten(1) for position in positions])
             scale = max(1.0, matrices.shape[-2] / matrices.shape[-1]) ** 0.5
             for position, matrix in zip(positions, matrices, strict=True):
                 weights[position].add_(matrix.reshape(shape), alpha=-rate * scale)

@@ -68,7 +68,11 @@ def make_teacher(spec: RunSpec, world: World, own: Dataset | None, prepare: Prep
     size = 4 * spec.data.train_images * spec.subject.num_classes
     if prepare.is_constant and size <= MOST_BYTES:
         dataset = own or open_dataset(spec.options, "train", spec.subject.image_size, spec.subject.in_channels)
-        kept = None if own is not None else cache_folder() / "teachers" / f"{_key(module, loaded, spec)}.safetensors"
+        kept = (
+            None
+            if own is not None
+            else cache_folder() / "teachers" / f"{_key(module, loaded, spec, world.device)}.safetensors"
+        )
         teaching.table = _answers(teaching, dataset, spec, world, prepare, kept)
     return teaching
 
@@ -153,7 +157,7 @@ def _read(kept: Path | None, shape: tuple[int, int]) -> Tensor | None:
     return found if found is not None and tuple(found.shape) == shape else None
 
 
-def _key(module: nn.Module, loaded: Loaded, spec: RunSpec) -> str:
+def _key(module: nn.Module, loaded: Loaded, spec: RunSpec, device: torch.device) -> str:
     """A name for everything that the answers depend on."""
     digest = hashlib.sha256()
     for name, tensor in module.state_dict().items():
@@ -164,6 +168,8 @@ def _key(module: nn.Module, loaded: Loaded, spec: RunSpec) -> str:
     facts = (
         Identity.of(options.data, spec.data).to_json(), data, loaded.preprocessing.to_json(), spec.subject.normalization,
         spec.subject.image_size, spec.topology.micro_batch, options.precision.precision, torch.get_num_threads(), torch.__version__,
+        # The folder may be shared by machines that round differently.
+        device.type, torch.backends.cpu.get_cpu_capability(),
     )  # fmt: skip
     digest.update(json.dumps(facts, sort_keys=True, default=str).encode())
     return digest.hexdigest()[:40]

@@ -87,15 +87,19 @@ def together(stages: Sequence[nn.Module]) -> nn.Module:
 
 
 def refuse_shared(stages: Sequence[nn.Module], parts: Sequence[Part]) -> None:
-    """A parameter has one owner: its gradient would be a sum over workers that only know their own part of it."""
+    """A parameter has one owner: its gradient would be a sum over parts that only know their own share of it.
+
+    Parts of one worker too: each ends its groups by itself, and sums gradients of its own.
+    """
     workers = sorted({part.worker for part in parts})
-    held = [together([stages[n] for part in parts if part.worker == one for n in part.stages]) for one in workers]
-    shared = shared_parameters(held)
-    if shared:
-        raise UserError(
-            f"the parameter {shared[0]} is used in stages of different workers: choose --splits that keep all its uses in "
-            "one stage, or a --layout of depth 1"
-        )
+    of_workers = [[n for part in parts if part.worker == one for n in part.stages] for one in workers]
+    for held, where in ((of_workers, "of different workers"), ([part.stages for part in parts], "that run apart")):
+        shared = shared_parameters([together([stages[n] for n in numbers]) for numbers in held])
+        if shared:
+            raise UserError(
+                f"the parameter {shared[0]} is used in stages {where}: choose --splits that keep all its uses in one "
+                "stage, or a --layout of depth 1"
+            )
 
 
 def _merge(target: nn.Module, source: nn.Module) -> None:

@@ -74,7 +74,8 @@ class BatchNorm(nn.BatchNorm2d):
         y = self._normalise(x)
         if residual is not None:
             y += residual
-        return ACTIVATIONS[act](y)
+        # A frozen norm comes here in training too: its activation by itself has the bits of the modules (see `fuse`).
+        return fused.silu(y) if act == "silu" and self.fused else ACTIVATIONS[act](y)
 
     def _normalise(self, x: Tensor) -> Tensor:
         dtype = x.dtype
