@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ctypes
+import resource
 import socket
 import struct
 from collections.abc import Callable
@@ -16,6 +17,9 @@ MOST_AHEAD = 256
 """Requests of one connection that wait for the answer to an earlier one."""
 DRAIN_SECONDS = 1.0
 """How long a connection that is open when the server stops may still send its request."""
+_DESCRIPTORS = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+MOST_CONNECTIONS = 1 << 20 if _DESCRIPTORS == resource.RLIM_INFINITY else max(16, _DESCRIPTORS * 3 // 4)
+"""HTTP connections of a process: engines, files and gRPC need descriptors too."""
 _SO_ATTACH_FILTER = 26
 _BACKLOG_IN_TCP_INFO = 24
 
@@ -38,6 +42,13 @@ class LimitedProtocol(HttpToolsProtocol):
 
     def _part(self) -> None:
         self._parts, self._bare_bytes = self._parts + 1, 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """When there are too many, one without a request under way makes room, or this one is closed."""
+        super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            idle = (one for one in self.connections if _is_between(one) and one is not self)
+            next((one for one in idle if not one.transport.is_closing()), self).transport.abort()
 
     def on_message_begin(self) -> None:
         self._in_head = True
@@ -97,7 +108,9 @@ class LimitedProtocol(HttpToolsProtocol):
         if self._parts == before:
             self._bare_bytes += len(data)
             if self._bare_bytes > LARGEST_HEAD and not self.transport.is_closing():
-                self.send_400_response("The request head is too large." if self._in_head else "The trailers are too large.")
+                self.send_400_response(
+                    "The request head is too large." if self._in_head else "The trailers are too large."
+                )
 
 
 async def sweep(http: uvicorn.Server, patience: float, also: Callable[[], None] = lambda: None) -> None:
@@ -132,8 +145,12 @@ def _silent(connection: Any) -> bool:
     """
     if _not_taken(connection):
         return True
-    between = connection.cycle is None or connection.cycle.response_complete
-    return between and connection.timeout_keep_alive_task is None
+    return _is_between(connection) and connection.timeout_keep_alive_task is None
+
+
+def _is_between(connection: Any) -> bool:
+    """Whether no request is being answered, and none is arriving whose head is complete."""
+    return connection.cycle is None or bool(connection.cycle.response_complete)
 
 
 async def drain_connections(listener: socket.socket, http: uvicorn.Server) -> None:
