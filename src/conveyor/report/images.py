@@ -41,7 +41,12 @@ def _shown(example: Example, names: list[str]) -> dict[str, Any] | None:
     try:
         with Image.open(example.path) as image:
             small = image.convert("RGB")
-    except (OSError, ValueError, SyntaxError, Image.DecompressionBombError):  # what the library raises for damaged files
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        Image.DecompressionBombError,
+    ):  # what the library raises for damaged files
         return None
     small.thumbnail((SIDE, SIDE))
     labels = [f"{_name(names, label)} {100 * share:.0f}\u00a0%" for label, share in example.labels if share >= 0.005]

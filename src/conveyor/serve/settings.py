@@ -16,6 +16,14 @@ MAX_INFLIGHT = 256 * MIB
 NO_GRPC = -1
 
 
+def check_token(token: str) -> None:
+    """Refuse a token that no client could send in a header."""
+    if not (token.isascii() and token.isprintable()):
+        raise UserError(
+            "the token is no single line of ASCII characters, so no request can carry it: `openssl rand -hex 32` makes one"
+        )
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
     """Every setting of `conveyor serve`; the defaults are safe on a laptop."""
@@ -105,8 +113,10 @@ class ServeSettings:
         for file in (self.tls_cert, self.tls_key):
             if file and not Path(file).is_file():
                 raise UserError(f"the TLS file {file} does not exist")
-        if self.token is not None and not self.token.strip():
-            raise UserError("the token is empty: anybody could guess it")
+        if self.token is not None:
+            if not self.token.strip():
+                raise UserError("the token is empty: anybody could guess it")
+            check_token(self.token)
         return settings
 
     def sizes(self) -> tuple[int, ...]:
