@@ -98,8 +98,10 @@ class ServeSettings:
         """Refuse values that cannot work, with all the numbers involved."""
         settings = checked(self)
         self.wanted()
-        if self.name is not None and ("/" in self.name or not self.name.strip()):
-            raise UserError(f"--name {self.name!r} cannot be a part of an address: give a name without slashes")
+        if self.name is not None and ("/" in self.name or not self.name.strip() or not self.name.isprintable()):
+            raise UserError(
+                f"--name {self.name!r} cannot be a part of an address: give a name without slashes and control characters"
+            )
         if self.queue < max(self.sizes()):
             raise UserError(
                 f"a queue of {self.queue} images cannot hold one batch of {max(self.sizes())}: raise --queue or lower --max-batch"
