@@ -160,7 +160,7 @@ def test_names_in_any_script_are_what_they_were(tmp_path: Path, kind: str) -> No
 
 
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="--image .* is no name of an image"):
+    with pytest.raises(UserError, match=r"--image .* is no name of an image"):
         emit("docker", ServeSettings(path="x"), str(tmp_path / "out"), image="x\nRUN evil")
     with pytest.raises(UserError, match="without slashes and control characters"):
         ServeSettings(path="x", name="two\nlines").check()
