@@ -7,6 +7,9 @@ from datetime import timedelta
 import torch
 import torch.distributed as dist
 
+# Its functions have the default group as a default argument: imported after `init_process_group` they would hold it for ever.
+import torch.distributed.nn.functional
+
 from conveyor.launch.interface import interface_to, use_interface
 from conveyor.launch.rank import GROUP, Place, loopback
 from conveyor.launch.rendezvous import Meeting

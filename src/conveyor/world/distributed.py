@@ -5,6 +5,7 @@ states, the pipeline's traffic), all workers (tallies), and for a batch-norm spa
 A group of one worker is not made. Every worker makes all groups in the same order, as torch.distributed demands.
 """
 
+import gc
 import hmac
 import json
 from collections.abc import Sequence
@@ -181,6 +182,11 @@ class ProcessWorld(World):
         if dist.is_initialized():
             for group in self._made if self.backend is not None else [None]:
                 dist.destroy_process_group(group)
+        # The threads of a group of gloo end with its last reference. One that is left when Python ends, and has yet to free a
+        # tensor, aborts the process.
+        self._made.clear()
+        self._exchange = self._all = self.lane_group = self.stage_group = self.span_group = None
+        gc.collect()
         if self.meeting is not None:
             self.meeting.close()
 
