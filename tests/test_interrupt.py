@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 SWALLOWS = """
@@ -25,6 +26,15 @@ def run(folder: Path, code: str) -> subprocess.CompletedProcess[str]:
 
 def test_an_import_that_catches_everything_does_not_keep_the_program_alive(tmp_path: Path) -> None:
     done = run(tmp_path, "with heard_in_imports():\n    import greedy\nprint('still here')")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "conveyor: interrupted\n")
+
+
+def test_while_the_program_itself_is_imported_it_is_one_line(tmp_path: Path) -> None:
+    (tmp_path / "argparse.py").write_text("import os, signal\nos.kill(os.getpid(), signal.SIGINT)\n")
+    entry = tomllib.loads((Path(__file__).parents[1] / "pyproject.toml").read_text())["project"]["scripts"]["conveyor"]
+    module, _, function = entry.partition(":")
+    code = f"import sys\nsys.path.insert(0, '.')\nfrom {module} import {function}\nsys.exit({function}())"
+    done = run(tmp_path, code)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "conveyor: interrupted\n")
 
 

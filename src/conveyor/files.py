@@ -7,6 +7,7 @@ import json
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -79,6 +80,18 @@ def free_name(path: Path, first: int = 2) -> Path:
     """`path`, or where that exists the first of `path-2`, `path-3`, ... that does not."""
     others = (path.with_name(f"{path.name}-{number}") for number in itertools.count(first))
     return next(one for one in itertools.chain([path], others) if not one.exists())
+
+
+def read_regular(path: str | os.PathLike[str]) -> bytes:
+    """The content of a file; OSError where `path` is a pipe, which may never give anything, a device or a folder."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(errno.EINVAL, "it is no regular file", str(path))
+        with open(descriptor, "rb", buffering=0, closefd=False) as file:
+            return file.read()
+    finally:
+        os.close(descriptor)
 
 
 def remove_unfinished(folder: Path) -> None:

@@ -1,7 +1,9 @@
 """The batch script of SLURM, and mistakes that are found before a cluster sees them."""
 
+import dataclasses
 import re
 import subprocess
+from pathlib import Path
 
 import pytest
 
@@ -43,6 +45,22 @@ def test_an_array_of_slurm() -> None:
     variables = {"SLURM_ARRAY_TASK_ID": "7", "PATH": "/usr/bin:/bin"}
     shown = subprocess.run(["bash", "-c", command], env=variables, capture_output=True, text=True, check=True)
     assert shown.stdout == '7 a "7" $HOME `id` \\\n'
+
+
+def test_no_value_becomes_a_command_of_the_script(tmp_path: Path) -> None:
+    hostile = (
+        f"a$(touch {tmp_path}/1)`touch {tmp_path}/2`\";touch {tmp_path}/3;' ${{SLURM_X:-$(touch {tmp_path}/4)}} \\"
+    )
+    plan = dataclasses.replace(PLAN, environment={"X": hostile}, interface=f"a;touch {tmp_path.name}5;")
+    script = emit("slurm", ["echo", hostile], plan, Cluster(num_hosts=2))
+    command = f'srun() {{ shift 2; "$@"; }}\n{script}'
+    subprocess.run(
+        ["bash", "-c", command],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "SLURM_CPUS_PER_TASK": "1", "SLURM_JOB_ID": "1"},
+        check=True,
+    )
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(

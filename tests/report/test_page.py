@@ -4,8 +4,11 @@ import html.parser
 import json
 import re
 import shutil
+import struct
 import xml.etree.ElementTree as ElementTree
+import zlib
 from pathlib import Path
+from typing import Any
 
 import pytest
 from tests.report.make_run import make_run
@@ -248,3 +251,60 @@ def test_a_file_that_holds_something_else_is_named(name: str, content: str, tmp_
     (tmp_path / name).write_text(content)
     with pytest.raises(UserError, match=r"cannot be read .*: remove it"):
         inputs.read_run(tmp_path)
+
+
+def test_an_image_that_cannot_be_opened_is_left_out(run_folder: Path, tmp_path: Path) -> None:
+    """One that claims billions of pixels, and one with a broken chunk."""
+    copy = tmp_path / "run"
+    shutil.copytree(run_folder, copy)
+    whole = (copy / "mistakes" / "0000.png").read_bytes()
+    (copy / "mistakes" / "0000.png").write_bytes(png(60_000, 60_000))
+    (copy / "mistakes" / "0001.png").write_bytes(whole.replace(b"IDAT", b"\xff\xc7\xc7\xc7"))
+    write_report([copy])
+
+
+def png(width: int, height: int) -> bytes:
+    """The head of a picture of this size."""
+
+    def chunk(kind: bytes, content: bytes) -> bytes:
+        return struct.pack(">I", len(content)) + kind + content + struct.pack(">I", zlib.crc32(kind + content))
+
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0))
+        + chunk(b"IDAT", b"")
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "place", "value"),
+    [
+        ("spec.json", ["replicas"], {}),
+        ("spec.json", ["split_points"], -1),
+        ("spec.json", ["notes"], True),
+        ("timing.json", ["data"], 1e999),
+        ("confusion.json", ["matrix", 0, 1], 1e999),
+        ("confusion.json", ["classes"], []),
+        ("mistakes/mistakes.json", [0, "heat"], [[1, 2], [3]]),
+        ("mistakes/mistakes.json", [0, "label"], 1e999),
+        ("profile/layers.json", [0, "seconds"], "long"),
+        ("profile/operators.json", [0], {}),
+        ("timeline-0.json", [0, "worker"], None),
+    ],
+)
+def test_a_value_that_cannot_be_shown_is_named_with_its_file(
+    run_folder: Path, tmp_path: Path, name: str, place: list[Any], value: Any
+) -> None:
+    copy = tmp_path / "run"
+    shutil.copytree(run_folder, copy)
+    document = json.loads((copy / name).read_text())
+    inner = document
+    for step in place[:-1]:
+        inner = inner[step]
+    inner[place[-1]] = value
+    (copy / name).write_text(json.dumps(document))
+    with pytest.raises(UserError, match=name.split("-")[0].replace(".json", "") + r".*: remove it to report the rest"):
+        write_report([copy])
+    for file in copy.glob(name.replace("-0", "*")):
+        file.unlink()
+    write_report([copy])

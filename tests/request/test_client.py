@@ -1,5 +1,6 @@
 """The client side: many processes, all protocols, failures that are not hidden."""
 
+import contextlib
 import dataclasses
 import http.server
 import json
@@ -8,9 +9,10 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 from urllib.parse import unquote
 
 import httpx
@@ -241,8 +243,10 @@ def test_mistakes_of_the_command_line_are_one_sentence(
     assert len(err.strip().splitlines()) == 1, err
 
 
-def test_a_server_of_another_kind_is_told_apart(conveyor: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
-    (tmp_path / "photograph.png").write_bytes(b"x")
+@contextlib.contextmanager
+def answering(document: Any) -> Iterator[str]:
+    """The address of a server that answers everything with `document`: JSON, or bytes as they are."""
+    content = document if isinstance(document, bytes) else json.dumps(document).encode()
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:
@@ -252,21 +256,78 @@ def test_a_server_of_another_kind_is_told_apart(conveyor: Callable[..., tuple[in
         def do_GET(self) -> None:
             self.send_response(200)
             self.end_headers()
-            self.wfile.write(b"<html>")
+            self.wfile.write(content)
 
         def log_message(self, *_: object) -> None:
             pass
 
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler) as other:
         threading.Thread(target=other.serve_forever, daemon=True).start()
-        url = f"http://127.0.0.1:{other.server_port}"
         try:
-            code, out, _ = conveyor("request", url, tmp_path / "photograph.png")
-            assert (code, "FAILED: the answer 200 is not of this program" in out) == (1, True)
-            code, _, err = conveyor("request", url, "--name", "x")
-            assert (code, "does not describe its model" in err) == (2, True)
+            yield f"http://127.0.0.1:{other.server_port}"
         finally:
             other.shutdown()
+
+
+def test_a_server_of_another_kind_is_told_apart(conveyor: Callable[..., tuple[int, str, str]], tmp_path: Path) -> None:
+    (tmp_path / "photograph.png").write_bytes(b"x")
+    with answering(b"<html>") as url:
+        code, out, _ = conveyor("request", url, tmp_path / "photograph.png")
+        assert (code, "FAILED: the answer 200 is not of this program" in out) == (1, True)
+        code, _, err = conveyor("request", url, "--name", "x")
+        assert (code, "does not describe its model" in err) == (2, True)
+
+
+IMAGES_8 = {"name": "x", "inputs": [{"name": "images", "datatype": "UINT8", "shape": [-1, 8, 8, 1]}]}
+
+
+@pytest.mark.parametrize(
+    ("answer", "code", "said"),
+    [
+        ({"best": 7}, 1, "is not of this program"),
+        ({"best": [{"label": "a", "probability": "x"}]}, 1, "is not of this program"),
+        ({"best": [{"label": "\x1b[31mred", "probability": 0.5}]}, 0, r"\x1b[31mred 50.0 %"),
+        ({"error": "\x1b[31mno"}, 1, r"FAILED: \x1b[31mno"),
+    ],
+)
+def test_an_answer_of_another_kind_is_told_apart_and_escaped(
+    conveyor: Callable[..., tuple[int, str, str]], tmp_path: Path, answer: dict[str, Any], code: int, said: str
+) -> None:
+    """What a server sends must not steer the terminal."""
+    (tmp_path / "photograph.png").write_bytes(b"x")
+    with answering(answer) as url:
+        found, out, err = conveyor("request", url, tmp_path / "photograph.png")
+    assert (found, said in out, err) == (code, True, "")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"inputs": {"a": 1}},
+        {"inputs": [7]},
+        *(
+            {"inputs": [{"shape": shape}]}
+            for shape in (None, "abc", [-1], [-1, -1, -1, 3], [1, "a", 2, 3], [-1, 1 << 40, 8, 1])
+        ),
+    ],
+)
+def test_a_model_that_is_not_of_images_is_one_sentence(
+    conveyor: Callable[..., tuple[int, str, str]], changes: dict[str, Any]
+) -> None:
+    with answering(IMAGES_8 | changes) as url:
+        code, _, err = conveyor("request", url, "--name", "x", "--num-images", 1)
+    assert code == 2
+    assert re.fullmatch(r"conveyor: error: the server('s model)? does not .*\n", err), err
+
+
+def test_a_token_that_no_header_can_carry_is_one_sentence(
+    conveyor: Callable[..., tuple[int, str, str]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "photograph.png").write_bytes(b"x")
+    monkeypatch.setenv("CONVEYOR_TOKEN", "Schl\u00fcssel")
+    with answering({"best": []}) as url:
+        code, _, err = conveyor("request", url, tmp_path / "photograph.png")
+    assert (code, "no single line of ASCII" in err) == (2, True)
 
 
 @pytest.mark.parametrize("protocol", PROTOCOLS)

@@ -1,4 +1,5 @@
 import contextlib
+import resource
 import socket
 import struct
 import sys
@@ -100,6 +101,56 @@ def test_requests_far_ahead_of_their_answers_cost_no_memory(server: RunningServe
                 connection.sendall(many)
         time.sleep(1.5)  # in which a server that kept all of it would read on
         assert memory(server) - before < 40 << 20
+
+
+def test_idle_connections_make_room(model_folder: Path) -> None:
+    """As many as there are descriptors: files can be opened and others are answered."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.ExitStack() as stack:
+        stack.callback(resource.setrlimit, resource.RLIMIT_NOFILE, (soft, hard))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (128, hard))  # which the server inherits
+        server = stack.enter_context(running_server(settings_for(model_folder)))
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for _ in range(200):
+            idle = stack.enter_context(socket.create_connection(("127.0.0.1", server.port), timeout=5))
+            idle.sendall(GET)
+        time.sleep(0.5)
+        assert psutil.Process(server.process.pid).num_fds() < 128
+        with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+            connection.sendall(GET)
+            assert connection.recv(4096).startswith(b"HTTP/1.1 200")
+
+
+CHUNKED = b"POST %s HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n"
+
+
+@pytest.mark.parametrize("path", [b"/classify", b"/nothing"], ids=["while it is read", "after its answer"])
+@pytest.mark.parametrize(
+    ("begun", "endless"),
+    [(b"0\r\n", b"X: y\r\n"), (b"0\r\nX: ", b"y"), (b"5;", b"y")],
+    ids=["fields", "field", "extension"],
+)
+def test_what_stands_around_chunks_has_a_limit(
+    server: RunningServer, path: bytes, begun: bytes, endless: bytes
+) -> None:
+    before, many = memory(server), endless * (64_000 // len(endless))
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+        connection.sendall(CHUNKED % path + begun)
+        with pytest.raises(ConnectionError):
+            for _ in range(500):
+                connection.sendall(many)
+        assert memory(server) - before < 40 << 20
+
+
+def test_a_trailer_is_no_header(server: RunningServer) -> None:
+    """A proxy checks headers; what stands behind a body must not become one."""
+    with socket.create_connection(("127.0.0.1", server.port), timeout=5) as connection:
+        connection.sendall(CHUNKED % b"/classify" + b"0\r\nContent-Encoding: gzip\r\n\r\n" + GET)
+        received = b""
+        while b'{"live":true}' not in received:
+            received += connection.recv(65536)
+        assert received.startswith(b"HTTP/1.1 400")
+        assert b"cannot be decoded" in received
 
 
 def test_answers_that_nobody_takes_are_not_kept(impatient: RunningServer) -> None:

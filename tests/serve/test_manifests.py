@@ -148,7 +148,22 @@ def test_names_with_quotes_stay_one_word(tmp_path: Path) -> None:
     assert 'a "b" \\ c' in json.loads(command.removeprefix("CMD "))
 
 
+@pytest.mark.parametrize("kind", ["k8s", "kserve"])
+def test_names_in_any_script_are_what_they_were(tmp_path: Path, kind: str) -> None:
+    """Halves of a letter (surrogates) are no YAML: Kubernetes refuses the file."""
+    emit(kind, ServeSettings(path="x", name="n\u00e9e \U0001f600"), str(tmp_path / "out"))
+    (file,) = (tmp_path / "out").glob("*.yaml")
+    document = next(yaml.safe_load_all(file.read_text()))
+    spec = document["spec"]
+    pod = spec["predictor"] if kind == "kserve" else spec["template"]["spec"]
+    assert "n\u00e9e \U0001f600" in pod["containers"][0]["args"]
+
+
 def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"--image .* is no name of an image"):
+        emit("docker", ServeSettings(path="x"), str(tmp_path / "out"), image="x\nRUN evil")
+    with pytest.raises(UserError, match="without slashes and control characters"):
+        ServeSettings(path="x", name="two\nlines").check()
     with pytest.raises(UserError, match="--tls-cert"):
         emit("k8s", ServeSettings(path="x", tls_cert="a", tls_key="b"), str(tmp_path / "out"))
     with pytest.raises(UserError, match="--replicas 0"):

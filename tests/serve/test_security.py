@@ -150,6 +150,8 @@ def test_files_that_cannot_be_trusted_are_one_sentence(
         ({"workers": 0}, "--workers is 0; the smallest value is 1"),
         ({"port": 70_000}, "--port is 70000; the largest value is 65535"),
         ({"token": "  "}, "empty"),
+        ({"token": "Schl\u00fcssel"}, "no single line of ASCII"),
+        ({"token": "one\ntwo"}, "no single line of ASCII"),
         ({"batch_sizes": (0,)}, "--batch-sizes is 0; the smallest value is 1"),
     ],
 )

@@ -15,7 +15,10 @@ from conveyor.infer.asked_precision import add_infer_precision
 from conveyor.monitor.progress import say, say_aside
 from conveyor.options.coerce import checked
 from conveyor.options.parser import add, add_checkpoint, add_settings, settings_from
+from conveyor.serve.log import escaped
 
+LONGEST_SIDE = 1 << 13
+"""Pixels of the images that are made up for a server; another one may say anything."""
 DATA = ("random", "real")
 HELP = "Ask a running server, or serve a model and load it with many clients."
 
@@ -108,7 +111,11 @@ def _ask(
 ) -> int:
     import httpx
 
+    from conveyor.serve.settings import check_token
+
     token = os.environ.get("CONVEYOR_TOKEN", "").strip() or None
+    if token:
+        check_token(token)
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     try:
         with httpx.Client(
@@ -118,7 +125,7 @@ def _ask(
                 return _classify(client, arguments.images, arguments.json)
             described = _described(client, arguments.name)
     except httpx.HTTPStatusError as error:
-        said = _document(error.response).get("error", error.response.reason_phrase)
+        said = escaped(str(_document(error.response).get("error", error.response.reason_phrase)))
         hint = "; put it into the variable CONVEYOR_TOKEN" if error.response.status_code == 401 else ""
         raise UserError(f"the server at {url} refuses ({error.response.status_code}): {said}{hint}") from None
     except (httpx.HTTPError, httpx.InvalidURL) as error:
@@ -154,9 +161,18 @@ def _described(client: Any, wanted: str | None) -> dict[str, Any]:
 
 def _model_document(client: Any, name: str) -> dict[str, Any]:
     found = _document(client.get(f"/v2/models/{quote(name, safe='')}").raise_for_status())
-    if not found.get("inputs"):
+    inputs = found.get("inputs")
+    first = inputs[0] if isinstance(inputs, list) and inputs else None
+    if not isinstance(first, dict):
         raise UserError("the server does not describe its model: it does not speak the Open Inference Protocol")
-    return found
+    shape = first.get("shape")
+    sizes = shape[1:] if isinstance(shape, list) else []
+    if len(sizes) != 3 or not all(type(size) is int and 0 < size <= LONGEST_SIDE for size in sizes):
+        raise UserError(
+            f"the server's model does not take images of one size: the shape of its input is {escaped(str(shape))[:60]}, and "
+            "[-1, height, width, channels] is needed"
+        )
+    return found | {"name": name}
 
 
 def _document(response: Any) -> dict[str, Any]:
@@ -181,6 +197,14 @@ def _real_images(arguments: argparse.Namespace) -> Any:
     return accuracy.sample(accuracy.data_options(loaded), "validation", loaded.preprocessing, SAMPLE).images
 
 
+def _best(answer: dict[str, Any]) -> str | None:
+    """The classes of an answer; None when it is not one of this program. Another server may send any text."""
+    try:
+        return ", ".join(f"{escaped(one['label'])} {100 * one['probability']:.1f} %" for one in answer["best"])
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+
+
 def _classify(client: Any, files: list[str], as_json: bool) -> int:
     failed, answers = 0, []
     for file in files:
@@ -191,14 +215,13 @@ def _classify(client: Any, files: list[str], as_json: bool) -> int:
         response = client.post("/classify", content=content)
         answer = _document(response)
         answers.append({"file": file, **answer})
-        if response.status_code != 200 or "best" not in answer:
+        best = _best(answer) if response.status_code == 200 else None
+        if best is None:
             failed += 1
             if not as_json:
-                print(
-                    f"{file}: FAILED: {answer.get('error', f'the answer {response.status_code} is not of this program')}"
-                )
+                said = answer.get("error", f"the answer {response.status_code} is not of this program")
+                print(f"{file}: FAILED: {escaped(str(said))}")
         elif not as_json:
-            best = ", ".join(f"{one['label']} {100 * one['probability']:.1f} %" for one in answer["best"])
             say(f"{file}: {best}")
     if as_json:
         print(json.dumps(answers, indent=1))

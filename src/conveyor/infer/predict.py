@@ -16,7 +16,7 @@ from conveyor.data.formats.folders import IMAGE_SUFFIXES
 from conveyor.data.photo.centre import central_box
 from conveyor.data.photo.decode import BadImageError, Encoded
 from conveyor.errors import UserError
-from conveyor.files import user_path
+from conveyor.files import read_regular, user_path
 from conveyor.infer.loaded import Loaded
 from conveyor.infer.preprocessing import Preprocessing
 from conveyor.layout import usable_cores
@@ -146,7 +146,7 @@ def _opened(picture: Picture) -> Encoded:
     if isinstance(picture, bytes):
         return Encoded(picture)
     if isinstance(picture, str | os.PathLike):
-        return Encoded(Path(picture).read_bytes())
+        return Encoded(read_regular(picture))
     return Encoded.of_picture(picture if isinstance(picture, Image.Image) else Image.fromarray(picture))
 
 

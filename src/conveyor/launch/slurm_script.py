@@ -83,7 +83,8 @@ def slurm(argv: Sequence[str], plan: LaunchPlan, cluster: Cluster) -> str:
             raise UserError(
                 f"--interface {plan.interface}: an emitted job needs the interface's name, not its network."
             )
-        lines.append(f"export GLOO_SOCKET_IFNAME={plan.interface} NCCL_SOCKET_IFNAME={plan.interface}")
+        interface = shlex.quote(plan.interface)
+        lines.append(f"export GLOO_SOCKET_IFNAME={interface} NCCL_SOCKET_IFNAME={interface}")
     loop = LOOP.format(
         label=" --label" if plan.tagged else "",
         command=" ".join(map(_word, argv)),

@@ -36,12 +36,17 @@ def sheets(run: Run, budget: int) -> dict[str, Any]:
 
 
 def _shown(example: Example, names: list[str]) -> dict[str, Any] | None:
-    from PIL import Image, UnidentifiedImageError
+    from PIL import Image
 
     try:
         with Image.open(example.path) as image:
             small = image.convert("RGB")
-    except (OSError, UnidentifiedImageError):
+    except (
+        OSError,
+        ValueError,
+        SyntaxError,
+        Image.DecompressionBombError,
+    ):  # what the library raises for damaged files
         return None
     small.thumbnail((SIDE, SIDE))
     labels = [f"{_name(names, label)} {100 * share:.0f}\u00a0%" for label, share in example.labels if share >= 0.005]

@@ -37,8 +37,16 @@ from conveyor.options.file import read_mapping
 
 T = TypeVar("T")
 Row = dict[str, float | str]
-UNREADABLE = (ValueError, OSError, KeyError, TypeError, AttributeError)
+UNREADABLE = (ValueError, OSError, LookupError, TypeError, AttributeError, ArithmeticError)
 """What comes of a file that is damaged or holds something else."""
+FILES = {
+    "options": "options.yml", "spec": "spec.json", "result": "result.json", "metrics": "metrics.csv",
+    "validations": "validation.csv", "timing": "timing.json", "confusion": "confusion.json", "labels": "labels.json",
+    "calibration": "calibration.json", "mistakes": "mistakes/mistakes.json", "right": "right/right.json",
+    "augmented": "augmented/augmented.json", "spans": "timeline*.json", "operators": "profile/operators.json",
+    "layers": "profile/layers.json",
+}  # fmt: skip
+"""Fields of `Run`, and the files that they are read from."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,15 +1,16 @@
 """The report as one HTML file: everything inline, no network, below 300 kB."""
 
+import dataclasses
 import datetime
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conveyor.errors import UserError
+from conveyor.errors import UserError, first_line
 from conveyor.files import make_parent, write_atomically
 from conveyor.monitor import svg
 from conveyor.report import compare, sections
-from conveyor.report.inputs import Run, read_run
+from conveyor.report.inputs import FILES, Run, read_run
 from conveyor.version import __version__
 
 if TYPE_CHECKING:
@@ -52,6 +53,35 @@ def render(
 
     A `live` page has style and script in files of their own, and refreshes itself.
     """
+    try:
+        return _rendered(runs, now, checkpoint, live)
+    except UserError:
+        raise
+    except Exception as error:
+        # What is in the files cannot be checked beforehand in all that the page makes of it.
+        for path, others in _without_one(runs):
+            try:
+                _rendered(others, now, checkpoint, live)
+            except Exception:
+                continue
+            what = f"{type(error).__name__}: {first_line(error)[:100]}"
+            raise UserError(
+                f"{path} holds something that cannot be shown ({what}): remove it to report the rest"
+            ) from error
+        raise
+
+
+def _without_one(runs: Sequence[Run]) -> Iterator[tuple[Path, list[Run]]]:
+    """(a file, the runs as if it were not there) for each of their files."""
+    for number, run in enumerate(runs):
+        nothing = Run(run.folder, {})
+        for field, file in FILES.items():
+            if getattr(run, field):
+                poorer = dataclasses.replace(run, **{field: getattr(nothing, field)})
+                yield run.folder / file, [*runs[:number], poorer, *runs[number + 1 :]]
+
+
+def _rendered(runs: Sequence[Run], now: datetime.datetime | None, checkpoint: str | None, live: bool) -> str:
     budget = IMAGE_BUDGET
     while True:
         context = sections.of_run(runs[0], budget, checkpoint) if len(runs) == 1 else compare.of_runs(runs)

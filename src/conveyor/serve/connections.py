@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import ctypes
+import resource
 import socket
 import struct
 from collections.abc import Callable
@@ -16,6 +17,9 @@ MOST_AHEAD = 256
 """Requests of one connection that wait for the answer to an earlier one."""
 DRAIN_SECONDS = 1.0
 """How long a connection that is open when the server stops may still send its request."""
+_DESCRIPTORS = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+MOST_CONNECTIONS = 1 << 20 if _DESCRIPTORS == resource.RLIM_INFINITY else max(16, _DESCRIPTORS * 3 // 4)
+"""HTTP connections of a process: engines, files and gRPC need descriptors too."""
 _SO_ATTACH_FILTER = 26
 _BACKLOG_IN_TCP_INFO = 24
 
@@ -23,22 +27,49 @@ _BACKLOG_IN_TCP_INFO = 24
 class LimitedProtocol(HttpToolsProtocol):
     """Closes a connection whose request line and headers exceed `LARGEST_HEAD`; the library has no limit for them.
 
+    Nor has it one for what may stand around the parts of a chunked body: fields behind its end (trailers), which it
+    would keep and add to the headers, and extensions of chunks. They have the same limit, and no trailer is kept.
+
     Also closes one that sends `MOST_AHEAD` or more requests without waiting for an answer: after each answer the
     library would read another hundred kilobytes, and keep all of it in memory.
     """
 
     _in_head = _ended = False
-    _heads = _head_bytes = 0
+    _parts = _bare_bytes = 0
+    """Beginnings, heads, pieces of bodies and ends so far; bytes since the last of them."""
     _running: Any = None
     """The request that is being answered; the library's `cycle` is the last request whose head has arrived."""
 
+    def _part(self) -> None:
+        self._parts, self._bare_bytes = self._parts + 1, 0
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        """When there are too many, one without a request under way makes room, or this one is closed."""
+        super().connection_made(transport)
+        if len(self.connections) > MOST_CONNECTIONS:
+            idle = (one for one in self.connections if _is_between(one) and one is not self)
+            next((one for one in idle if not one.transport.is_closing()), self).transport.abort()
+
     def on_message_begin(self) -> None:
-        self._in_head, self._head_bytes = True, 0
-        self._heads += 1
+        self._in_head = True
+        self._part()
         super().on_message_begin()
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._in_head:
+            super().on_header(name, value)
+
+    def on_body(self, body: bytes) -> None:
+        self._part()
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        self._part()
+        super().on_message_complete()
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        self._part()
         if len(self.pipeline) >= MOST_AHEAD:
             self.transport.close()
             return
@@ -71,13 +102,15 @@ class LimitedProtocol(HttpToolsProtocol):
             self.transport.close()
 
     def data_received(self, data: bytes) -> None:
-        before = self._heads
+        before = self._parts
         super().data_received(data)
         # What came with the beginning of a head does not count: it may be the end of the request before.
-        if self._in_head and self._heads == before:
-            self._head_bytes += len(data)
-            if self._head_bytes > LARGEST_HEAD and not self.transport.is_closing():
-                self.send_400_response("The request head is too large.")
+        if self._parts == before:
+            self._bare_bytes += len(data)
+            if self._bare_bytes > LARGEST_HEAD and not self.transport.is_closing():
+                self.send_400_response(
+                    "The request head is too large." if self._in_head else "The trailers are too large."
+                )
 
 
 async def sweep(http: uvicorn.Server, patience: float, also: Callable[[], None] = lambda: None) -> None:
@@ -112,8 +145,12 @@ def _silent(connection: Any) -> bool:
     """
     if _not_taken(connection):
         return True
-    between = connection.cycle is None or connection.cycle.response_complete
-    return between and connection.timeout_keep_alive_task is None
+    return _is_between(connection) and connection.timeout_keep_alive_task is None
+
+
+def _is_between(connection: Any) -> bool:
+    """Whether no request is being answered, and none is arriving whose head is complete."""
+    return connection.cycle is None or bool(connection.cycle.response_complete)
 
 
 async def drain_connections(listener: socket.socket, http: uvicorn.Server) -> None:

@@ -47,6 +47,8 @@ def emit(
     target = check_target(out)
     name = resource_name(settings.name or Path(settings.path).resolve().name)
     image = image or f"conveyor:{__version__}"
+    if not re.fullmatch(r"[\w.:/@-]+", image, re.ASCII):
+        raise UserError(f"--image {image!r} is no name of an image, such as registry.example.org/team/conveyor:1.0")
     values = {
         "name": name, "image": image, "quoted_image": json.dumps(image), "user": USER, "port": PORT, "grpc_port": GRPC_PORT,
         "models": MODEL_MOUNT, "replicas": replicas, "most_replicas": max(10, 2 * replicas),
@@ -95,9 +97,9 @@ def _grace_seconds(settings: ServeSettings) -> int:
 
 
 def _filled(file: str, values: Mapping[str, Any], settings: ServeSettings) -> str:
-    """The text of a template; the command line is a list in JSON, which is YAML too."""
+    """The text of a template; the command line is a list in JSON, which is YAML too but for pairs of surrogates."""
     template = string.Template((TEMPLATES / file).read_text(encoding="utf-8"))
-    return template.substitute(values, arguments=json.dumps(arguments(settings)))
+    return template.substitute(values, arguments=json.dumps(arguments(settings), ensure_ascii=False))
 
 
 def _documents(file: str, values: Mapping[str, Any], settings: ServeSettings) -> list[dict[str, Any]]:

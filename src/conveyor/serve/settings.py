@@ -16,6 +16,14 @@ MAX_INFLIGHT = 256 * MIB
 NO_GRPC = -1
 
 
+def check_token(token: str) -> None:
+    """Refuse a token that no client could send in a header."""
+    if not (token.isascii() and token.isprintable()):
+        raise UserError(
+            "the token is no single line of ASCII characters, so no request can carry it: `openssl rand -hex 32` makes one"
+        )
+
+
 @dataclasses.dataclass(frozen=True, slots=True, kw_only=True)
 class ServeSettings:
     """Every setting of `conveyor serve`; the defaults are safe on a laptop."""
@@ -90,8 +98,10 @@ class ServeSettings:
         """Refuse values that cannot work, with all the numbers involved."""
         settings = checked(self)
         self.wanted()
-        if self.name is not None and ("/" in self.name or not self.name.strip()):
-            raise UserError(f"--name {self.name!r} cannot be a part of an address: give a name without slashes")
+        if self.name is not None and ("/" in self.name or not self.name.strip() or not self.name.isprintable()):
+            raise UserError(
+                f"--name {self.name!r} cannot be a part of an address: give a name without slashes and control characters"
+            )
         if self.queue < max(self.sizes()):
             raise UserError(
                 f"a queue of {self.queue} images cannot hold one batch of {max(self.sizes())}: raise --queue or lower --max-batch"
@@ -105,8 +115,10 @@ class ServeSettings:
         for file in (self.tls_cert, self.tls_key):
             if file and not Path(file).is_file():
                 raise UserError(f"the TLS file {file} does not exist")
-        if self.token is not None and not self.token.strip():
-            raise UserError("the token is empty: anybody could guess it")
+        if self.token is not None:
+            if not self.token.strip():
+                raise UserError("the token is empty: anybody could guess it")
+            check_token(self.token)
         return settings
 
     def sizes(self) -> tuple[int, ...]:

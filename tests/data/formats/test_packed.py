@@ -12,7 +12,7 @@ from tests.data.photos import encoded, make_folder, picture
 from tests.run.runs import assert_same_bits, checkpoint, train
 
 from conveyor.data.catalogue import info
-from conveyor.data.formats import divide, packed
+from conveyor.data.formats import divide, lists, packed
 from conveyor.data.formats.stores import PackedStore
 from conveyor.data.open import open_dataset
 from conveyor.data.verify import verify
@@ -174,3 +174,40 @@ def test_shards_and_lists_are_verified_image_by_image(photos: Path, tmp_path: Pa
     assert [any(name in problem for name in ("3.JPEG", "lost.jpg")) for problem in found.problems] == [True, True]
     (tmp_path / "hub" / "data" / "train-00000-of-00001.parquet").write_bytes(b"PAR1 nothing")
     assert len(verify(tmp_path / "hub").problems) == 1
+
+
+@pytest.mark.parametrize("what", ["images", "list"])
+def test_damage_inside_a_parquet_file_is_named(photos: Path, tmp_path: Path, what: str) -> None:
+    """Its head and its end are as they were."""
+    if what == "images":
+        where = to_parquet(photos, tmp_path / "packed") / "data" / "train-00000-of-00001.parquet"
+    else:
+        pyarrow, parquet = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
+        where = tmp_path / "list" / "train.parquet"
+        where.parent.mkdir()
+        parquet.write_table(pyarrow.table({"path": [f"{n:050d}" for n in range(99)], "label": ["ape"] * 99}), where)
+    whole = bytearray(where.read_bytes())
+    whole[30:600] = bytes(570)
+    where.write_bytes(whole)
+    with pytest.raises(UserError, match=r"train.*\.parquet is no readable parquet file"):
+        packed.read(packed.find(where.parent)) if what == "images" else lists.read(lists.find(where.parent), look=False)
+
+
+def test_a_damaged_index_is_made_again(photos: Path, tmp_path: Path) -> None:
+    where = to_tar(photos, tmp_path / "packed", shards=1)
+    expected = packed.read(packed.find(where))
+    for path in (tmp_path / "cache" / "packed").glob("*.npz"):
+        whole = path.read_bytes()
+        for content in (b"", whole[: len(whole) // 2], whole[:60] + bytes(60) + whole[120:], b"\x80\x04N."):
+            path.write_bytes(content)
+            packed._read.cache_clear()
+            assert packed.read(packed.find(where)).files == expected.files
+
+
+def test_a_schema_of_another_kind_names_no_classes(photos: Path, tmp_path: Path) -> None:
+    where = to_parquet(photos, tmp_path / "packed") / "data" / "train-00000-of-00001.parquet"
+    parquet = pytest.importorskip("pyarrow.parquet")
+    table = parquet.read_table(where)
+    features = json.dumps({"info": {"features": {"label": "text"}}})
+    parquet.write_table(table.replace_schema_metadata({"huggingface": features}), where)
+    assert packed.read(packed.find(where.parent)).classes == ("0", "1")

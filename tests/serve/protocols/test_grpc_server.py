@@ -133,3 +133,18 @@ def test_stuck_senders_do_not_hold_a_service() -> None:
         for _ in range(3):
             assert code(port, INFERENCE_SERVICE, "ServerLive", 20) == grpc.StatusCode.OK
         assert received(connection, b"too slowly while others wait")
+
+
+def test_a_connection_without_calls_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(grpc_server, "IDLE_SECONDS", 0.5)
+    with (
+        serving(ServeSettings(path="x")) as port,
+        socket.create_connection(("127.0.0.1", port), timeout=5) as connection,
+        grpc.insecure_channel(f"127.0.0.1:{port}") as channel,
+    ):
+        connection.sendall(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, b""))
+        assert received(connection, b"connection idle")
+        call = channel.unary_unary(f"/{INFERENCE_SERVICE}/ServerLive")
+        for _ in range(3):  # a client does not notice
+            call(b"", timeout=5)
+            time.sleep(0.8)

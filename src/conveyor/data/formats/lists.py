@@ -5,16 +5,17 @@ Instead of labels, each class may have a column of its own with 1 where an image
 folder may have one list for each split: train.csv and validation.csv (or val, valid, test).
 """
 
+import contextlib
 import csv
 import functools
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from conveyor.data.formats.folders import SPLIT_FOLDERS
 from conveyor.data.formats.listing import Listing, Pairs
-from conveyor.errors import UserError, needed
+from conveyor.errors import UserError, first_line, needed
 
 SUFFIXES = (".csv", ".parquet")
 PATHS = ("path", "file_name", "filename", "file")
@@ -54,8 +55,10 @@ def columns(path: Path, errors: str = "strict") -> Columns:
     With `errors="surrogateescape"`, of a file that we wrote, names need not be UTF-8.
     """
     if path.suffix.lower() == ".parquet":
-        table = parquet(path).read()
-        return {_known(name): table.column(name).to_pylist() for name in table.column_names}
+        file = parquet(path)
+        with readable_parquet(path):
+            table = file.read()
+            return {_known(name): table.column(name).to_pylist() for name in table.column_names}
     try:
         with open(path, newline="", encoding="utf-8-sig", errors=errors) as file:
             rows = csv.reader(file)
@@ -72,12 +75,19 @@ def columns(path: Path, errors: str = "strict") -> Columns:
 def parquet(path: Path) -> Any:
     """The open parquet file, of `pyarrow`."""
     library = needed("pyarrow.parquet", f"reading {path.name}", "parquet")
+    with readable_parquet(path):
+        return library.ParquetFile(path)
+
+
+@contextlib.contextmanager
+def readable_parquet(path: Path) -> Iterator[None]:
+    """What the library raises for a damaged file, at its head or in any of its pages, as a sentence."""
     from pyarrow import ArrowException
 
     try:
-        return library.ParquetFile(path)
-    except (ArrowException, OSError) as error:
-        raise UserError(f"{path} is no readable parquet file: {error}") from None
+        yield
+    except (ArrowException, OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is no readable parquet file: {first_line(error)}") from None
 
 
 def _is_list(path: Path) -> bool:

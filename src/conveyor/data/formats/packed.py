@@ -4,12 +4,15 @@ A tar file is read in place: its headers say where each image lies. The columns 
 groups of rows, so its images are copied once into a plain file in the cache folder. Both give (file, first byte, length).
 """
 
+import contextlib
 import functools
 import io
 import itertools
 import logging
 import re
 import tarfile
+import zipfile
+import zlib
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,6 +31,8 @@ log = logging.getLogger(__name__)
 
 _SPLIT = re.compile(r"(?:^|[-_/.])(train|training|validation|valid|val|test)(?=$|[-_/.\d])")
 _BATCH = 256
+_DAMAGED = (OSError, ValueError, KeyError, EOFError, NotImplementedError, zipfile.BadZipFile, zlib.error)
+"""What numpy raises for a file of arrays that is cut off or changed."""
 _WAIT = 24 * 3600.0
 
 
@@ -113,7 +118,12 @@ def _index(path: Path) -> Index:
         raise UserError(f"the index of {path} needs a cache folder: set CONVEYOR_CACHE ({error.strerror})") from None
     with exclusive(cached.with_suffix(".lock"), _WAIT):
         if cached.is_file() and (path.suffix == ".tar" or _copy_of(path).is_file()):
-            with np.load(cached, allow_pickle=False) as stored:
+            # A damaged one is made again.
+            with (
+                contextlib.suppress(*_DAMAGED),
+                open(cached, "rb") as file,
+                np.load(file, allow_pickle=False) as stored,
+            ):
                 return Index(stored["names"].tolist(), stored["labels"].tolist(), stored["where"])
         rows = list(_tar(path) if path.suffix == ".tar" else _parquet(path))
         if not rows:
@@ -174,8 +184,7 @@ def _parquet(path: Path) -> Iterator[tuple[str, str, int, int]]:
     copy, position, number = _copy_of(path), 0, 0
     log.info("copying the images of %s to %s, once", path, copy)
     with open_replacing(copy) as target:
-        for batch in file.iter_batches(_BATCH, columns=[image, label]):
-            encoded = batch.column(image)
+        for encoded, labels in _batches(path, file, image, label):
             if pa.types.is_struct(encoded.type):
                 encoded = encoded.flatten()[encoded.type.get_field_index("bytes")]
             encoded = encoded.cast(pa.large_binary())
@@ -183,10 +192,17 @@ def _parquet(path: Path) -> Iterator[tuple[str, str, int, int]]:
                 raise UserError(f"{path} has images without bytes: it names files that are not part of it")
             ends = np.frombuffer(encoded.buffers()[1], np.int64)[encoded.offset :][: len(encoded) + 1]
             target.write(memoryview(encoded.buffers()[2])[ends[0] : ends[-1]])
-            for length, value in zip(np.diff(ends).tolist(), batch.column(label).to_pylist(), strict=True):
+            for length, value in zip(np.diff(ends).tolist(), labels, strict=True):
                 text = ";".join(map(str, value)) if isinstance(value, list) else str(value)
                 yield f"{path.name}/{number}", text, position, length
                 position, number = position + length, number + 1
+
+
+def _batches(path: Path, file: Any, image: str, label: str) -> Iterator[tuple[Any, list[Any]]]:
+    """(images as they are in the file, their labels), some rows at a time."""
+    with lists.readable_parquet(path):
+        for batch in file.iter_batches(_BATCH, columns=[image, label]):
+            yield batch.column(image), batch.column(label).to_pylist()
 
 
 def _columns(path: Path, schema: Any) -> tuple[str, str]:
@@ -212,5 +228,5 @@ def _class_names(path: Path) -> tuple[str, ...]:
         features = parse_json((schema.metadata or {})[b"huggingface"])["info"]["features"]
         about = features[_columns(path, schema)[1]]
         return tuple(str(name) for name in (about.get("names") or about["feature"]["names"]))
-    except (KeyError, TypeError, ValueError):
+    except (KeyError, TypeError, ValueError, AttributeError):
         return ()

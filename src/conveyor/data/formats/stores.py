@@ -17,6 +17,7 @@ from conveyor.data.formats.tfrecord_example import decode_example
 from conveyor.data.photo.decode import AbsentImageError
 from conveyor.data.photo.encoded import Fetched, Store
 from conveyor.errors import UserError
+from conveyor.files import read_regular
 from conveyor.options.units import size_in_bytes
 
 log = logging.getLogger(__name__)
@@ -68,11 +69,11 @@ class FolderStore(_ListedStore):
     def fetch(self, index: int) -> Fetched:
         relative = self.key(index)
         try:
-            with open(relative if relative[0] == "/" else f"{self._prefix}{relative}", "rb", buffering=0) as file:
-                return self._fetched(index, file.read(), None if self._boxes is None else self._boxes.of(index))
+            data = read_regular(relative if relative[0] == "/" else f"{self._prefix}{relative}")
         except OSError as error:
             kind = AbsentImageError if isinstance(error, FileNotFoundError) else UserError
             raise kind(f"cannot read {self._root / relative}: {error.strerror}") from None
+        return self._fetched(index, data, None if self._boxes is None else self._boxes.of(index))
 
     def name(self, index: int) -> str:
         return str(self._root / self.key(index))

@@ -30,6 +30,9 @@ from conveyor.serve.service import Asked, Service
 SERVING, NOT_SERVING = 1, 2
 MOST_ARRIVING = 32
 """Messages that each service receives at the same time; the library does not report those that are half received."""
+IDLE_SECONDS = 300.0
+"""After so long without a call a connection is closed. Else one stays open for ever, also when its other side is gone,
+and as many as there are descriptors shut everyone else out. A client connects anew by itself at its next call."""
 _CONTENTS = {
     "BOOL": "bool_contents",
     "UINT8": "uint_contents",
@@ -56,6 +59,7 @@ def make_server(service: Service) -> Any:
         ("grpc.max_send_message_length", -1),
         ("grpc.so_reuseport", 0),
         ("grpc.server_handshake_timeout_ms", max(1, round(settings.timeout * 1000))),
+        ("grpc.max_connection_idle_ms", round(IDLE_SECONDS * 1000)),
         *LARGE_MESSAGES,
         ("grpc.max_concurrent_streams", max(64, settings.queue)),
     ]
