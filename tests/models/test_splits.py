@@ -2,13 +2,19 @@
 
 from functools import cache
 
+import numpy as np
 import pytest
 import torch
+from torch import nn
 
 from conveyor import models
 from conveyor.errors import UserError
 from conveyor.models.splits import resolve
 from conveyor.models.units import Unit, count, counted, trace
+from conveyor.pipeline.balance import automatic_splits
+from conveyor.plan.estimate import estimated
+from conveyor.plan.hardware import this_cpu
+from conveyor.plan.splits import stage_times
 
 
 @cache
@@ -152,3 +158,37 @@ def test_published_multiply_adds() -> None:
     assert count("mobilenet_v2").multiply_adds == pytest.approx(300e6, rel=0.01)
     assert count("mobilenet_v3_large").multiply_adds == pytest.approx(219e6, rel=0.02)
     assert counted("cifar_resnet20", 32, 10).multiply_adds == pytest.approx(40.8e6, rel=0.01)
+
+
+class Halves(nn.Module):
+    """Two halves of the channels go on in one value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.one, self.other = nn.Conv2d(3, 8, 3), nn.Conv2d(4, 4, 3), nn.Conv2d(4, 4, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        one, other = self.stem(x).chunk(2, 1)
+        return torch.cat([self.one(one), self.other(other)], 1)
+
+
+def test_no_stage_begins_where_several_tensors_go_on_in_one_value() -> None:
+    units = trace(Halves(), 16)
+    assert [unit.path for unit in units if unit.inside] == ["getitem", "getitem:2"]
+    with pytest.raises(
+        UserError, match="no stage of halves can begin at 'getitem', where several tensors go on in one value"
+    ):
+        resolve("halves", units, ["getitem"])
+    assert automatic_splits(units, 5) == [1, 4, 5, 6]
+    assert resolve("halves", units, ["chunk", "one"]) == [1, 4]
+
+
+def test_a_plan_begins_no_stage_there() -> None:
+    with torch.device("meta"):
+        model = estimated(Halves(), 16, 3, this_cpu(2, 1e11))
+    table = stage_times(model, 4)
+    inside = [number for number, unit in enumerate(model.units) if unit.inside]
+    assert inside == [2, 3]
+    assert np.isinf(table[inside]).all()
+    assert np.isinf(table[:, inside]).all()
+    assert np.isfinite(table[1, 4])

@@ -42,6 +42,11 @@ def resolve(model_name: str, units: Sequence[Unit], names: Sequence[str]) -> lis
                 f"split point {name!r} is the first layer of {model_name}, so the first stage would be empty:"
                 f" choose a later one{_suggest(name, units[1:])}."
             )
+        if units[index].inside:
+            raise UserError(
+                f"no stage of {model_name} can begin at {name!r}, where several tensors go on in one value: choose a layer before or"
+                " after"
+            )
         if index <= previous:
             told = "the same place as" if index == previous else "before"
             raise UserError(

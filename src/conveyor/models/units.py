@@ -38,6 +38,8 @@ class Unit:
     multiply_adds: int
     within: tuple[str, ...] = ()
     """The same under the other names of the blocks that hold it: `b2/0/conv1`."""
+    inside: bool = False
+    """Whether it takes its tensor out of several in one value, as `chunk` gives them, so that no stage can begin here."""
 
 
 def trace(model: nn.Module, image_size: int, in_channels: int = 3) -> list[Unit]:
@@ -45,7 +47,8 @@ def trace(model: nn.Module, image_size: int, in_channels: int = 3) -> list[Unit]
     graph = trace_graph(model)
     nodes = tensor_nodes(graph)
     paths = list(_paths(nodes))
-    shapes = _shapes(model, graph, image_size, in_channels)
+    tensors = _shapes(model, graph, image_size, in_channels)
+    shapes = {node: tensors.get(node, ()) for node in graph.nodes}
     position = {node: index for index, node in enumerate(nodes)}
     inputs = [node for node in graph.nodes if node.op == "placeholder"]
     last_use = {
@@ -64,9 +67,7 @@ def trace(model: nn.Module, image_size: int, in_channels: int = 3) -> list[Unit]
     for index, (node, path) in enumerate(zip(nodes, paths, strict=True)):
         module = model.get_submodule(str(node.target)) if node.op == "call_module" else None
         first_call = str(node.target) == path
-        crossing = sum(
-            _bytes(shapes[other]) for other, use in last_use.items() if position.get(other, -1) < index <= use
-        )
+        crossing = [other for other, use in last_use.items() if position.get(other, -1) < index <= use]
         units.append(
             Unit(
                 index=index,
@@ -77,9 +78,10 @@ def trace(model: nn.Module, image_size: int, in_channels: int = 3) -> list[Unit]
                 shape=shapes[node][1:],
                 parameters=sum(p.numel() for p in module.parameters()) if module is not None and first_call else 0,
                 activation_bytes=_bytes(shapes[node]),
-                crossing_bytes=crossing,
+                crossing_bytes=sum(_bytes(shapes[other]) for other in crossing),
                 multiply_adds=layer_multiply_adds(module, shapes[node]),
                 within=tuple(within.get(index, [])),
+                inside=any(other not in tensors for other in crossing),
             )
         )
     return units
@@ -105,7 +107,7 @@ def model_multiply_adds(model: nn.Module, image_size: int, in_channels: int = 3)
     return sum(
         layer_multiply_adds(model.get_submodule(str(node.target)), shapes[node])
         for node in graph.nodes
-        if node.op == "call_module"
+        if node.op == "call_module" and node in shapes
     )
 
 
@@ -171,11 +173,11 @@ class _ShapeRecorder(fx.Interpreter):
 
 
 def _shapes(model: nn.Module, graph: fx.Graph, image_size: int, in_channels: int) -> dict[fx.Node, tuple[int, ...]]:
-    """Shape of every tensor for one image, in evaluation mode on the meta device; () for what is no tensor."""
+    """Shape of every tensor for one image, in evaluation mode on the meta device; what is no tensor is left out."""
     recorder = _ShapeRecorder(fx.GraphModule(weightless(model).eval(), graph))
     with torch.no_grad():
         recorder.run(torch.empty(1, in_channels, image_size, image_size, device="meta"))
-    return {node: recorder.shapes.get(node.name, ()) for node in graph.nodes}
+    return {node: recorder.shapes[node.name] for node in graph.nodes if node.name in recorder.shapes}
 
 
 def unit_seconds(model: nn.Module, images: Tensor, repeats: int = parts.REPEATS) -> dict[str, tuple[float, float]]:

@@ -55,7 +55,7 @@ def automatic_splits(
 
 def _may_split(unit: Unit, include: Sequence[str], exclude: Sequence[str]) -> bool:
     names = (*names_of(unit), *unit.within)
-    if any(part in name for part in exclude if part for name in names):
+    if unit.inside or any(part in name for part in exclude if part for name in names):
         return False
     return not include or any(part in name for part in include for name in names)
 

@@ -41,6 +41,8 @@ class UnitCost:
     output_bytes: float = 0.0
     weight_bytes: float = 0.0
     block: str | None = None
+    inside: bool = False
+    """Whether no stage can begin here (see `models.units.Unit`)."""
 
 
 @dataclass(frozen=True, slots=True)

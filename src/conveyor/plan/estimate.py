@@ -56,6 +56,7 @@ def estimated(
                 output_bytes=unit.activation_bytes * scale,
                 weight_bytes=4.0 * unit.parameters,
                 block=block,
+                inside=unit.inside,
             )
         )
     return Model(costs, input_bytes=in_channels * image_size**2 * 4.0 * scale, again=again)

@@ -62,6 +62,8 @@ def stage_times(model: Model, batch: int, recompute: str = "none", seconds_per_b
     crossing = np.array([model.boundary(position) * batch * seconds_per_byte for position in range(units + 1)])
     crossing[0] = crossing[units] = 0.0
     table: _Array = passes[None, :] - passes[:, None] + crossing[None, :] + crossing[:, None]
+    closed = [position for position, unit in enumerate(model.units) if unit.inside]
+    table[closed], table[:, closed] = np.inf, np.inf
     return table
 
 
