@@ -94,11 +94,14 @@ def _without_tensors(folder: Path, data: bytes) -> State:
         progress, options = document["progress"], document["options"]
         if not isinstance(progress, dict) or not isinstance(options, dict) or not _is_count(progress.get("update", 0)):
             raise ValueError(f"{STATE} does not hold the progress and the options of a run")
-        names = progress.get("class_names", [])
-        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"{STATE} does not hold the names of the classes")
-        if not isinstance(progress.get("data", {}), dict):
+        if not isinstance(progress.get("epoch", 0.0), int | float) or not 0 <= progress.get("epoch", 0.0) < 2**63:
+            raise ValueError(f"{STATE} does not say how many epochs are done")
+        about = progress.get("data", {})
+        if not isinstance(about, dict):
             raise ValueError(f"{STATE} does not say which data the run had")
+        for names in (progress.get("class_names", []), about.get("class_names", [])):
+            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+                raise ValueError(f"{STATE} does not hold the names of the classes")
         return State(model={}, progress=progress, options=options)
     except (KeyError, TypeError, ValueError) as problem:
         raise unreadable(folder, problem) from None
