@@ -32,7 +32,7 @@ def data(part=slice(None)):
 def net(width=8):
     torch.manual_seed(RANK)
     layers = [nn.Conv2d(1, width, 3), nn.BatchNorm2d(width), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten()]
-    return nn.Sequential(*layers, nn.Linear(width, 4))
+    return nn.Sequential(*layers, nn.Linear(width, 6), nn.BatchNorm1d(6), nn.Linear(6, 4))
 
 
 what, folder = sys.argv[1:]

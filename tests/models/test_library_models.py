@@ -1,5 +1,6 @@
 """Models of timm and torchvision: train, cut, restore, recompute, export and serve; one sentence where there is none."""
 
+import copy
 import json
 import os
 import subprocess
@@ -11,13 +12,14 @@ import pytest
 import torch
 from PIL import Image
 from torch import nn
+from torch.testing import assert_close
 
 from conveyor import models
 from conveyor.errors import UserError
 from conveyor.infer.graph import fold_norms
 from conveyor.models import library_models, units
 from conveyor.models.layers.adopt import NormAct, adopt_norms, adopt_random_layers, check_adopted
-from conveyor.models.layers.norms import BatchNorm
+from conveyor.models.layers.norms import BatchNorm, commit
 from conveyor.models.layers.stochastic import DropConnect, Dropout
 from conveyor.options import Options
 from conveyor.spec import RunSpec, resolve
@@ -84,7 +86,7 @@ def test_random_layers_become_ours_and_what_cannot_is_refused() -> None:
     assert [type(layer) for layer in model[:2]] == [Dropout, DropConnect]
     assert [layer.rate for layer in model[:2]] == [0.1, 0.25]
     assert check_adopted(model, "x") is model
-    for layer in (nn.BatchNorm1d(2), nn.Dropout2d(0.5)):
+    for layer in (nn.BatchNorm3d(2), nn.Dropout2d(0.5)):
         with pytest.raises(UserError, match="m has a layer 0"):
             check_adopted(nn.Sequential(layer), "m")
 
@@ -195,3 +197,18 @@ def test_blocks_of_a_library_are_cut_only_where_it_is_said(monkeypatch: pytest.M
     monkeypatch.setattr(library_models, "is_library", lambda model: True)
     assert point(spec) == "fc", "outside all blocks, and the least to send"
     assert point(named) == "layer1.0.bn1"
+
+
+@pytest.mark.parametrize("shape", [(6, 4), (6, 4, 5)])
+def test_a_norm_of_vectors_becomes_ours(shape: tuple[int, ...]) -> None:
+    plain, x = nn.BatchNorm1d(4), torch.randn(*shape, generator=torch.Generator().manual_seed(1))
+    nn.init.uniform_(plain.weight, 0.5, 2)
+    ours = adopt_norms(nn.Sequential(copy.deepcopy(plain)))[0]
+    assert isinstance(ours, BatchNorm)
+    assert_close(ours(x), plain(x), rtol=1e-5, atol=1e-6)
+    assert torch.equal(ours.running_mean, torch.zeros(4)), "until the update's end"
+    commit([ours])
+    assert_close(ours.running_mean, plain.running_mean)
+    assert_close(ours.running_var, plain.running_var)
+    assert_close(ours.eval()(x), plain.eval()(x), rtol=1e-5, atol=1e-6)
+    assert list(ours.state_dict()) == list(plain.state_dict())

@@ -26,12 +26,23 @@ class NormAct(BatchNorm):
         return self.act(self.drop(super().forward(x, residual, act)))
 
 
+class FlatNorm(BatchNorm):
+    """Batch norm of vectors [N, C] or sequences [N, C, L], as `nn.BatchNorm1d`."""
+
+    is_unit = True
+
+    def forward(self, x: Tensor, residual: Tensor | None = None, act: str = "none") -> Tensor:
+        """As for maps of L x 1 or of one pixel."""
+        return super().forward(x.reshape(*x.shape[:2], -1, 1), residual, act).reshape(x.shape)
+
+
+_OURS: dict[type[nn.Module], type[BatchNorm]] = {nn.BatchNorm2d: BatchNorm, nn.BatchNorm1d: FlatNorm}
 _BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _DROPOUTS = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.FeatureAlphaDropout)
 
 
 def adopt_norms(model: nn.Module) -> nn.Module:
-    """Replace plain `nn.BatchNorm2d` layers by ours, in place; they share parameters, buffers and state-dict names.
+    """Replace plain batch norms of maps and of vectors by ours, in place; they share parameters, buffers and state-dict names.
 
     Layers without running statistics, without scale and shift, or with a cumulative average (momentum None) stay as
     they are.
@@ -67,12 +78,12 @@ def _replaced(model: nn.Module, ours: Any) -> nn.Module:
 
 
 def _norm(layer: nn.Module) -> BatchNorm | None:
-    with_act = type(layer).__name__ == "BatchNormAct2d"
-    if not isinstance(layer, nn.BatchNorm2d) or not (type(layer) is nn.BatchNorm2d or with_act):
+    ours = NormAct if type(layer).__name__ == "BatchNormAct2d" else _OURS.get(type(layer))
+    if ours is None or not isinstance(layer, nn.BatchNorm1d | nn.BatchNorm2d):
         return None
     if not (layer.affine and layer.track_running_stats) or layer.momentum is None:
         return None
-    made = (NormAct if with_act else BatchNorm)(layer.num_features, eps=layer.eps, momentum=layer.momentum)
+    made = ours(layer.num_features, eps=layer.eps, momentum=layer.momentum)
     made.to(layer.weight.device)
     made.weight, made.bias = layer.weight, layer.bias
     assert layer.running_mean is not None
