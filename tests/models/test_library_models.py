@@ -178,7 +178,7 @@ def test_what_there_is_not_and_what_cannot_be_trained_is_one_sentence(words: str
     done = run("-m", "conveyor", "train", "--model", words, "--updates", "1")
     assert done.returncode == 2
     assert "Traceback" not in done.stderr
-    assert "convnext_atto" in done.stderr or "BatchNorm1d" in done.stderr
+    assert "convnext_atto" in done.stderr or "cannot take images of shape [1, 1, 8, 8]" in done.stderr
 
 
 def test_blocks_of_a_library_are_cut_only_where_it_is_said(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -15,6 +15,7 @@ from conveyor.numerics import convolution
 from conveyor.numerics.context import keyed
 from conveyor.pipeline.cut import Stage, cut, shared_parameters
 from conveyor.pipeline.stage_io import arrive, depart
+from conveyor.training.stage_lane import together
 
 Result = tuple[Tensor, dict[str, Tensor]]
 
@@ -299,3 +300,27 @@ def over_the_wire(model: nn.Module, stages: list[Stage], x: Tensor) -> Result:
     y.square().sum().backward()
     torch.autograd.backward(sent, [one.grad for one in received])
     return y.detach(), gradients(model)
+
+
+class Spare(nn.Module):
+    """Has a state that its forward pass does not use."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other, self.inner = nn.Conv2d(3, 4, 3), nn.Conv2d(4, 4, 3), nn.Module()
+        self.inner.weight = nn.Parameter(torch.ones(4))
+        self.register_buffer("table", torch.arange(3))
+        self.inner.register_buffer("turned", torch.arange(3, -1, -1), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.other(self.one(x)[:, self.inner.turned])
+
+
+def test_stages_have_the_state_of_the_model_also_what_no_unit_uses() -> None:
+    model = Spare()
+    stages = cut(model, [1])
+    assert together(stages).state_dict().keys() == model.state_dict().keys()
+    held = {name: tensor for stage in stages for name, tensor in stage.state_dict(keep_vars=True).items()}
+    assert held.keys() == model.state_dict().keys()
+    assert all(tensor is held[name] for name, tensor in model.state_dict(keep_vars=True).items())
+    assert [name for name, _ in stages[0].named_parameters()] == ["one.weight", "one.bias", "inner.weight"]

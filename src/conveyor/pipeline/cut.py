@@ -71,6 +71,7 @@ def cut(model: nn.Module, points: Sequence[int]) -> list[Stage]:
         received = inputs if index == 0 else live(low)
         sent = results if high == len(nodes) else live(high)
         stages.append(_stage(model, index, range(low, high), nodes[low:high], received, sent))
+    _keep_state(model, stages)
     return stages
 
 
@@ -86,6 +87,29 @@ def shared_parameters(stages: Sequence[nn.Module]) -> list[str]:
             if seen.setdefault(id(parameter), index) != index:
                 shared.append(name)
     return list(dict.fromkeys(shared))
+
+
+def _keep_state(model: nn.Module, stages: Sequence[Stage]) -> None:
+    """The stages have the model's state: the first one holds what no unit uses, and no buffer is saved that the model does not save."""
+    state, held = model.state_dict(), set[str]()
+    for stage in stages:
+        for path in stage.state_dict():
+            held.add(path)
+            if path not in state:
+                owner, _, name = path.rpartition(".")
+                stage.get_submodule(owner).register_buffer(name, stage.get_buffer(path), persistent=False)
+    for path in [path for path in state if path not in held]:
+        *containers, name = path.split(".")
+        place: nn.Module = stages[0]
+        for part in containers:
+            if part not in dict(place.named_children()):
+                place.add_module(part, nn.Module())
+            place = place.get_submodule(part)
+        tensor = operator.attrgetter(path)(model)
+        if isinstance(tensor, nn.Parameter):
+            place.register_parameter(name, tensor)
+        else:
+            place.register_buffer(name, tensor)
 
 
 def _results(output: fx.Node) -> list[fx.Node]:

@@ -105,8 +105,9 @@ def refuse_shared(stages: Sequence[nn.Module], parts: Sequence[Part]) -> None:
 def _merge(target: nn.Module, source: nn.Module) -> None:
     for name, parameter in source.named_parameters(recurse=False):
         target.register_parameter(name, parameter)
+    saved = source.state_dict().keys()
     for name, buffer in source.named_buffers(recurse=False):
-        target.register_buffer(name, buffer)
+        target.register_buffer(name, buffer, persistent=name in saved)
     for name, child in source.named_children():
         if type(child) is nn.Module:
             if name not in dict(target.named_children()):
