@@ -2,10 +2,10 @@
 
 CPU time and not the clock on the wall, as the machine may be shared: a worker has one thread, so on a core of its own an
 update would take what it computes. The units are measured in CPU seconds just before each run, as `conveyor plan --measure`
-does: with one thread, while as many other processes as the run will have on other cores are busy, for cores share caches,
-memory and clock. The run's main worker says its CPU seconds at every log point (a callback). The error is the
-median of the rounds' own: each compares a forecast with the run right after it, so that a machine whose speed changes from
-minute to minute does not count as an error of the forecast.
+does: with one thread, while as many other processes as the run will have are busy, for they share caches, memory and clock.
+The run's main worker says its CPU seconds at every log point (a callback). The error is the median of the rounds' own: each
+compares a forecast with the run right after it, so that a machine whose speed changes from minute to minute does not count
+as an error of the forecast.
 
     python scripts/check_cluster.py [ROUNDS]
 """
@@ -51,19 +51,17 @@ def measured(workers: int) -> float:
 
 def predicted(workers: int) -> float:
     from conveyor.data.subject import planned
-    from conveyor.layout import Machine
     from conveyor.options import Options
     from conveyor.plan import planner
     from conveyor.plan.hardware import CPU_LOOPBACK, this_cpu
     from conveyor.plan.simulator import Cluster, forecast
 
-    cores = min(workers, Machine.here("cpu").cores)
     options = Options().replace(**MODEL, micro_batch_size=MICRO_BATCH, accumulation=ACCUMULATION, device="cpu")
     total = MICRO_BATCH * ACCUMULATION
     model = planner.cost_model(
         options,
         planned(options),
-        this_cpu(cores, 1e11),
+        this_cpu(workers, 1e11),
         measure=True,
         workers=workers,
         batch=MICRO_BATCH,
