@@ -186,6 +186,14 @@ def test_moves_along_rows(monkeypatch: pytest.MonkeyPatch, size: tuple[int, int]
         check_every_level(monkeypatch, images, plan)
 
 
+@pytest.mark.skipif(library("augment") is None, reason="no kernels here")
+@pytest.mark.parametrize("code", ["color", "contrast", "brightness", "sharpness"])
+def test_any_factor_is_that_of_pytorch(monkeypatch: pytest.MonkeyPatch, code: str) -> None:
+    """Beyond 8 million a blended level does not fit 32 bits."""
+    for factor in (1e5, 1e7, 1e9, 1e30):
+        check_every_level(monkeypatch, pictures(19, 33), planned(code, factor))
+
+
 def test_resized_images_are_rounded() -> None:
     images = torch.tensor([[[[254.6, -0.2, 255.3]]]])
     assert change(images, planned("identity", images=1)).flatten().tolist() == [255, 0, 255]

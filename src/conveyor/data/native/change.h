@@ -43,7 +43,8 @@ typedef struct {
 
 static inline int32_t blend(int32_t plain, int32_t value, float factor)
 {
-    const int32_t found = (int32_t)((float)(value - plain) * factor + (float)plain); /* cut, then clamped: as the other way round */
+    /* Cut, then clamped: as the other way round. A difference of levels is a whole number, so a million is as good as any more. */
+    const int32_t found = (int32_t)((float)(value - plain) * fminf(factor, 1e6f) + (float)plain);
     return found < 0 ? 0 : found > 255 ? 255 : found;
 }
 
